@@ -1,0 +1,46 @@
+# Every target sets up .venv first if it has to; `make` alone lists the targets.
+PYTHON ?= python3
+EXP ?= quickstart
+SWEEP ?= quickstart
+ARGS ?=
+
+VENV_PYTHON := .venv/bin/python
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train sweep tiny-model bench test lint clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
+	@:
+
+$(READY): pyproject.toml setup.py scripts/make_venv.py
+	@command -v $(PYTHON) >/dev/null || { echo "set-up failed: there is no '$(PYTHON)'; name a Python 3.11-3.13: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) scripts/make_venv.py
+	@touch $@
+
+train: $(READY) ## train a policy (EXP=quickstart, ARGS="algorithm=grpo seed=1")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.train experiment=$(EXP) $(ARGS)
+
+sweep: $(READY) ## several runs, one table (SWEEP=quickstart, ARGS=...)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.sweep sweep=$(SWEEP) $(ARGS)
+
+tiny-model: $(READY) ## make the shipped tiny model again
+	@$(VENV_PYTHON) -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model
+
+bench: $(READY) ## time the bound search, and BAPO's overhead over GRPO
+	@$(VENV_PYTHON) bench/bound_search.py
+	@$(VENV_PYTHON) bench/bapo_overhead.py
+
+test: $(READY) ## run the tests (ARGS="tests/test_bounds.py -x")
+	@$(VENV_PYTHON) -m pytest $(ARGS)
+
+lint: $(READY) ## check style and types
+	@$(VENV_PYTHON) -m ruff check
+	@$(VENV_PYTHON) -m ruff format --check
+	@$(VENV_PYTHON) -m mypy
+
+clean: ## remove .venv and caches; runs in outputs/ stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

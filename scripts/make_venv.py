@@ -1,0 +1,145 @@
+"""Make `.venv`, the virtual environment that every `make` target runs in. Standard library only; may be run again at any time.
+
+    find a fitting Python -> .venv -> torch (a CPU build where there is no NVIDIA GPU) -> this package, editable, with its tools
+
+On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only a CPU build is
+taken: first from wherever pip is set up to look, then from PyTorch's own index. If neither has one, this stops and says so.
+The environment variable TORCH overrides the choice, for example `make setup TORCH=torch==2.13.0`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+LOG = VENV / "set-up.log"
+SUPPORTED = ("3.13", "3.12", "3.11")
+TORCH_CPU = "torch==2.13.0+cpu"
+TORCH_ANY = "torch>=2.13,<2.14"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def main() -> None:
+    """Run the steps, saying what is done in one line each."""
+    started = time.monotonic()
+    use_supported_python()
+    make_venv()
+    install_torch()
+    say("installing the package and its tools (a few hundred MB the first time)")
+    if not pip_install("-e", ".[dev]", "--no-build-isolation"):
+        stop(f"the package could not be installed: {last_error()}")
+    compile_bytecode()
+    say(f"ready in {time.monotonic() - started:.0f} s")
+
+
+def use_supported_python() -> None:
+    """Go on under another interpreter when this one is too old, too new, or cannot make environments."""
+    if is_usable(sys.executable):
+        return
+    for version in SUPPORTED:
+        other = shutil.which("python" + version)
+        if other and is_usable(other):
+            os.execv(other, [other, __file__])
+    found = "{}.{}.{} at {}".format(*sys.version_info[:3], sys.executable)
+    stop(
+        f"Python 3.11, 3.12 or 3.13 with its venv module is needed, found {found}. "
+        "Install one (Debian, Ubuntu: apt-get install python3-venv) and name it: make setup PYTHON=python3.12"
+    )
+
+
+def is_usable(python: str) -> bool:
+    """Whether `python` starts, is a supported version and has what `venv` needs (Debian ships it apart)."""
+    code = "import ensurepip, sys, venv; print('{}.{}'.format(*sys.version_info))"
+    return answer(python, "-c", code) in SUPPORTED
+
+
+def make_venv() -> None:
+    """Keep an environment of the same Python version, replace any other; add the build back end, so that builds are offline."""
+    version = "{}.{}".format(*sys.version_info)
+    if answer(VENV_PYTHON, "-c", "import pip, sys; print('{}.{}'.format(*sys.version_info))") != version:
+        say(f"making .venv with Python {version}")
+        made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], capture_output=True, text=True)
+        if made.returncode:
+            stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
+    LOG.write_text("")
+    if not pip_install("setuptools>=77"):
+        stop(
+            f"pip cannot reach a package index: {last_error()}. "
+            "Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror"
+        )
+
+
+def install_torch() -> None:
+    """Install the build of torch that fits the machine; never a CUDA build where there is no GPU to use it."""
+    chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
+    say(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}")
+    if chosen:
+        if not pip_install(chosen):
+            stop(f"{chosen} could not be installed: {last_error()}")
+    elif not (pip_install(TORCH_CPU) or pip_install(TORCH_CPU, "--extra-index-url", TORCH_CPU_INDEX)):
+        stop(
+            f"no {TORCH_CPU} for Python {sys.version_info[0]}.{sys.version_info[1]}, neither where pip looks nor at "
+            f"{TORCH_CPU_INDEX} ({last_error()}). "
+            "Make that index reachable, or put the wheel in a folder and run: make setup PIP_FIND_LINKS=FOLDER. "
+            "The build with CUDA (several GB) also works: make setup TORCH=torch==2.13.0"
+        )
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the driver lists a GPU, or its device file is there (containers may lack nvidia-smi)."""
+    return "GPU 0" in answer("nvidia-smi", "-L") or any(
+        re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*")
+    )
+
+
+def pip_install(*arguments: str) -> bool:
+    """Install, with pip's words in the log. Bytecode comes later: `compileall` uses all cores, pip one."""
+    command = [str(VENV_PYTHON), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check", "--no-input"]
+    with LOG.open("a") as log:
+        done = subprocess.run([*command, "--retries", "2", "--timeout", "30", *arguments], cwd=ROOT, stdout=log, stderr=log)
+    return done.returncode == 0
+
+
+def compile_bytecode() -> None:
+    """Compile all that was installed, also where PYTHONDONTWRITEBYTECODE is set: else every start takes many seconds more."""
+    say("compiling bytecode")
+    subprocess.run([str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(VENV / "lib")], stdout=subprocess.DEVNULL)
+
+
+def answer(*command: str | Path) -> str:
+    """Standard output of a command, empty when it is absent or fails."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def last_error() -> str:
+    """The last line of the log in which pip names an error."""
+    errors = [line for line in LOG.read_text().splitlines() if line.startswith("ERROR")]
+    return f"{errors[-1] if errors else 'pip failed'} (all of it: {LOG.relative_to(ROOT)})"
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"set-up: {text}", flush=True)
+
+
+def stop(reason: str) -> None:
+    """End with one line that says what is wrong and what to do."""
+    sys.exit(f"set-up failed: {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""The one thing that pyproject.toml cannot say: packages found under src/ plus the top-level conf/ as `bapo_lightning.conf`."""
+
+from setuptools import find_packages, setup
+
+setup(
+    packages=[*find_packages("src"), "bapo_lightning.conf"],
+    package_dir={"": "src", "bapo_lightning.conf": "conf"},
+    package_data={"bapo_lightning.conf": ["**/*.yaml"], "bapo_lightning": ["py.typed"], "bapo_lightning.tiny_world": ["model/*"]},
+)

@@ -1,0 +1,40 @@
+"""The paper's Entropy-Clip Rule (Eq. 6-7) against what really happened to the entropy."""
+
+from __future__ import annotations
+
+import torch
+
+from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
+from bapo_lightning.objectives.entropy_rule import predicted_entropy_change, quadrant_masses
+from bapo_lightning.objectives.surrogate import clipped_mask
+
+
+class EntropyRuleMonitor(Monitor):
+    """Emits `entropy_rule/predicted_delta` (nats), `entropy_rule/{positive,negative}_{high,low}_prob` (shares of the unclipped advantage
+    mass in Table 4's quadrants) and, every `measure_every` updates, `entropy_rule/measured_delta`: the change of the mean entropy of the
+    same tokens by this update, which costs one more forward pass.
+
+    The rule is derived for plain gradient ascent; under AdamW compare signs and correlation, not sizes.
+    """
+
+    def __init__(self, measure_every: int) -> None:
+        """`measure_every` in updates; 0 never measures."""
+        self.measure_every = measure_every
+
+    def measure(self, update: Update) -> Metrics:
+        """See `Monitor.measure`."""
+        tokens = update.tokens
+        alive = ~clipped_mask(tokens.ratio, tokens.advantage, update.low, update.high)
+        learning_rate = update.module.last_learning_rate
+        masses = quadrant_masses(tokens.logp, tokens.advantage, alive)
+        metrics: Metrics = {f"entropy_rule/{name}": mass for name, mass in masses._asdict().items()}
+        metrics["entropy_rule/predicted_delta"] = predicted_entropy_change(tokens.logp, tokens.advantage, alive, learning_rate)
+        if self.measure_every and update.index % self.measure_every == 0:
+            metrics["entropy_rule/measured_delta"] = entropy_now(update) - tokens.entropy.mean()
+        return metrics
+
+
+def entropy_now(update: Update) -> torch.Tensor:
+    """Mean entropy of the minibatch's tokens under the weights after the update."""
+    micro_batches = update.batch.split(update.module.micro_batch_tokens, update.batch.response_mask.float())
+    return torch.cat([update.module.score(micro_batch).entropy for micro_batch in micro_batches]).mean()

@@ -1,0 +1,46 @@
+"""Ctrl-C and SIGTERM end a run after the update at hand, with everything saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+import lightning as L
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class GracefulStop(L.Callback):
+    """The first signal asks the trainer to stop; a second one acts as it would have without this callback."""
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._previous: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Install the handlers; only the main thread of a process may."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.received = signal.Signals(number).name
+            print(f"\n{self.received}: stopping after this update; once more to stop at once", flush=True)
+            trainer.should_stop = True
+            self._restore()
+
+        self._previous = {number: signal.signal(number, stop) for number in STOPPING}
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Put the earlier handlers back."""
+        self._restore()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Put the earlier handlers back."""
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}

@@ -1,0 +1,53 @@
+"""The run's own record: an append-only JSONL file that survives a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+
+class MetricsFile(Logger):
+    """One JSON object per update in `metrics.jsonl`, written and synced to disk when the update ends.
+
+    Lightning's CSVLogger rewrites earlier rows on resume and W&B's offline file loses its tail on a kill; neither can be the record.
+    What is logged for a step before its update's record (the learning rate) is merged into it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` must exist."""
+        super().__init__()
+        self.path = folder / "metrics.jsonl"
+        self._early: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        """Lightning's name of the logger."""
+        return "metrics_file"
+
+    @property
+    def version(self) -> str:
+        """Lightning's version of the logger."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the resolved configuration is in `config.yaml`."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append the row that holds `progress/version`; keep anything else for it."""
+        if "progress/version" not in metrics:
+            self._early.update(metrics)
+            return
+        row = {"step": step, **self._early, **metrics}
+        self._early = {}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())

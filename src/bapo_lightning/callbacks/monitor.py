@@ -1,0 +1,58 @@
+"""The base of every callback that turns an optimizer update into metrics."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from bapo_lightning.data.batch import TrainBatch
+from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.bounds import BoundSearch
+
+Metrics = dict[str, float | Tensor]  # 0-dim tensors are read once, by `Record`
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one `training_step` did, as monitors see it."""
+
+    index: int  # 0-based number of the update in the run
+    version: int  # policy version that was trained, before the step
+    tokens: TokenTable  # of the whole minibatch, as scored before the step
+    searches: Sequence[BoundSearch]  # one for the minibatch, or one per micro-batch
+    batch: TrainBatch
+    module: BapoModule
+
+    @property
+    def low(self) -> Tensor:
+        """Lower bound, the mean over searches."""
+        return torch.stack([search.low for search in self.searches]).mean()
+
+    @property
+    def high(self) -> Tensor:
+        """Upper bound, the mean over searches."""
+        return torch.stack([search.high for search in self.searches]).mean()
+
+
+class Monitor(L.Callback, ABC):
+    """Adds metrics of each update to the step's outputs; `Record`, which comes last, writes them."""
+
+    @abstractmethod
+    def measure(self, update: Update) -> Metrics:
+        """Metrics of one update."""
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
+    ) -> None:
+        """Measure and add."""
+        assert isinstance(outputs, Mapping) and isinstance(pl_module, BapoModule)
+        update = Update(batch_idx, outputs["version"], outputs["tokens"], outputs["bounds"], batch, pl_module)
+        outputs["metrics"].update(self.measure(update))

@@ -1,0 +1,34 @@
+"""Where the seconds of an update went."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+
+from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
+
+
+class ThroughputMonitor(Monitor):
+    """Emits `time/step_seconds` (wall time since the update before ended) and `train/tokens_per_second` (response tokens trained per second
+    of the update itself). Generation's speed and the other `time/*` come with the batch."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock."""
+        self._last = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Measure with the update's own seconds at hand."""
+        seconds = outputs["metrics"]["time/update_seconds"]
+        outputs["metrics"]["train/tokens_per_second"] = batch.num_tokens / seconds
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def measure(self, update: Update) -> Metrics:
+        """See `Monitor.measure`."""
+        now = time.perf_counter()
+        elapsed, self._last = now - self._last, now
+        return {"time/step_seconds": elapsed}

@@ -1,0 +1,33 @@
+"""Held-out accuracy during training."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import lightning as L
+
+from bapo_lightning.data.rollout_data_module import RolloutDataModule
+from bapo_lightning.data.validation import ValidationSet
+
+
+class Validation(L.Callback):
+    """Emits `val/<set>/{avg@k, pass@k, response_length}` every so many updates and after the last one, with the weights after the update.
+
+    Not Lightning's validation loop: this way the numbers stand in the record of the update they belong to.
+    """
+
+    def __init__(self, sets: list[ValidationSet], every: int) -> None:
+        """`every` in updates; 0 never validates."""
+        self.sets = sets
+        self.every = every
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Give the engine the new weights and answer the sets."""
+        if not self.every:
+            return
+        data_module = cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
+        done = batch_idx + 1
+        if done % self.every == 0 or done == data_module.num_updates:
+            data_module.refresh_engine()
+            for validation_set in self.sets:
+                outputs["metrics"].update(validation_set.evaluate(data_module.sampler))

@@ -1,0 +1,1 @@
+"""Commands: each builds objects from its arguments and runs them; no logic of its own."""

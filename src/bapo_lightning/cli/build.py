@@ -1,0 +1,134 @@
+"""Builds the objects of a run from its checked configuration. The only place that knows how they fit together."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from hydra.utils import instantiate
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.loggers import Logger
+from transformers import AutoTokenizer
+
+from bapo_lightning.callbacks.clip_bounds import ClipBoundsMonitor
+from bapo_lightning.callbacks.contribution import ContributionMonitor
+from bapo_lightning.callbacks.entropy import EntropyMonitor
+from bapo_lightning.callbacks.entropy_rule import EntropyRuleMonitor
+from bapo_lightning.callbacks.final_checkpoint import FinalCheckpoint
+from bapo_lightning.callbacks.graceful_stop import GracefulStop
+from bapo_lightning.callbacks.live_numbers import LiveNumbers
+from bapo_lightning.callbacks.metrics_file import MetricsFile
+from bapo_lightning.callbacks.mismatch import MismatchMonitor
+from bapo_lightning.callbacks.record import Record
+from bapo_lightning.callbacks.run_manifest import RunManifest
+from bapo_lightning.callbacks.sample_table import SampleTable
+from bapo_lightning.callbacks.staleness import StalenessMonitor
+from bapo_lightning.callbacks.throughput import ThroughputMonitor
+from bapo_lightning.callbacks.training import TrainingMonitor
+from bapo_lightning.callbacks.validation import Validation
+from bapo_lightning.cli.model_folder import model_path
+from bapo_lightning.data.regime import ReplayRegime
+from bapo_lightning.data.rollout_data_module import RolloutDataModule
+from bapo_lightning.data.rollout_sampler import RolloutSampler
+from bapo_lightning.data.validation import ValidationSet
+from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.modules.policy import Policy
+from bapo_lightning.rollout.engine import SamplingParams
+
+Config = dict[str, Any]
+VALIDATION_SEED = 20251021  # the same draws in every run, so that validation curves differ by the policy alone
+
+
+def make(node: Config | None, **extra: Any) -> Any:
+    """Instantiate a `_target_` node; plain containers stay plain."""
+    return instantiate(node, _convert_="all", **extra)
+
+
+def build_data_module(config: Config) -> RolloutDataModule:
+    """Engine, sampler, queue: everything before the update."""
+    scale, rollout, algorithm = config["scale"], config["rollout"], config["algorithm"]
+    path = model_path(config["model"]["path"])
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    sampler = RolloutSampler(
+        engine=make(rollout["engine"], model_path=path, seed=config["seed"]),
+        tokenizer=tokenizer,
+        reward=make(config["reward"]),
+        sampling=SamplingParams(temperature=rollout["temperature"], stop_token_ids=(tokenizer.eos_token_id,)),
+        max_new_tokens=scale["max_new_tokens"],
+        length_shaping=make(algorithm["length_shaping"]),
+    )
+    return RolloutDataModule(
+        sampler=sampler,
+        weight_sync=make(rollout["weight_sync"]),
+        problems=make(config["data"]["train"]),
+        admission=make(algorithm["admission"]),
+        advantages=make(algorithm["advantages"]),
+        regime=make(config["regime"]),
+        group_size=scale["group_size"],
+        prompts_per_batch=scale["prompts_per_batch"],
+        num_rollout_batches=scale["num_rollout_batches"],
+        seed=config["seed"],
+    )
+
+
+def build_module(config: Config, regime: ReplayRegime) -> BapoModule:
+    """Policy, bound rule, objective, optimizer: the update."""
+    algorithm, optimizer, model = config["algorithm"], config["optimizer"], config["model"]
+    make_policy = partial(Policy.from_pretrained, model_path(model["path"]), config["rollout"]["temperature"], model["dtype"])
+    return BapoModule(
+        make_policy=make_policy,
+        bound_rule=make(algorithm["bounds"]),
+        objective=make(algorithm["objective"]),
+        weighting=make(algorithm["weighting"]),
+        optimizer=make(optimizer["optimizer"]),
+        scheduler=make(optimizer["scheduler"]),
+        micro_batch_tokens=config["scale"]["micro_batch_tokens"],
+        max_grad_norm=optimizer["max_grad_norm"],
+        max_age=regime.max_age,
+        max_nonfinite_in_a_row=optimizer["max_nonfinite_in_a_row"],
+    )
+
+
+def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, progress_bar: bool) -> list[L.Callback]:
+    """Monitors first, then what reads their metrics."""
+    options, trainer, scale = config["callbacks"], config["trainer"], config["scale"]
+    problems = make(config["data"]["validation"])
+    validation_set = ValidationSet(config["data"]["name"], problems, scale["validation_samples"], VALIDATION_SEED)
+    description = {"experiment": config["name"], "algorithm": config["algorithm"]["name"], "regime": regime.name, "seed": config["seed"]}
+    description["staleness"] = regime.updates_per_rollout_batch
+    checkpoints = ModelCheckpoint(
+        dirpath=folder / "checkpoints",
+        filename="update{step:06d}",
+        auto_insert_metric_name=False,
+        every_n_train_steps=trainer["checkpoint_every"],
+        save_top_k=trainer["checkpoints_kept"],
+        monitor="progress/version",
+        mode="max",
+    )
+    return [
+        GracefulStop(),
+        TrainingMonitor(),
+        EntropyMonitor(),
+        ContributionMonitor(config["algorithm"]["contribution_weight"]),
+        ClipBoundsMonitor(),
+        StalenessMonitor(),
+        MismatchMonitor(),
+        EntropyRuleMonitor(options["measure_entropy_every"]),
+        Validation([validation_set], options["validate_every"]),
+        ThroughputMonitor(),
+        LearningRateMonitor(logging_interval="step"),
+        Record(),
+        SampleTable(folder, options["samples_every"], options["samples_num_groups"]),
+        LiveNumbers(options["print_every"]),
+        *([RichProgressBar()] if progress_bar else []),
+        FinalCheckpoint(folder),
+        RunManifest(folder, description),
+        checkpoints,
+    ]
+
+
+def build_loggers(config: Config, folder: Path) -> list[Logger]:
+    """The run's own record, and whatever else was chosen."""
+    return [MetricsFile(folder), *(make(node) for node in (config.get("logger") or {}).values())]

@@ -1,0 +1,160 @@
+"""Rules between configuration keys, all checked before any weight is loaded.
+
+Each complaint says what is set, why it cannot be, and what to write instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import get_object
+
+from bapo_lightning.cli.model_folder import model_folder_complaints
+
+Config = dict[str, Any]
+HYDRA_KEYS = {"_target_", "_partial_"}
+CHOICES = {
+    "kind": ("gradient", "surrogate"),
+    "order": ("upper_first", "lower_first"),
+    "measure": ("share", "ratio"),
+    "weight": ("rollout_prob", "none"),
+    "scope": ("minibatch", "microbatch"),
+}
+
+
+def complaints(config: Config) -> list[str]:
+    """Everything that is wrong with a resolved configuration; empty when it can run."""
+    found = [*bound_complaints(config["algorithm"]), *batch_complaints(config), *rollout_complaints(config)]
+    found += [*number_complaints(config), *target_complaints(config), *output_complaints(config["run_folder"])]
+    return found + list(model_folder_complaints(config["model"]["path"]))
+
+
+def bound_complaints(algorithm: Config) -> Iterator[str]:
+    """Bounds are ratios around 1, and a search goes from start to end."""
+    bounds, key = algorithm["bounds"], "algorithm.bounds"
+    if isinstance(bounds["low"], dict):
+        for side in ("low", "high"):
+            yield from _grid_complaints(bounds[side], f"{key}.{side}")
+        for name, choices in CHOICES.items():
+            if bounds[name] not in choices:
+                yield f"{key}.{name}={bounds[name]} is none of its values; write one of {', '.join(choices)}"
+        yield from _target_range_complaints(bounds, key)
+        low, high = bounds["low"]["end"], bounds["high"]["start"]
+        names = f"{key}.low.end", f"{key}.high.start"
+    else:
+        low, high = bounds["low"], bounds["high"]
+        names = f"{key}.low", f"{key}.high"
+    if not 0 <= low < 1:
+        yield f"{names[0]}={low} is no lower bound: it is an importance ratio (not an epsilon) and must be in [0, 1); write e.g. 0.8"
+    if not high > 1:
+        yield f"{names[1]}={high} is no upper bound: it is an importance ratio (not an epsilon) and must be above 1; write e.g. 1.2"
+    dual_clip = algorithm["objective"].get("dual_clip")
+    if dual_clip is not None and dual_clip <= 1:
+        yield f"algorithm.objective.dual_clip={dual_clip} would cut unclipped tokens; write a number above 1, e.g. 3.0, or null"
+
+
+def batch_complaints(config: Config) -> Iterator[str]:
+    """Groups, minibatches and epochs fit together."""
+    scale, regime, algorithm = config["scale"], config["regime"], config["algorithm"]
+    prompts, minibatches, group = scale["prompts_per_batch"], regime["minibatches"], scale["group_size"]
+    if minibatches > 0 and prompts % minibatches:
+        fits = [count for count in range(1, prompts + 1) if prompts % count == 0]
+        nearest = min(fits, key=lambda count: abs(count - minibatches))
+        yield (
+            f"regime.minibatches={minibatches} does not divide scale.prompts_per_batch={prompts}: minibatches hold whole groups of equal "
+            f"number; write regime.minibatches={nearest} or scale.prompts_per_batch={(prompts // minibatches + 1) * minibatches}"
+        )
+    if algorithm["advantages"].get("scale") not in ("std", "none"):
+        yield f"algorithm.advantages.scale={algorithm['advantages'].get('scale')} is none of its values; write std or none"
+    if group == 1 and algorithm["advantages"].get("scale") == "std":
+        yield "scale.group_size=1 with algorithm.advantages.scale=std: one sample has no standard deviation; write scale.group_size=8"
+    elif group == 1:
+        yield "scale.group_size=1: advantages are relative to a group, and one sample is always average; write scale.group_size=8"
+    buffer = scale["overlong_buffer"]
+    if not 0 < buffer <= scale["max_new_tokens"]:
+        yield f"scale.overlong_buffer={buffer} must be in 1..scale.max_new_tokens={scale['max_new_tokens']}; write a quarter of it"
+
+
+def rollout_complaints(config: Config) -> Iterator[str]:
+    """Sampling that training can use."""
+    temperature = config["rollout"]["temperature"]
+    if not temperature > 0:
+        yield f"rollout.temperature={temperature}: training samples must come from a distribution; write 1.0"
+    tolerance = config["rollout"]["weight_sync"]["tolerance"]
+    if not tolerance > 0:
+        yield f"rollout.weight_sync.tolerance={tolerance}: no two computations agree to the last bit; write e.g. 1e-3"
+
+
+def number_complaints(config: Config) -> Iterator[str]:
+    """Counts are counts and rates are rates."""
+    scale, regime, trainer = config["scale"], config["regime"], config["trainer"]
+    counted = {f"scale.{name}": value for name, value in scale.items() if name not in ("name", "overlong_buffer")}
+    counted |= {"regime.epochs": regime["epochs"], "regime.minibatches": regime["minibatches"]}
+    counted |= {f"trainer.{name}": trainer[name] for name in ("checkpoint_every", "checkpoints_kept")}
+    counted |= {f"callbacks.{name}": config["callbacks"][name] for name in ("print_every", "samples_every")}
+    counted["optimizer.max_nonfinite_in_a_row"] = config["optimizer"]["max_nonfinite_in_a_row"]
+    for name, value in counted.items():
+        if not (isinstance(value, int) and value >= 1):
+            yield f"{name}={value} must be a whole number of at least 1"
+    if trainer["devices"] != 1:
+        yield f"trainer.devices={trainer['devices']}: rollouts are not yet split over ranks; write trainer.devices=1"
+    rate = config["optimizer"]["optimizer"]["lr"]
+    if not rate > 0:
+        yield f"optimizer.optimizer.lr={rate} would change nothing; write a positive number"
+    if not config["optimizer"]["max_grad_norm"] > 0:
+        yield f"optimizer.max_grad_norm={config['optimizer']['max_grad_norm']} would erase every gradient; write a positive number"
+
+
+def target_complaints(config: Config) -> Iterator[str]:
+    """Every `_target_` exists and takes the keys beside it: the constructor's signature is the schema."""
+    for path, node in _nodes(config, ""):
+        try:
+            parameters = signature(get_object(node["_target_"])).parameters
+        except (InstantiationException, ImportError, AttributeError, ValueError) as error:
+            yield f"{path}._target_={node['_target_']} cannot be imported ({str(error).splitlines()[0]}); check its spelling"
+            continue
+        if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            continue
+        for key in set(node) - HYDRA_KEYS - set(parameters):
+            yield f"{path}.{key} is not an option of {node['_target_']}; it takes {', '.join(parameters)}"
+
+
+def output_complaints(run_folder: str) -> Iterator[str]:
+    """The run folder can be made."""
+    folder = Path(run_folder).absolute()
+    parent = next(parent for parent in [folder, *folder.parents] if parent.exists())
+    if not parent.is_dir():
+        yield f"run_folder={run_folder} cannot be made: {parent} is a file; write another output_root"
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        yield f"run_folder={run_folder} cannot be made: {parent} is not writable; write another output_root"
+
+
+def _grid_complaints(grid: Config, key: str) -> Iterator[str]:
+    if set(grid) != {"start", "end", "step"}:
+        yield f"{key} needs start, end and step, got {', '.join(grid)}"
+    elif grid["step"] <= 0:
+        yield f"{key}.step={grid['step']} never reaches the end; write a positive number"
+    elif grid["start"] > grid["end"]:
+        yield f"{key}.start={grid['start']} is beyond {key}.end={grid['end']}, and the search moves up; exchange them"
+
+
+def _target_range_complaints(bounds: Config, key: str) -> Iterator[str]:
+    target = bounds["target"]
+    if bounds["measure"] == "share" and not 0 < target < 1:
+        yield f"{key}.target={target} is no share of a whole (measure=share); write a number between 0 and 1, e.g. 0.4"
+    elif target <= 0:
+        yield f"{key}.target={target} is always met; write a positive number"
+
+
+def _nodes(node: Any, path: str) -> Iterator[tuple[str, Config]]:
+    """All sub-trees with a `_target_`, with their paths."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield path, node
+        for key, value in node.items():
+            yield from _nodes(value, f"{path}.{key}" if path else key)

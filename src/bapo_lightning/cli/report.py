@@ -1,0 +1,81 @@
+"""Report on finished runs: `python -m bapo_lightning.cli.report FOLDER [FOLDER...] [--output DIR]`.
+
+One run folder: its summary and plots again. Several, a glob, or a folder of runs: the table of a study.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.console import print_summary
+from bapo_lightning.report.plots import plot_run
+from bapo_lightning.report.study import collect, write_study
+from bapo_lightning.report.study_console import print_study
+from bapo_lightning.report.summary import write_summary
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code: 0, or 2 when there is nothing to report on."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        folders = find_runs(parsed.folders)
+        if len(folders) == 1:
+            _report_run(folders[0], parsed.output)
+        else:
+            _report_study(folders, parsed.output, parsed.reference)
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def find_runs(patterns: Sequence[str]) -> list[Path]:
+    """Run folders meant by paths, globs and folders that hold runs; sorted, each once. A path that does not exist is kept.
+
+    Raises:
+        DataError: a glob matches nothing.
+    """
+    found: set[Path] = set()
+    for pattern in patterns:
+        matches = [Path(match) for match in glob.glob(pattern) if Path(match).is_dir()]
+        if not matches and glob.has_magic(pattern):
+            raise DataError(f"no folder matches {pattern!r}; give run folders like outputs/<experiment>/<run>")
+        for folder in matches or [Path(pattern)]:
+            runs = [] if (folder / "manifest.json").exists() else [path.parent for path in folder.glob("*/manifest.json")]
+            found.update(runs or [folder])
+    return sorted(found)
+
+
+def _report_run(folder: Path, output: Path | None) -> None:
+    summary = write_summary(folder, output)
+    plot_run(folder, output)
+    print_summary(summary, output or folder)
+
+
+def _report_study(folders: Sequence[Path], output: Path | None, reference: str) -> None:
+    runs = collect(folders)
+    target = output or Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
+    written = write_study(runs, target, reference)
+    print_study(runs, reference)
+    for path in written:
+        print(f"  {path}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.report", description=__doc__.partition("\n")[0])
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="run folder, glob, or folder of runs; several make a study")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)")
+    parser.add_argument(
+        "--reference", default="grpo", metavar="ALGORITHM", help="what differences are taken to (default: %(default)s)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

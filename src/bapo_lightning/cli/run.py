@@ -1,0 +1,94 @@
+"""One training run from a resolved configuration: check, build, fit, report."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import yaml
+
+from bapo_lightning.cli.build import build_callbacks, build_data_module, build_loggers, build_module
+from bapo_lightning.cli.checks import complaints
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.report.console import print_summary
+from bapo_lightning.report.plots import plot_run
+from bapo_lightning.report.summary import write_summary
+
+# Each is Lightning's advice about something that is meant here.
+EXPECTED_WARNINGS = (
+    ".*does not have many workers.*",
+    ".*no pre-optimization state was saved.*",
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*train_dataloader.* does not have many workers.*",
+    ".*GPU available but not used.*",
+)
+
+
+def run(config: dict[str, Any]) -> None:
+    """Train as `config` says. Raises ConfigError with every complaint before any weight is loaded."""
+    found = complaints(config)
+    if found:
+        raise ConfigError(found)
+    folder = make_run_folder(config)
+    quiet_lightning()
+    if config["trainer"]["cpu_threads"]:
+        torch.set_num_threads(config["trainer"]["cpu_threads"])
+    L.seed_everything(config["seed"], verbose=False)
+    data_module = build_data_module(config)
+    module = build_module(config, data_module.regime)
+    progress_bar = sys.stdout.isatty()
+    trainer = L.Trainer(
+        accelerator=config["trainer"]["accelerator"],
+        devices=config["trainer"]["devices"],
+        max_epochs=1,
+        callbacks=build_callbacks(config, folder, data_module.regime, progress_bar),
+        logger=build_loggers(config, folder),
+        log_every_n_steps=1,
+        enable_progress_bar=progress_bar,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    introduce(config, data_module.num_updates, data_module.regime.updates_per_rollout_batch, folder)
+    try:
+        trainer.fit(module, datamodule=data_module)
+    finally:
+        if trainer.is_global_zero:
+            plot_run(folder)
+            print_summary(write_summary(folder), folder)
+
+
+def make_run_folder(config: dict[str, Any]) -> Path:
+    """Create the run's own folder and write its resolved configuration there. Raises ConfigError when it cannot be made or is taken."""
+    folder = Path(config["run_folder"])
+    try:
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    except FileExistsError:
+        raise ConfigError([f"run_folder={folder} exists already, and nothing in it may be lost; write another run_folder"]) from None
+    except OSError as error:
+        raise ConfigError([f"run_folder={folder} cannot be made ({error.strerror}); write another output_root"]) from None
+    return folder
+
+
+def introduce(config: dict[str, Any], num_updates: int, staleness: int, folder: Path) -> None:
+    """Say what is about to happen, with the resolved counts: batch sizes are where frameworks are misread."""
+    scale = config["scale"]
+    rollouts = scale["prompts_per_batch"] * scale["group_size"]
+    print(f"{config['algorithm']['name']} on {config['data']['name']}, seed {config['seed']} -> {folder}")
+    print(
+        f"{scale['num_rollout_batches']} rollout batches of {scale['prompts_per_batch']} problems x {scale['group_size']} responses "
+        f"({rollouts} rollouts), {staleness} updates on each (staleness {staleness}): {num_updates} updates",
+        flush=True,
+    )
+
+
+def quiet_lightning() -> None:
+    """Silence advice that does not apply; errors and other warnings stay."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in EXPECTED_WARNINGS:
+        warnings.filterwarnings("ignore", message=message)

@@ -1,0 +1,150 @@
+"""One optimizer update's worth of samples as tensors, and its split into micro-batches.
+
+Shapes: B samples of a minibatch, T tokens of its longest sample (prompt directly followed by response, padded on the right),
+N response tokens of a micro-batch laid out flat, sample after sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bapo_lightning.errors import StaleDataError
+from bapo_lightning.types import Group, Rollout
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples that pass through the model together. Response tokens are flat; `index` finds them in the padded grid."""
+
+    input_ids: Tensor  # [B, T]
+    index: Tensor  # [N] flat position b * T + t whose hidden state predicts each response token
+    targets: Tensor  # [N] the response tokens
+    behaviour_logp: Tensor  # [N] nats
+    version: Tensor  # [N] policy version that sampled each token
+    advantage: Tensor  # [N]
+    weight: Tensor  # [N] share of each token in the global minibatch's mean
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """A minibatch: the samples of one optimizer update, with all that is known of their origin."""
+
+    input_ids: Tensor  # [B, T]
+    response_mask: Tensor  # [B, T] True at response tokens
+    behaviour_logp: Tensor  # [B, T] nats, 0 elsewhere
+    version: Tensor  # [B, T] policy version that sampled each token, 0 elsewhere
+    advantage: Tensor  # [B]
+    prompt_lengths: tuple[int, ...]  # B numbers, kept on the host so that the split needs no device synchronisation
+    response_lengths: tuple[int, ...]
+    groups: tuple[Group, ...]
+    metrics: dict[str, float]  # measured while producing, logged with the update
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
+        """Copy with its tensors on `device`."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        tensors = {name: value.to(device, non_blocking=non_blocking) for name, value in moved.items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)
+
+    @property
+    def num_tokens(self) -> int:
+        """Response tokens in the batch."""
+        return sum(self.response_lengths)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the batch, B."""
+        return len(self.response_lengths)
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """The rollouts, in row order."""
+        return [sample.rollout for group in self.groups for sample in group.samples]
+
+    def version_range(self) -> tuple[int, int]:
+        """Smallest and largest policy version of any response token."""
+        versions = [segment.version for rollout in self.rollouts for segment in rollout.segments]
+        return min(versions), max(versions)
+
+    def check_ages(self, version: int, max_age: int) -> None:
+        """Raise StaleDataError unless every token's age at policy `version` lies in [0, max_age]."""
+        oldest, newest = self.version_range()
+        if newest > version:
+            raise StaleDataError(f"a token claims policy version {newest}, but the trainer has only reached {version}: versions are mixed up")
+        if version - oldest > max_age:
+            raise StaleDataError(f"a token sampled by policy version {oldest} is {version - oldest} updates old, the regime allows {max_age}")
+
+    def split(self, token_budget: int, weights: Tensor) -> list[MicroBatch]:
+        """Micro-batches of at most `token_budget` padded tokens (a longer sample stands alone), similar lengths together.
+
+        Args:
+            token_budget: rows times longest row of one micro-batch.
+            weights: [B, T] from `objectives.weighting`, normalised over the global minibatch; sliced, never renormalised, so that
+                the sum over micro-batches does not depend on the split.
+        """
+        lengths = [prompt + response for prompt, response in zip(self.prompt_lengths, self.response_lengths, strict=True)]
+        return [self._select(rows, weights) for rows in rows_by_token_budget(lengths, token_budget)]
+
+    def _select(self, rows: list[int], weights: Tensor) -> MicroBatch:
+        prompts = np.array([self.prompt_lengths[row] for row in rows])
+        responses = np.array([self.response_lengths[row] for row in rows])
+        width = int((prompts + responses).max())
+        offsets = np.arange(responses.sum()) - np.repeat(responses.cumsum() - responses, responses)  # 0..length-1 in each row
+        columns = np.repeat(prompts, responses) + offsets
+        device = self.input_ids.device
+        local = torch.from_numpy(np.repeat(np.arange(len(rows)) * width, responses) + columns - 1).to(device)
+        source = torch.from_numpy(np.repeat(np.array(rows) * self.input_ids.shape[1], responses) + columns).to(device)
+        picked = torch.tensor(rows, device=device)
+        return MicroBatch(
+            input_ids=self.input_ids[picked, :width],
+            index=local,
+            targets=self.input_ids.view(-1)[source],
+            behaviour_logp=self.behaviour_logp.view(-1)[source],
+            version=self.version.view(-1)[source],
+            advantage=self.advantage[picked].repeat_interleave(torch.from_numpy(responses).to(device), output_size=len(source)),
+            weight=weights.reshape(-1)[source],
+        )
+
+
+def rows_by_token_budget(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Partition rows, longest first, so that rows x longest row of each part stays within `token_budget`."""
+    parts: list[list[int]] = []
+    longest = 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if not parts or (len(parts[-1]) + 1) * longest > token_budget:
+            parts.append([])
+            longest = lengths[row]
+        parts[-1].append(row)
+    return parts
+
+
+def collate(groups: Sequence[Group], metrics: dict[str, float]) -> TrainBatch:
+    """Lay the samples of `groups` out as tensors. Empty responses cannot occur: every engine samples at least one token."""
+    rollouts = [sample.rollout for group in groups for sample in group.samples]
+    prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
+    response_lengths = tuple(rollout.length for rollout in rollouts)
+    shape = len(rollouts), max(prompt + response for prompt, response in zip(prompt_lengths, response_lengths, strict=True))
+    input_ids, version = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    logp, mask = np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
+    for row, rollout in enumerate(rollouts):
+        start, end = prompt_lengths[row], prompt_lengths[row] + response_lengths[row]
+        input_ids[row, :start] = rollout.prompt_ids
+        input_ids[row, start:end] = rollout.response_ids
+        logp[row, start:end] = rollout.logprobs
+        version[row, start:end] = rollout.versions
+        mask[row, start:end] = True
+    return TrainBatch(
+        input_ids=torch.from_numpy(input_ids),
+        response_mask=torch.from_numpy(mask),
+        behaviour_logp=torch.from_numpy(logp),
+        version=torch.from_numpy(version),
+        advantage=torch.tensor([value for group in groups for value in group.advantages], dtype=torch.float32),
+        prompt_lengths=prompt_lengths,
+        response_lengths=response_lengths,
+        groups=tuple(groups),
+        metrics=metrics,
+    )

@@ -1,0 +1,174 @@
+"""Drives generation and serves one minibatch per optimizer update.
+
+    next_batch(version v):
+        queue empty?  --yes-->  pull weights (engine becomes version v)  ->  sample, score, admit  ->  advantages  ->  queue.put
+             |                                                                                                             |
+             +--no------------------------------------------------------------------------------> queue.take  ->  collate
+
+Weights are *pulled* here, right before generation. Pushing them from a hook at the start of a step is always one version late, and a
+loader without a length makes Lightning fetch one batch ahead; `RolloutLoader` therefore has a length and a lazy body.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, cast
+
+import lightning as L
+import torch
+
+from bapo_lightning.data.batch import TrainBatch, collate
+from bapo_lightning.data.problem_stream import ProblemStream
+from bapo_lightning.data.regime import ReplayRegime
+from bapo_lightning.data.replay_queue import ReplayQueue
+from bapo_lightning.data.rollout_sampler import RolloutSampler, SamplingStatistics
+from bapo_lightning.rollout.weight_sync import SyncReport, WeightSource, WeightSync
+from bapo_lightning.types import Group, Problem
+
+
+class Admission(Protocol):
+    """Chooses which sampled groups are trained on."""
+
+    def collect(self, num_groups: int, sample: Callable[[int], list[Group]], statistics: SamplingStatistics) -> list[Group]:
+        """Exactly `num_groups` groups, drawn through `sample`."""
+        ...
+
+
+class VersionedPolicyOwner(Protocol):
+    """What this module needs of the LightningModule it feeds."""
+
+    policy: WeightSource
+
+    @property
+    def policy_version(self) -> int:
+        """Optimizer updates made so far."""
+        ...
+
+
+class RolloutDataModule(L.LightningDataModule):
+    """Algorithm 1, lines 2-6: sample with the behaviour policy, compute rewards and advantages, queue for replay.
+
+    Synchronous: generation happens inside `next_batch`, while training waits.
+    """
+
+    def __init__(
+        self,
+        sampler: RolloutSampler,
+        weight_sync: WeightSync,
+        problems: Sequence[Problem],
+        admission: Admission,
+        advantages: Callable[[torch.Tensor], torch.Tensor],
+        regime: ReplayRegime,
+        group_size: int,
+        prompts_per_batch: int,
+        num_rollout_batches: int,
+        seed: int,
+    ) -> None:
+        """
+        Args:
+            sampler: samples and scores groups with the rollout engine.
+            weight_sync: hands the trainer's weights to that engine.
+            problems: training set.
+            admission: which sampled groups are trained on.
+            advantages: rewards[P, G] -> advantages[P, G].
+            regime: how often a rollout batch is reused.
+            group_size: G, responses per problem.
+            prompts_per_batch: P, problems per rollout batch.
+            num_rollout_batches: length of the run; updates = this times the regime's updates per rollout batch.
+            seed: of the data order and the minibatch order.
+        """
+        super().__init__()
+        self.sampler = sampler
+        self.regime = regime
+        self._weight_sync = weight_sync
+        self._stream = ProblemStream(problems, seed)
+        self._admission = admission
+        self._advantages = advantages
+        self._group_size = group_size
+        self._prompts_per_batch = prompts_per_batch
+        self._num_rollout_batches = num_rollout_batches
+        self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
+        self._sync_seconds = 0.0
+
+    @property
+    def num_updates(self) -> int:
+        """Optimizer updates of the whole run."""
+        return self._num_rollout_batches * self.regime.updates_per_rollout_batch
+
+    def train_dataloader(self) -> RolloutLoader:
+        """Lightning's source of batches."""
+        return RolloutLoader(self)
+
+    def next_batch(self) -> TrainBatch:
+        """The minibatch of the next update, generating a new rollout batch first when the last one is used up."""
+        start = time.perf_counter()
+        if not len(self._queue):
+            self.refresh_engine()
+            self._queue.put(self._produce())
+        statistics = self.sampler.statistics.take()
+        sync_seconds, self._sync_seconds = self._sync_seconds, 0.0
+        groups = self._queue.take()
+        known_seconds = statistics.rollout_seconds + statistics.reward_seconds + sync_seconds
+        metrics = production_metrics(statistics) | {"time/sync_seconds": sync_seconds}
+        batch = collate(groups, metrics)
+        metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
+        return batch
+
+    def refresh_engine(self) -> SyncReport | None:
+        """Give the engine the trainer's current weights unless it has them already."""
+        owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
+        engine = self.sampler.engine
+        if engine.version == owner.policy_version:
+            return None
+        report = self._weight_sync.push(owner.policy, engine, owner.policy_version, self.sampler.tokenizer.vocab_size)
+        self._sync_seconds += report.seconds
+        return report
+
+    def teardown(self, stage: str) -> None:
+        """Close the engine at the end of training."""
+        self.sampler.engine.close()
+
+    def _produce(self) -> list[Group]:
+        def sample(count: int) -> list[Group]:
+            return self.sampler.sample_groups(self._stream.take(count), self._group_size)
+
+        groups = self._admission.collect(self._prompts_per_batch, sample, self.sampler.statistics)
+        advantages = self._advantages(torch.tensor([group.rewards for group in groups], dtype=torch.float32)).tolist()
+        return [Group(group.problem, group.samples, tuple(values)) for group, values in zip(groups, advantages, strict=True)]
+
+
+class RolloutLoader:
+    """One pass over a run's updates. Has a length, so that Lightning does not fetch ahead, and is lazy, so that a batch is produced only
+    after the update before it."""
+
+    def __init__(self, data_module: RolloutDataModule) -> None:
+        self._data_module = data_module
+
+    def __len__(self) -> int:
+        """Updates of the whole run."""
+        return self._data_module.num_updates
+
+    def __iter__(self) -> Iterator[TrainBatch]:
+        """Batches without end; `__len__` ends the epoch."""
+        while True:
+            yield self._data_module.next_batch()
+
+
+def production_metrics(statistics: SamplingStatistics) -> dict[str, float]:
+    """Metrics of what was sampled since the last update; zeros when nothing was."""
+    metrics: dict[str, float] = {
+        "time/rollout_seconds": statistics.rollout_seconds,
+        "time/reward_seconds": statistics.reward_seconds,
+        "rollout/dropped": statistics.num_dropped_groups,
+        "rollout/evicted": 0,
+        "rollout/resumed": 0,
+        "rollout/cut": statistics.num_cut,
+        "rollout/reward_timeouts": statistics.num_reward_timeouts,
+        "rollout/uniform_groups": statistics.num_uniform_groups,
+        "rollout/num_samples": statistics.num_rollouts,
+        "rollout/num_tokens": statistics.num_tokens,
+    }
+    if statistics.rollout_seconds > 0:
+        metrics["rollout/tokens_per_second"] = statistics.num_tokens / statistics.rollout_seconds
+    return metrics

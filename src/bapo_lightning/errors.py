@@ -1,0 +1,38 @@
+"""Errors a user can meet. Each message says what was expected, what was got, and what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class BapoLightningError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class ConfigError(BapoLightningError, ValueError):
+    """The configuration cannot work. Holds every complaint found, so that one run of the checks shows them all."""
+
+    def __init__(self, complaints: Sequence[str]) -> None:
+        self.complaints = tuple(complaints)
+        super().__init__(self.complaints)
+
+    def __str__(self) -> str:
+        count = len(self.complaints)
+        lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(self.complaints, 1))
+        return f"the configuration has {count} problem{'s' if count != 1 else ''}:\n{lines}"
+
+
+class DataError(BapoLightningError, ValueError):
+    """A data set, a problem or a model folder is missing, corrupt or not what it was declared to be."""
+
+
+class StaleDataError(BapoLightningError, RuntimeError):
+    """A token older than the bound reached the trainer, or one from a version that does not exist yet."""
+
+
+class EngineError(BapoLightningError, RuntimeError):
+    """A rollout engine failed, or it does not hold the weights that it claims to hold."""
+
+
+class TrainingError(BapoLightningError, RuntimeError):
+    """Training cannot go on, for example after too many non-finite gradients in a row."""

@@ -1,0 +1,169 @@
+"""The optimizer update: Algorithm 1, lines 8-20."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from bapo_lightning.data.batch import MicroBatch, TrainBatch
+from bapo_lightning.errors import TrainingError
+from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
+from bapo_lightning.modules.collectives import count_over_ranks, num_ranks
+from bapo_lightning.modules.policy import Policy
+from bapo_lightning.modules.token_table import TokenTable, concatenate
+from bapo_lightning.objectives.bounds import BoundSearch
+
+Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # ratio[N], advantage[N], low, high -> objective[N] to maximise
+
+
+class BapoModule(L.LightningModule):
+    """Wraps the policy; one `training_step` is one optimizer update, so the policy version is the trainer's `global_step`.
+
+    What an update found is returned to the callbacks: `metrics` (numbers to log), `version` (of the policy that was trained), `tokens`
+    (TokenTable of the minibatch) and `bounds` (one BoundSearch per scope).
+    It does not sample, and it knows no algorithm by name: GRPO, DAPO and BAPO are arguments.
+    """
+
+    policy: Policy
+
+    def __init__(
+        self,
+        make_policy: Callable[[], Policy],
+        bound_rule: FixedBounds | AdaptiveBounds,
+        objective: Objective,
+        weighting: Callable[..., Tensor],
+        optimizer: Callable[..., Optimizer],
+        scheduler: Callable[[Optimizer], LRScheduler],
+        micro_batch_tokens: int,
+        max_grad_norm: float,
+        max_age: int,
+        max_nonfinite_in_a_row: int,
+    ) -> None:
+        """
+        Args:
+            make_policy: builds the policy, called once the strategy is set up.
+            bound_rule: chooses the clipping bounds of each update.
+            objective: per-token objective, from `objectives.surrogate`.
+            weighting: mask -> weights, from `objectives.weighting`; called with those of `total` and `num_sequences` it takes.
+            optimizer: parameters -> optimizer.
+            scheduler: optimizer -> schedule, stepped once per update.
+            micro_batch_tokens: padded tokens that pass through the model at once.
+            max_grad_norm: gradients are scaled down to this norm.
+            max_age: oldest token, in updates, that may be trained on; an older one is an error.
+            max_nonfinite_in_a_row: so many updates skipped for a non-finite gradient, one after the other, end the run.
+        """
+        super().__init__()
+        self.automatic_optimization = False
+        self._make_policy = make_policy
+        self.bound_rule = bound_rule
+        self.objective = objective
+        self.weighting = weighting
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self.micro_batch_tokens = micro_batch_tokens
+        self.max_grad_norm = max_grad_norm
+        self.max_age = max_age
+        self.max_nonfinite_in_a_row = max_nonfinite_in_a_row
+        self.num_skipped_updates = 0
+        self._nonfinite_in_a_row = 0
+        self.last_learning_rate = 0.0
+
+    @property
+    def policy_version(self) -> int:
+        """Optimizer updates in the current weights."""
+        return self.trainer.global_step
+
+    def configure_model(self) -> None:
+        """Build the policy, once."""
+        if not hasattr(self, "policy"):
+            self.policy = self._make_policy()
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """The schedule's name makes Lightning's learning-rate monitor write `train/learning_rate`."""
+        optimizer = self._optimizer(self.policy.parameters())
+        schedule = {"scheduler": self._scheduler(optimizer), "interval": "step", "name": "train/learning_rate"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Any]:
+        """One update of Algorithm 1 on one minibatch of replayed samples."""
+        start = time.perf_counter()
+        version = self.policy_version
+        batch.check_ages(version, self.max_age)
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        losses: list[Tensor] = []
+        tables: list[TokenTable] = []
+        searches: list[BoundSearch] = []
+        micro_batches = batch.split(self.micro_batch_tokens, self.global_weights(batch))
+        for scope in self.bound_rule.scopes(micro_batches):
+            scored = self.score_for_search(scope)  # line 8: r_t of every token
+            bounds = self.bound_rule.choose(scored)  # lines 9-15: c_low, c_high
+            for micro_batch in scope:
+                table = scored[0] if len(scored) == 1 else self.score(micro_batch)
+                objective = self.objective(table.ratio, table.advantage, bounds.low, bounds.high)  # line 16
+                loss = -(table.weight * objective).sum()
+                self.manual_backward(loss * num_ranks())  # ranks average their gradients; the weights already make a global mean
+                losses.append(loss.detach())
+                tables.append(table.detach())
+            searches.append(bounds)
+        grad_norm = self.apply_gradients(optimizer)  # lines 17-18
+        metrics = batch.metrics | {
+            "train/loss": float(torch.stack(losses).sum()),
+            "train/grad_norm": grad_norm,
+            "train/skipped_updates": self.num_skipped_updates,
+            "progress/version": self.policy_version,
+            "time/update_seconds": time.perf_counter() - start,
+        }
+        outputs = {"loss": torch.stack(losses).sum(), "metrics": metrics, "version": version}
+        return outputs | {"tokens": concatenate(tables), "bounds": searches}
+
+    def global_weights(self, batch: TrainBatch) -> Tensor:
+        """Weights[B, T] whose weighted sum over the minibatch of all ranks is the mean that the weighting names."""
+        num_tokens, num_samples = count_over_ranks(batch.num_tokens, batch.num_samples, device=batch.input_ids.device)
+        counts = {"total": num_tokens, "num_sequences": num_samples}
+        accepted = inspect.signature(self.weighting).parameters
+        return self.weighting(batch.response_mask, **{name: count for name, count in counts.items() if name in accepted})
+
+    def score(self, micro_batch: MicroBatch) -> TokenTable:
+        """Token table of one micro-batch under the current weights."""
+        return TokenTable.of(micro_batch, *self.policy(micro_batch))
+
+    def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
+        """What the bound rule must see before the first gradient: nothing if it does not search; a lone micro-batch with its graph, so
+        that the same pass serves the update; several without."""
+        if not self.bound_rule.searches:
+            return []
+        with torch.set_grad_enabled(len(scope) == 1):
+            return [self.score(micro_batch) for micro_batch in scope]
+
+    def apply_gradients(self, optimizer: Any) -> float:
+        """Clip and step; returns the norm before clipping. A non-finite gradient is skipped, and the policy version stays.
+
+        Raises:
+            TrainingError: after `max_nonfinite_in_a_row` skipped updates in a row.
+        """
+        grad_norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm))
+        if torch.isfinite(torch.tensor(grad_norm)):
+            self._nonfinite_in_a_row = 0
+            self.last_learning_rate = optimizer.param_groups[0]["lr"]
+            optimizer.step()
+            schedule = self.lr_schedulers()
+            assert isinstance(schedule, LRScheduler)
+            schedule.step()
+            return grad_norm
+        self.num_skipped_updates += 1
+        self._nonfinite_in_a_row += 1
+        if self._nonfinite_in_a_row >= self.max_nonfinite_in_a_row:
+            raise TrainingError(
+                f"the gradient was not finite in {self._nonfinite_in_a_row} updates in a row (policy version {self.policy_version}); "
+                "lower optimizer.lr, or look at rollouts.jsonl for degenerate samples. The last checkpoint is kept"
+            )
+        return grad_norm

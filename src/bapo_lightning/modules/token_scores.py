@@ -1,0 +1,160 @@
+"""Log-prob and entropy of tokens from the hidden states, without ever holding the [N, V] logits.
+
+Forward, chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. Backward: the same logits again, turned in
+place into their own gradient. The last chunk is kept from forward to backward, so that what fits into one chunk is computed once.
+
+Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Elements of a [C, V] float32 buffer when chunk_tokens is not given: 256 MiB, of which the forward pass needs two. Large enough
+# for the matrix products to run at full speed (441 tokens of a vocabulary of 152 000), small beside the model they belong to.
+CHUNK_ELEMENTS = 1 << 26
+
+
+def token_scores(
+    hidden: Tensor,
+    head_weight: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    chunk_tokens: int | None = None,
+    entropy_requires_grad: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """log pi(target) and entropy of pi = softmax(hidden W^T / temperature), in nats, in O(C V) memory instead of O(N V).
+
+    Args:
+        hidden: [N, D].
+        head_weight: W, [V, D].
+        targets: [N] token ids.
+        temperature: divides the logits; the one the tokens were sampled at.
+        chunk_tokens: C; None chooses it so that a chunk holds `CHUNK_ELEMENTS` logits.
+        entropy_requires_grad: let gradients flow through the entropy too; otherwise it is a constant.
+
+    Returns:
+        logp [N] and entropy [N], float32 (float64 for float64 inputs), differentiable once in `hidden` and `head_weight`. Logits
+        of half-precision inputs are float32, too.
+
+    Raises:
+        ValueError: shapes that do not fit, a temperature or a chunk size that is not positive.
+    """
+    _check_shapes(hidden, head_weight, targets)
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}; greedy sampling has no log-probs")
+    if chunk_tokens is None:
+        chunk_tokens = max(1, CHUNK_ELEMENTS // len(head_weight))
+    if chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
+    logp, entropy = _TokenScores.apply(hidden, head_weight, targets, 1 / temperature, chunk_tokens, entropy_requires_grad)
+    return logp, entropy
+
+
+class _TokenScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, chunk_tokens: int, entropy_requires_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        left, head, dtype = _operands(hidden, weight)
+        logp, entropy, log_norm = (left.new_empty(len(left), dtype=dtype) for _ in range(3))
+        logits, powers = (left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype) for _ in range(2))
+        for rows in _chunks(len(left), chunk_tokens):
+            shifted = _logits(left[rows], head, scale, logits)
+            peak = shifted.amax(1, keepdim=True)
+            power = torch.exp(shifted.sub_(peak), out=powers[: len(shifted)])
+            norm = power.sum(1, keepdim=True)
+            log_sum = norm.log()
+            log_norm[rows] = (log_sum + peak).squeeze(1)
+            logp[rows] = (shifted.gather(1, targets[rows, None]) - log_sum).squeeze(1)
+            entropy[rows] = (log_sum - power.mul_(shifted).sum(1, keepdim=True) / norm).squeeze(1)
+        ctx.scale, ctx.chunk_tokens = scale, chunk_tokens
+        ctx.set_materialize_grads(False)
+        if not entropy_requires_grad:
+            ctx.mark_non_differentiable(entropy)
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
+            if len(left):
+                shifted.sub_(log_sum)
+            ctx.kept = logits  # log-probs of the last chunk
+        return logp, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
+        left, head, dtype = _operands(hidden, weight)
+        kept, ctx.kept = ctx.kept, None  # overwritten here, so a second backward pass (retain_graph) has to compute it again
+        buffer = left.new_empty(min(ctx.chunk_tokens, len(left)), len(head), dtype=dtype) if kept is None else kept
+        grad_hidden = torch.empty_like(left, dtype=dtype) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
+        for rows in reversed(_chunks(len(left), ctx.chunk_tokens)):
+            if kept is None:
+                log_probs = _logits(left[rows], head, ctx.scale, buffer).sub_(log_norm[rows, None])
+            else:
+                log_probs, kept = kept[: len(log_norm[rows])], None
+            upstream = (None if grad is None else grad[rows, None] * ctx.scale for grad in (grad_logp, grad_entropy))
+            grad_logits = _logit_gradient(log_probs, targets[rows, None], entropy[rows, None], *upstream).to(left.dtype)
+            if grad_hidden is not None:
+                _product(grad_logits, head, grad_hidden[rows])
+            if grad_weight is not None:
+                _add_product(grad_logits.T, left[rows], grad_weight)
+        return _as(grad_hidden, hidden.dtype), _as(grad_weight, weight.dtype), None, None, None, None
+
+
+def _logit_gradient(
+    log_probs: Tensor, targets: Tensor, entropy: Tensor, grad_logp: Tensor | None, grad_entropy: Tensor | None
+) -> Tensor:
+    """Gradient in the logits, [C, V], in place of `log_probs`; the other arguments are [C, 1].
+
+    d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H).
+    """
+    if grad_logp is None:
+        grad_logp = torch.zeros_like(entropy)
+    factor = -grad_logp if grad_entropy is None else (log_probs + entropy).mul_(-grad_entropy).sub_(grad_logp)
+    return log_probs.exp_().mul_(factor).scatter_add_(1, targets, grad_logp)
+
+
+def _check_shapes(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> None:
+    fit = hidden.dim() == head_weight.dim() == 2 and hidden.shape[1] == head_weight.shape[1]
+    if not fit or targets.shape != hidden.shape[:1]:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in (hidden, head_weight, targets))
+        raise ValueError(f"expected hidden [N, D], head_weight [V, D] and targets [N], got {shapes}")
+
+
+def _operands(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
+    """The factors of the matrix products, and the dtype of their results."""
+    dtype = torch.promote_types(hidden.dtype, weight.dtype)
+    result = torch.promote_types(dtype, torch.float32)
+    if hidden.device.type != "cuda":  # only CUDA multiplies half-precision factors into a float32 result
+        dtype = result
+    return hidden.to(dtype), weight.to(dtype), result
+
+
+def _chunks(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _logits(left: Tensor, head: Tensor, scale: float, buffer: Tensor) -> Tensor:
+    logits = _product(left, head.T, buffer[: len(left)])
+    return logits if scale == 1 else logits.mul_(scale)
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    if left.dtype == out.dtype:
+        return torch.mm(left, right, out=out)
+    return out.copy_(torch.mm(left, right, out_dtype=out.dtype))
+
+
+def _add_product(left: Tensor, right: Tensor, total: Tensor) -> Tensor:
+    if left.dtype == total.dtype:
+        return total.addmm_(left, right)
+    return total.add_(torch.mm(left, right, out_dtype=total.dtype))
+
+
+def _as(gradient: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if gradient is None else gradient.to(dtype)

@@ -1,0 +1,49 @@
+"""Everything an update knows about each response token: the argument of bounds, loss and monitors alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.data.batch import MicroBatch
+from bapo_lightning.objectives.surrogate import importance_ratio
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """One row per response token; all fields have shape [N]."""
+
+    logp: Tensor  # nats, current policy at the sampling temperature; carries the graph in a training pass
+    entropy: Tensor  # nats, of the current policy's next-token distribution
+    ratio: Tensor  # pi / pi_behaviour
+    behaviour_logp: Tensor  # nats
+    version: Tensor  # policy version that sampled the token
+    advantage: Tensor
+    weight: Tensor  # share of the token in the global minibatch's mean
+
+    @classmethod
+    def of(cls, micro_batch: MicroBatch, logp: Tensor, entropy: Tensor) -> TokenTable:
+        """Join a micro-batch with the scores of its tokens."""
+        return cls(
+            logp=logp,
+            entropy=entropy,
+            ratio=importance_ratio(logp, micro_batch.behaviour_logp),
+            behaviour_logp=micro_batch.behaviour_logp,
+            version=micro_batch.version,
+            advantage=micro_batch.advantage,
+            weight=micro_batch.weight,
+        )
+
+    def detach(self) -> TokenTable:
+        """Same numbers without the graph."""
+        return TokenTable(*(getattr(self, f.name).detach() for f in fields(self)))
+
+
+def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
+    """The table of a whole minibatch from those of its micro-batches."""
+    if len(tables) == 1:
+        return tables[0]
+    return TokenTable(*(torch.cat([getattr(table, f.name) for table in tables]) for f in fields(TokenTable)))

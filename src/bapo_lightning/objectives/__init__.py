@@ -1,0 +1,1 @@
+"""Pure tensor functions of the method: no state, no configuration, no logging, no communication."""

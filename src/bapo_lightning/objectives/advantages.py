@@ -1,0 +1,46 @@
+"""Advantages relative to the other answers to the same problem (GRPO, arXiv 2402.03300)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+def group_advantages(
+    rewards: Tensor, scale: Literal["std", "none"] = "std", baseline: Literal["mean", "leave_one_out"] = "mean", eps: float = 1e-6
+) -> Tensor:
+    """A = (R - baseline) / (std(R) + eps) within each group; std unbiased, as in verl.
+
+    Args:
+        rewards: [P, G], one row per problem.
+        scale: "std" divides by the group's standard deviation, "none" does not (Dr. GRPO).
+        baseline: "mean" of the group, or "leave_one_out": the mean of the others (RLOO), which is mean-baseline * G / (G - 1).
+        eps: added to the standard deviation.
+
+    Returns:
+        Advantages [P, G]; exactly zero for a group of equal rewards.
+
+    Raises:
+        ValueError: unknown scale or baseline, not a [P, G] tensor, or a group of one where spread or others are needed.
+    """
+    if scale not in ("std", "none"):
+        raise ValueError(f"scale must be 'std' or 'none', got {scale!r}")
+    if baseline not in ("mean", "leave_one_out"):
+        raise ValueError(f"baseline must be 'mean' or 'leave_one_out', got {baseline!r}")
+    if rewards.dim() != 2:
+        raise ValueError(f"rewards must be [problems, group size], got shape {list(rewards.shape)}")
+    group_size = rewards.shape[1]
+    if group_size == 1 and (scale == "std" or baseline == "leave_one_out"):
+        raise ValueError(
+            f"a group of 1 has neither spread nor others (scale {scale!r}, baseline {baseline!r}): "
+            "sample at least 2 answers per problem, or use scale 'none' with baseline 'mean'"
+        )
+    advantages = rewards - rewards.mean(1, keepdim=True)
+    if baseline == "leave_one_out":
+        advantages = advantages * (group_size / (group_size - 1))
+    if scale == "std":
+        advantages = advantages / (rewards.std(1, keepdim=True) + eps)
+    # The mean of equal numbers can miss them by a rounding error, which the tiny deviation would blow up.
+    return torch.where((rewards == rewards[:, :1]).all(1, keepdim=True), 0.0, advantages)

@@ -1,0 +1,198 @@
+"""BAPO's search for the clipping bounds (Eq. 8, Algorithm 1), without the loop.
+
+    tokens --contribution_curves--> P(high), N(low) --(sum over micro-batches and ranks)--> search_bounds --> low, high
+
+A positive token's contribution depends on the upper bound only and a negative token's on the lower bound only, so two short
+curves hold all that Algorithm 1 asks of the tokens. They are sums: those of micro-batches and of ranks add up, in one collective.
+
+Shapes: N tokens, L lower bounds, H upper bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+Kind = Literal["gradient", "surrogate"]
+Order = Literal["upper_first", "lower_first"]
+Measure = Literal["share", "ratio"]
+
+# A grid's last point counts as reached when it misses the end by less than this part of a step: (0.9 - 0.6) / 0.02 is not 15 in
+# binary.
+STEP_TOLERANCE = 1e-6
+
+
+class BoundSearch(NamedTuple):
+    """Chosen bounds (0-dim tensors)."""
+
+    low: Tensor  # lower bound of the ratio
+    high: Tensor  # upper bound of the ratio
+    value: Tensor  # positive contribution at these bounds, in the unit of the measure; NaN when there was nothing to balance
+    met: Tensor  # bool: the target was reached, or there was nothing to balance
+
+
+def bound_grid(start: float, end: float, step: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    """start, start + step, ... up to and including `end`, 1-D ascending: the values a bound takes in Algorithm 1.
+
+    Raises:
+        ValueError: `step` is not positive, or `end` is below `start`.
+    """
+    if not step > 0:
+        raise ValueError(f"the step of a bound must be positive, got {step}; for a fixed bound let end equal start")
+    if not end >= start:
+        raise ValueError(f"a bound moves upwards: its end must not be below its start, got start {start} and end {end}")
+    count = math.floor((end - start) / step + STEP_TOLERANCE) + 1
+    return (start + step * torch.arange(count, dtype=torch.float64)).to(dtype)
+
+
+@torch.no_grad()
+def contribution_curves(
+    ratio: Tensor, advantage: Tensor, mask: Tensor, weight: Tensor | None, lows: Tensor, highs: Tensor, kind: Kind = "gradient"
+) -> tuple[Tensor, Tensor]:
+    """What positive tokens contribute under each upper bound, and negative tokens under each lower bound.
+
+    gradient (Eq. 5, a clipped token contributes nothing; a token exactly on its bound is alive):
+        positive[h] = sum_{A>0, r<=high_h} w r A        negative[l] = sum_{A<0, r>=low_l} w r |A|
+    surrogate (Eq. 8, a clipped token contributes its clipped value):
+        positive[h] = sum_{A>0} w min(r, high_h) A      negative[l] = sum_{A<0} w max(r, low_l) |A|
+
+    One pass over the tokens, O(N log(H + L)) comparisons, no [N, H] temporary, nothing read back by the host.
+
+    Args:
+        ratio: r >= 0, any shape.
+        advantage: A, same shape.
+        mask: which tokens count, same shape; values under a false mask are never used, not even NaN.
+        weight: w >= 0, same shape, or None for ones.
+        lows: lower bounds, [L], ascending and non-negative (not checked: that would wait for the device).
+        highs: upper bounds, [H], ascending and positive; infinity is allowed.
+        kind: see above.
+
+    Returns:
+        positive [H] and negative [L], float64, non-negative.
+
+    Raises:
+        ValueError: shapes that do not fit, or an unknown kind.
+    """
+    _check_choice("kind", kind, get_args(Kind))
+    for name, tensor in (("advantage", advantage), ("mask", mask), ("weight", weight)):
+        if tensor is not None and tensor.shape != ratio.shape:
+            raise ValueError(f"{name} must have the shape of ratio, {list(ratio.shape)}, got {list(tensor.shape)}")
+    _check_grids(lows, highs)
+    bins = _bin_index(ratio, advantage, mask, lows, highs)
+    mass = advantage.to(torch.float64, copy=True)  # copy: it is overwritten below
+    if weight is not None:
+        mass.mul_(weight)
+    if kind == "gradient":
+        return _alive_sums(_sum_per_bin(bins, mass.mul_(ratio), lows, highs), lows, highs)
+    dead_positive, dead_negative = _dead_sums(_sum_per_bin(bins, mass, lows, highs), lows, highs)
+    positive, negative = _alive_sums(_sum_per_bin(bins, mass.mul_(ratio), lows, highs), lows, highs)
+    # where: nothing is above an infinite bound, and infinity * 0 would be NaN
+    return positive + torch.where(dead_positive > 0, highs * dead_positive, 0.0), negative + lows * dead_negative
+
+
+def search_bounds(
+    positive: Tensor, negative: Tensor, lows: Tensor, highs: Tensor, target: float | Tensor, order: Order, measure: Measure
+) -> BoundSearch:
+    """First point of Algorithm 1's path at which positives contribute at least `target`, else the path's end.
+
+    upper_first (the paper): (low_0, high_0), ..., (low_0, high_end), (low_1, high_end), ..., (low_end, high_end).
+    lower_first (the authors' code): (low_0, high_0), ..., (low_end, high_0), (low_end, high_1), ..., (low_end, high_end).
+    Algorithm 1 as printed stops when the lower bound cannot move, even if the upper one still can; that differs only for a grid
+    of one lower bound, which here means "low is fixed" and leaves the upper one free.
+
+    All H + L - 1 points are compared at once, so the cost does not depend on the data and the host waits for nothing.
+
+    Args:
+        positive: P, [H], from `contribution_curves`, summed over micro-batches and ranks.
+        negative: N, [L], likewise.
+        lows: [L] ascending.
+        highs: [H] ascending.
+        target: rho_0, in the unit of `measure`.
+        order: which bound moves first.
+        measure: see `positive_contribution`.
+
+    Returns:
+        The chosen bounds in the dtype of the grids. When nothing contributes at the start (P = N = 0) there is nothing to
+        balance: the start is kept, `met` is true and `value` is NaN, since the share of nothing is undefined. A 0/0 further on
+        counts as not reached.
+
+    Raises:
+        ValueError: shapes that do not fit, or an unknown order or measure.
+    """
+    _check_choice("order", order, get_args(Order))
+    _check_grids(lows, highs)
+    if positive.shape != highs.shape or negative.shape != lows.shape:
+        raise ValueError(
+            f"positive must have the shape of highs, {list(highs.shape)}, and negative that of lows, {list(lows.shape)}, "
+            f"got {list(positive.shape)} and {list(negative.shape)}"
+        )
+    upper_first = order == "upper_first"
+    steps = torch.arange(len(lows) + len(highs) - 1, device=highs.device)
+    low_index = (steps - (len(highs) - 1)).clamp_min(0) if upper_first else steps.clamp_max(len(lows) - 1)
+    high_index = steps - low_index
+    path_positive, path_negative = positive[high_index], negative[low_index]
+    value = positive_contribution(path_positive, path_negative, measure)
+    reached = value >= target
+    nothing = (path_positive[0] == 0) & (path_negative[0] == 0)
+    met = reached.any() | nothing
+    first = torch.where(nothing, 0, torch.where(met, reached.to(torch.uint8).argmax(), len(steps) - 1))
+    # take, not [first]: indexing with a 0-dim tensor reads it back to the host
+    return BoundSearch(lows.take(low_index.take(first)), highs.take(high_index.take(first)), value.take(first), met)
+
+
+def positive_contribution(positive: Tensor, negative: Tensor, measure: Measure) -> Tensor:
+    """share: P / (P + N), in [0, 1] (the paper's figures); ratio: P / N, where a share s is s / (1 - s) (the authors' code).
+
+    NaN where P = N = 0; the ratio is infinite where only N is 0.
+
+    Raises:
+        ValueError: an unknown measure.
+    """
+    _check_choice("measure", measure, get_args(Measure))
+    return positive / (positive + negative) if measure == "share" else positive / negative
+
+
+def _bin_index(ratio: Tensor, advantage: Tensor, mask: Tensor, lows: Tensor, highs: Tensor) -> Tensor:
+    """Bin of each token, [N], from one search: the sign of A turns both sides into one ascending axis, sign(A) r.
+
+    Bins: [0, L) negatives by the largest low they reach, the largest first; L negatives below all lows; (L, L + H] positives by
+    the smallest high that lets them live; L + H + 1 positives above all highs; L + H + 2 what does not count.
+    """
+    dtype = torch.promote_types(ratio.dtype, torch.promote_types(lows.dtype, highs.dtype))
+    # Smallest normal number: a positive token with r = 0 must not fall among the negatives below all lows.
+    key = ratio.reshape(-1).to(dtype).clamp_min(torch.finfo(dtype).tiny).copysign(advantage.reshape(-1))
+    counted = (mask.bool() & (advantage != 0)).reshape(-1)
+    key = torch.where(counted, key, torch.nan)  # NaN is found behind the last bin
+    grid = torch.cat([-lows.flip(0), lows.new_zeros(1), highs, highs.new_full((1,), torch.inf)]).to(dtype)
+    return torch.searchsorted(grid, key)
+
+
+def _sum_per_bin(bins: Tensor, values: Tensor, lows: Tensor, highs: Tensor) -> Tensor:
+    """One sum per bin, [L + H + 3]. Not bincount: on CUDA it waits for the device to learn its largest bin."""
+    return values.new_zeros(len(lows) + len(highs) + 3).scatter_add_(0, bins, values.reshape(-1))
+
+
+def _alive_sums(area: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of w r |A| over the positives alive under each high, [H], and over the negatives alive under each low, [L]."""
+    negatives, _, positives, _ = area.split([len(lows), 1, len(highs), 2])
+    return positives.cumsum(0), negatives.cumsum(0).flip(0).neg()
+
+
+def _dead_sums(mass: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of w |A| over the positives cut by each high, [H], and over the negatives cut by each low, [L]."""
+    _, negatives, _, positives, _ = mass.split([1, len(lows), 1, len(highs), 1])
+    return positives.flip(0).cumsum(0).flip(0), negatives.flip(0).cumsum(0).neg()
+
+
+def _check_grids(lows: Tensor, highs: Tensor) -> None:
+    for name, grid in (("lows", lows), ("highs", highs)):
+        if grid.dim() != 1 or len(grid) == 0:
+            raise ValueError(f"{name} must be an ascending 1-D grid of at least one bound, got shape {list(grid.shape)}")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -1,0 +1,63 @@
+"""Weights per token whose weighted sum over the GLOBAL minibatch is the mean named.
+
+The normaliser is an argument, never counted here: a micro-batch, or a rank, does not know the whole minibatch, and a mean of
+means over parts of unequal size is not the mean. With these weights the parts simply add up. Shapes: B responses, T tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def token_mean(mask: Tensor, total: float | Tensor) -> Tensor:
+    """1 / total on every token: each token counts the same (DAPO; `total` = 1 gives the plain sum of Algorithm 1).
+
+    Args:
+        mask: response tokens, [B, T] bool or 0/1.
+        total: number of response tokens in the global minibatch.
+
+    Returns:
+        Weights [B, T], float32, zero outside the mask.
+
+    Raises:
+        ValueError: `total` is not positive.
+    """
+    _check_positive("total", total)
+    return mask.to(torch.float32) / total
+
+
+def sequence_mean(mask: Tensor, num_sequences: float | Tensor) -> Tensor:
+    """1 / (num_sequences * own length): each response counts the same (GRPO). A response without tokens gets zeros.
+
+    Args:
+        mask: response tokens, [B, T] bool or 0/1; rows must be whole responses.
+        num_sequences: number of responses in the global minibatch.
+
+    Raises:
+        ValueError: `num_sequences` is not positive.
+    """
+    _check_positive("num_sequences", num_sequences)
+    tokens = mask.to(torch.float32)
+    return tokens / (tokens.sum(-1, keepdim=True).clamp_min(1) * num_sequences)
+
+
+def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: float) -> Tensor:
+    """1 / (num_sequences * length): the sum of each response over a constant, free of length bias (Dr. GRPO, arXiv 2503.20783).
+
+    Args:
+        mask: response tokens, [B, T] bool or 0/1.
+        num_sequences: number of responses in the global minibatch.
+        length: the constant, usually the longest response allowed.
+
+    Raises:
+        ValueError: `num_sequences` or `length` is not positive.
+    """
+    _check_positive("num_sequences", num_sequences)
+    _check_positive("length", length)
+    return mask.to(torch.float32) / (num_sequences * length)
+
+
+def _check_positive(name: str, value: float | Tensor) -> None:
+    if not isinstance(value, Tensor) and not value > 0:  # a tensor is not read back: that would wait for the device
+        raise ValueError(f"{name} must be positive, got {value}: it counts over the whole minibatch, which is never empty")

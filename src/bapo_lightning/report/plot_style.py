@@ -1,0 +1,100 @@
+"""One look for all figures: colours that colour-blind readers can tell apart, quiet axes, no global matplotlib state."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito, "Color Universal Design" (2008).
+BLACK, ORANGE, SKY_BLUE, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
+    *("#000000", "#E69F00", "#56B4E9", "#009E73"),
+    *("#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
+)
+INK, FAINT, GRID = "#333333", "#8A8A8A", "#E6E6E6"
+POSITIVE, NEGATIVE = SKY_BLUE, ORANGE  # tokens of positive and negative advantage, and the bound that clips them
+ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
+_OTHER_COLOURS = (ORANGE, SKY_BLUE, FAINT)
+_DOTS_PER_INCH = 150
+_SPIKE = 20.0  # a value this many times the median flattens everything else on a linear axis
+
+
+def algorithm_colour(algorithm: str) -> str:
+    """The colour of an algorithm, the same in every figure and process."""
+    # crc32 rather than hash(), which Python salts anew in each process.
+    return ALGORITHM_COLOURS.get(algorithm) or _OTHER_COLOURS[zlib.crc32(algorithm.encode()) % len(_OTHER_COLOURS)]
+
+
+def algorithm_rank(algorithm: str) -> tuple[int, str]:
+    """Sort key: the algorithms of the package from baseline to BAPO, then any other by name."""
+    known = list(ALGORITHM_COLOURS)
+    return (known.index(algorithm) if algorithm in known else len(known), algorithm)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of that many inches that pyplot never hears of, laid out without overlaps."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    spacious = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.09)  # inches
+    return Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, layout=spacious, facecolor="white")
+
+
+def save_png(figure: Figure, path: Path) -> Path:
+    """Render with Agg, whatever back end the user's process has chosen; returns `path`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    FigureCanvasAgg(figure).print_png(str(path))
+    return path
+
+
+def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
+    """Title and labels with units; no box, faint horizontal grid below the data."""
+    axes.set_title(title, fontsize=10, color=INK, loc="left", fontweight="bold")
+    axes.set_xlabel(xlabel, fontsize=9, color=INK)
+    axes.set_ylabel(ylabel, fontsize=9, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(labelsize=8, colors=INK, color=FAINT)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def draw_legend(axes: Axes) -> None:
+    """Legend that stays readable where it lies over data."""
+    axes.legend(fontsize=8, labelcolor=INK, loc="best", framealpha=0.85, edgecolor="none", facecolor="white")
+
+
+def scale_from_zero(axes: Axes, values: list[float]) -> None:
+    """Start the axis at zero, or make it logarithmic when spikes would flatten the rest of `values` (at least one)."""
+    ordered = sorted(values)
+    if ordered[0] > 0 and ordered[-1] > _SPIKE * ordered[len(ordered) // 2]:
+        axes.set_yscale("log")
+        axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
+    else:
+        axes.set_ylim(bottom=min(0.0, ordered[0]))
+
+
+def say_missing(axes: Axes, text: str) -> None:
+    """Put a sentence where data would be, so that an empty panel explains itself."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=9, color=FAINT, wrap=True)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)
+
+
+def smoothed(values: list[float], window: int) -> list[float]:
+    """Centred moving average of the same length; the window shrinks at both ends, so that nothing is invented there."""
+    half = window // 2
+    parts = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
+    return [sum(part) / len(part) for part in parts]
+
+
+def smoothing_window(count: int) -> int:
+    """Odd number of updates to average over: about a fifteenth of the run."""
+    return 2 * (count // 30) + 1

@@ -1,0 +1,186 @@
+"""A study: the same experiment over algorithms, staleness and seeds, as one table with intervals.
+
+    folders -> collect -> runs -> study_table -> rows -> print_study / write_study
+
+Only finished runs enter a mean. Every other folder stays in the list with the reason why it was left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.intervals import Interval, mean_interval, paired_difference
+from bapo_lightning.report.plot_style import algorithm_rank
+from bapo_lightning.report.run_folder import RunRecord, read_run
+from bapo_lightning.report.summary import summarise, write_json
+
+Run = dict[str, Any]
+CURVES = ("train/reward", "policy/entropy")
+
+
+@dataclass(frozen=True)
+class StudyMetric:
+    """One column of the table: `key` in a run, `title` for people (short lines, so that all columns fit a terminal)."""
+
+    key: str
+    title: str
+
+
+METRICS = (
+    StudyMetric("reward_last", "final\nreward"),
+    StudyMetric("reward_gain", "last -\nfirst\nreward"),
+    StudyMetric("entropy_last", "final\nentropy"),
+    StudyMetric("grad_norm_max", "max\ngrad.\nnorm"),
+    StudyMetric("positive_share", "positive\nshare"),
+    StudyMetric("clip_high_raised_fraction", "bound\nraised"),
+)
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """All usable seeds of one algorithm at one staleness."""
+
+    algorithm: str
+    staleness: int
+    seeds: tuple[int, ...]
+    values: dict[str, Interval | None]  # by metric key
+    differences: dict[str, Interval | None]  # to the reference, paired by seed; empty for itself
+
+
+def collect(folders: Iterable[str | Path]) -> list[Run]:
+    """One dict per folder: identity, the values of `METRICS`, `curves`, and `problem` (None when the run can enter a mean).
+
+    Of two finished runs of one (algorithm, staleness, seed) the later one counts, and the earlier one's problem names it.
+    """
+    runs = [_collect_run(Path(folder)) for folder in folders]
+    usable: dict[tuple[str, int, int], Run] = {}
+    for run in sorted((run for run in runs if run["problem"] is None), key=lambda run: (str(run["started_at"]), run["path"])):
+        identity = (run["algorithm"], run["staleness"], run["seed"])
+        if identity in usable:
+            usable[identity]["problem"] = f"replaced by the later run {Path(run['path']).name}"
+        usable[identity] = run
+    return runs
+
+
+def study_table(runs: Sequence[Run], reference: str = "grpo") -> list[StudyRow]:
+    """Means and 95 % t-intervals over seeds per (algorithm, staleness), with differences to `reference` paired by seed."""
+    usable = [run for run in runs if run["problem"] is None]
+    cells = sorted({(run["staleness"], run["algorithm"]) for run in usable}, key=lambda cell: (cell[0], algorithm_rank(cell[1])))
+    return [_study_row(usable, algorithm, staleness, reference) for staleness, algorithm in cells]
+
+
+def study_notes(runs: Sequence[Run]) -> list[str]:
+    """What a reader must know before comparing: runs left out, and rows whose runs are not alike."""
+    notes = [f"left out: {run['path']}: {run['problem']}" for run in runs if run["problem"] is not None]
+    usable = [run for run in runs if run["problem"] is None]
+    for algorithm, staleness in sorted({(run["algorithm"], run["staleness"]) for run in usable}):
+        cell = _cell(usable, algorithm, staleness)
+        if len({json.dumps(run["algorithm_config"], sort_keys=True, default=str) for run in cell}) > 1:
+            notes.append(f"{algorithm} at staleness {staleness}: its runs differ in their algorithm settings")
+    if len(experiments := {str(run["experiment"]) for run in usable}) > 1:
+        notes.append(f"the runs come from different experiments: {', '.join(sorted(experiments))}")
+    if len(updates := {run["updates"] for run in usable}) > 1:
+        notes.append(f"the runs have different numbers of updates: {', '.join(map(str, sorted(updates)))}")
+    return notes
+
+
+def write_study(runs: Sequence[Run], folder: str | Path, reference: str = "grpo") -> list[Path]:
+    """Write study.csv (one line per algorithm and staleness), study.json (rows, runs, notes) and study.png; returns their paths.
+
+    Raises:
+        DataError: no run can enter a mean.
+    """
+    from bapo_lightning.report.study_plot import plot_study
+
+    rows = study_table(runs, reference)
+    notes = study_notes(runs)
+    if not rows:
+        raise DataError("no finished run to compare:\n  " + "\n  ".join(notes or ["no folder was given"]))
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    listed = [{key: value for key, value in run.items() if key != "curves"} for run in runs]
+    write_json(
+        target / "study.json", {"reference": reference, "rows": [asdict(row) for row in rows], "runs": listed, "notes": notes}
+    )
+    _write_csv(target / "study.csv", rows)
+    return [target / "study.csv", target / "study.json", plot_study(runs, target / "study.png")]
+
+
+def _collect_run(path: Path) -> Run:
+    try:
+        record = read_run(path)
+    except DataError as error:
+        return {"path": str(path), "problem": str(error)}
+    summary = summarise(record.rows, record.manifest)
+    reward, share = summary["reward"], summary["positive_share"]
+    return {
+        "path": str(path),
+        "problem": _problem(record),
+        **{
+            key: summary[key]
+            for key in ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at", "updates")
+        },
+        "algorithm_config": record.config.get("algorithm"),
+        "reward_last": reward["last"],
+        "reward_gain": None if reward["first"] is None else reward["last"] - reward["first"],
+        "entropy_last": summary["entropy"]["last"],
+        "grad_norm_max": summary["grad_norm_max"],
+        "positive_share": share["overall"],
+        "clip_high_raised_fraction": summary["bounds"]["clip_high_above_smallest_fraction"],
+        "curves": {name: record.series(name) for name in CURVES},
+    }
+
+
+def _problem(record: RunRecord) -> str | None:
+    absent = [key for key in ("algorithm", "staleness", "seed") if record.manifest.get(key) is None]
+    if absent:
+        return f"its manifest does not say its {' and '.join(absent)}"
+    status = record.manifest.get("status")
+    if status != "finished":
+        return f"its status is {status!r} after {len(record.rows)} updates, not 'finished'"
+    return None if record.series("train/reward")[1] else "it recorded no reward"
+
+
+def _study_row(usable: Sequence[Run], algorithm: str, staleness: int, reference: str) -> StudyRow:
+    cell = _cell(usable, algorithm, staleness)
+    against = _cell(usable, reference, staleness) if algorithm != reference else []
+    keys = [metric.key for metric in METRICS]
+    return StudyRow(
+        algorithm=algorithm,
+        staleness=staleness,
+        seeds=tuple(sorted(run["seed"] for run in cell)),
+        values={key: mean_interval(list(_by_seed(cell, key).values())) for key in keys},
+        differences={key: paired_difference(_by_seed(cell, key), _by_seed(against, key)) for key in keys} if against else {},
+    )
+
+
+def _cell(usable: Sequence[Run], algorithm: str, staleness: int) -> list[Run]:
+    return [run for run in usable if (run["algorithm"], run["staleness"]) == (algorithm, staleness)]
+
+
+def _by_seed(cell: Sequence[Run], key: str) -> dict[int, float]:
+    return {run["seed"]: run[key] for run in cell if run[key] is not None}
+
+
+def _write_csv(path: Path, rows: Sequence[StudyRow]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    kinds = ("mean", "half_width", "difference", "difference_half_width")
+    writer.writerow(["algorithm", "staleness", "num_seeds", *(f"{metric.key}_{kind}" for metric in METRICS for kind in kinds)])
+    for row in rows:
+        cells: list[object] = [row.algorithm, row.staleness, len(row.seeds)]
+        for metric in METRICS:
+            for interval in (row.values[metric.key], row.differences.get(metric.key)):
+                cells += [None, None] if interval is None else [interval.mean, interval.half_width]
+        writer.writerow(cells)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text.getvalue(), encoding="utf-8")
+    os.replace(partial, path)

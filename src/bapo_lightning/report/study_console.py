@@ -1,0 +1,61 @@
+"""The tables of a study on the console: values per algorithm and staleness, then differences paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.study import METRICS, StudyRow, study_notes, study_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_PLUS_MINUS = "\u00b1"
+_WIDE_COLUMNS = 120  # below this, mean and interval go on two lines
+
+
+def print_study(runs: Sequence[dict[str, Any]], reference: str = "grpo", console: Console | None = None) -> None:
+    """Print the table of `study.collect`'s runs, the paired differences to `reference`, and what was left out."""
+    from rich.console import Console
+
+    console = console or Console()
+    rows = study_table(runs, reference)
+    separator = " " if console.width >= _WIDE_COLUMNS else "\n"
+    usable = sum(run["problem"] is None for run in runs)
+    console.print(f"\n[bold]{usable} of {len(runs)} runs[/], mean {_PLUS_MINUS} 95 % interval over seeds", highlight=False)
+    console.print(_table([(row, row.values) for row in rows], separator, star=False))
+    compared = [(row, row.differences) for row in rows if row.differences]
+    if compared:
+        console.print(
+            f"[bold]Difference to {reference}[/] at the same staleness, by seed; * = the interval excludes 0", highlight=False
+        )
+        console.print(_table(compared, separator, star=True))
+    for note in study_notes(runs):
+        console.print(f"  {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    console.print()
+
+
+def _table(lines: Sequence[tuple[StudyRow, dict[str, Interval | None]]], separator: str, star: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("algorithm", overflow="fold", min_width=10)
+    for title in ("stale-\nness", "seeds", *(metric.title for metric in METRICS)):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row, intervals in lines:
+        num_seeds = max((interval.count for interval in intervals.values() if interval), default=0)
+        texts = [_interval(intervals[metric.key], separator, star) for metric in METRICS]
+        table.add_row(row.algorithm, str(row.staleness), str(num_seeds), *texts)
+    return table
+
+
+def _interval(interval: Interval | None, separator: str, star: bool) -> str:
+    if interval is None:
+        return "-"
+    mark = ("*" if interval.excludes_zero else " ") if star else ""
+    decimals = 3 if abs(interval.mean) < 10 else 1
+    half_width = "n/a" if interval.half_width is None else f"{interval.half_width:.{decimals}f}"
+    return f"{interval.mean:{'+' if star else ''}.{decimals}f}{mark}{separator}{_PLUS_MINUS}{half_width}"

@@ -1,0 +1,115 @@
+"""The figure of a study: final values with intervals on top, mean curves with bands below, one column per staleness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.report.plot_style import (
+    INK,
+    algorithm_colour,
+    algorithm_rank,
+    new_figure,
+    save_png,
+    say_missing,
+    smoothed,
+    smoothing_window,
+    style_axes,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
+
+_DOTS = (
+    ("reward_last", "Final reward", "mean reward per sample"),
+    ("entropy_last", "Final entropy", "entropy per token [nats]"),
+    ("grad_norm_max", "Largest gradient norm", "L2 norm, log scale"),
+    ("positive_share", "Positive share of the gradient", "share [fraction]"),
+)
+_CURVES = (("train/reward", "Reward", "mean reward per sample"), ("policy/entropy", "Policy entropy", "entropy per token [nats]"))
+
+
+def plot_study(runs: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Draw the usable runs of `study.collect` into one PNG and return `path`. Every interval and band is 95 % over seeds."""
+    from matplotlib.lines import Line2D
+
+    usable = [run for run in runs if run["problem"] is None]
+    stalenesses = sorted({run["staleness"] for run in usable})
+    algorithms = sorted({run["algorithm"] for run in usable}, key=algorithm_rank)
+    figure = new_figure(14.0, 9.4)
+    parts = figure.subfigures(2, 1, height_ratios=(1.0, 1.35), hspace=0.04, squeeze=False)
+    top, bottom = parts[0, 0], parts[1, 0]
+    top.suptitle("After training: mean and 95 % interval over seeds, one faint dot per run", fontsize=11, color=INK)
+    for axes, (key, title, ylabel) in zip(top.subplots(1, len(_DOTS)), _DOTS, strict=True):
+        style_axes(axes, title, "staleness [updates per rollout batch]", ylabel)
+        _draw_dots(axes, usable, key, stalenesses, algorithms)
+    bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=INK)
+    _draw_all_curves(bottom, usable, stalenesses, algorithms)
+    handles = [
+        Line2D([], [], color=algorithm_colour(name), marker="o", linewidth=1.8, label=_label(usable, name)) for name in algorithms
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(algorithms), fontsize=10, frameon=False, labelcolor=INK)
+    return save_png(figure, path)
+
+
+def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, stalenesses: list[int], algorithms: list[str]) -> None:
+    drawn = False
+    for rank, algorithm in enumerate(algorithms):
+        offset = 0.6 * ((rank + 0.5) / len(algorithms) - 0.5)
+        for place, staleness in enumerate(stalenesses):
+            values = [run[key] for run in _cell(usable, algorithm, staleness) if run[key] is not None]
+            interval = mean_interval(values)
+            if interval is None:
+                continue
+            drawn = True
+            colour = algorithm_colour(algorithm)
+            axes.scatter([place + offset + 0.05] * len(values), values, s=12, color=colour, alpha=0.35, linewidths=0)
+            axes.errorbar(
+                place + offset, interval.mean, interval.half_width or 0.0, fmt="o", color=colour, markersize=6, capsize=3
+            )
+    if not drawn:
+        say_missing(axes, "was not recorded")
+        return
+    axes.set_xticks(range(len(stalenesses)), [str(staleness) for staleness in stalenesses])
+    axes.set_xlim(-0.5, len(stalenesses) - 0.5)
+    if key == "grad_norm_max":
+        axes.set_yscale("log")
+
+
+def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], stalenesses: list[int], algorithms: list[str]) -> None:
+    grid = figure.subplots(len(_CURVES), len(stalenesses), sharex="col", sharey="row", squeeze=False)
+    for row, (metric, title, ylabel) in zip(grid, _CURVES, strict=True):
+        for axes, staleness in zip(row, stalenesses, strict=True):
+            last_row, first_column = metric == _CURVES[-1][0], staleness == stalenesses[0]
+            style_axes(
+                axes, f"{title}, staleness {staleness}", "optimizer update" if last_row else "", ylabel if first_column else ""
+            )
+            for algorithm in algorithms:
+                _draw_curve(
+                    axes, [run["curves"][metric] for run in _cell(usable, algorithm, staleness)], algorithm_colour(algorithm)
+                )
+
+
+def _draw_curve(axes: Axes, curves: Sequence[tuple[list[int], list[float]]], colour: str) -> None:
+    """Mean and band at the steps that all runs recorded, so that the mean never changes its members on the way."""
+    smooth = [dict(zip(steps, smoothed(values, smoothing_window(len(values))), strict=True)) for steps, values in curves]
+    steps = sorted(set.intersection(*(set(curve) for curve in smooth))) if smooth else []
+    intervals = [interval for step in steps if (interval := mean_interval([curve[step] for curve in smooth])) is not None]
+    means = [interval.mean for interval in intervals]
+    widths = [interval.half_width or 0.0 for interval in intervals]
+    axes.plot(steps, means, color=colour, linewidth=1.8, marker="o" if len(steps) == 1 else "")
+    lower = [mean - width for mean, width in zip(means, widths, strict=True)]
+    upper = [mean + width for mean, width in zip(means, widths, strict=True)]
+    axes.fill_between(steps, lower, upper, color=colour, alpha=0.15, linewidth=0)
+
+
+def _cell(usable: Sequence[dict[str, Any]], algorithm: str, staleness: int) -> list[dict[str, Any]]:
+    return [run for run in usable if (run["algorithm"], run["staleness"]) == (algorithm, staleness)]
+
+
+def _label(usable: Sequence[dict[str, Any]], algorithm: str) -> str:
+    count = sum(run["algorithm"] == algorithm for run in usable)
+    return f"{algorithm} ({count} run{'' if count == 1 else 's'})"

@@ -1,0 +1,163 @@
+"""The numbers that a run ends with: `summary.json`. Every mean, window and sum behind them is defined here, once.
+
+A quantity that was never recorded is None, never zero, so that a missing metric cannot pass for a measured one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bapo_lightning.report.run_folder import Row, finite, read_run, series
+
+TIME_PARTS = ("rollout", "reward", "update", "sync", "wait")
+DROP_KINDS = ("dropped", "evicted", "resumed", "cut", "reward_timeouts", "uniform_groups")
+IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
+_BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
+
+
+def summarise(rows: list[Row], manifest: dict[str, Any]) -> dict[str, Any]:
+    """Summary of a run: JSON-ready, every value finite or None.
+
+    `first` / `last` are means over the first / last tenth of the recorded updates (at least one), `best` / `lowest` the extreme
+    moving average over a window of that size. Works with zero rows and with metrics that are missing.
+    """
+    summary: dict[str, Any] = {key: manifest.get(key) for key in IDENTITY}
+    summary |= {
+        "updates": len(rows),
+        "skipped_updates": _count(_last(rows, "train/skipped_updates")),
+        "samples": _count(_last(rows, "progress/samples")),
+        "tokens": _count(_last(rows, "progress/tokens")),
+        "reward": _trend(_values(rows, "train/reward")),
+        "entropy": _trend(_values(rows, "policy/entropy")),
+        "response_length": _trend(_values(rows, "train/response_length")),
+        "grad_norm_max": max(_values(rows, "train/grad_norm"), default=None),
+        "positive_share": _positive_share(rows),
+        "bounds": _bounds(rows),
+        "clip_fraction": {
+            "total": _mean(_values(rows, "train/clip_fraction")),
+            "positive": _mean(_values(rows, "train/clip_fraction_positive")),
+            "negative": _mean(_values(rows, "train/clip_fraction_negative")),
+        },
+        "age": {"mean": _mean(_values(rows, "staleness/age_mean")), "max": max(_values(rows, "staleness/age_max"), default=None)},
+        "seconds": _seconds(rows, manifest),
+        "rollout_tokens_per_second": _tokens_per_second(rows),
+        "drops": {kind: _count(_total(_values(rows, f"rollout/{kind}"))) for kind in DROP_KINDS},
+        "validation": _validation(rows),
+        "non_finite_values": _non_finite(rows),
+    }
+    return summary
+
+
+def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[str, Any]:
+    """Summarise the run in `folder` into `summary.json` (in `output`, by default the folder itself) and return the summary.
+
+    Raises:
+        DataError: `folder` is not a run folder.
+    """
+    record = read_run(folder)
+    summary = summarise(record.rows, record.manifest)
+    summary["unreadable_lines"] = record.unreadable_lines
+    summary["rolled_back_rows"] = record.rolled_back_rows
+    write_json(Path(output or folder) / "summary.json", summary)
+    return summary
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON so that a reader sees the old file or the whole new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def moving_average(values: Sequence[float], window: int) -> list[float]:
+    """Means of all full windows of `window` neighbours, in order; len(values) - window + 1 of them."""
+    return [math.fsum(values[start : start + window]) / window for start in range(len(values) - window + 1)]
+
+
+def _trend(values: list[float]) -> dict[str, float | None]:
+    if not values:
+        return {"first": None, "last": None, "best": None, "lowest": None}
+    averages = moving_average(values, max(1, len(values) // 10))
+    return {"first": averages[0], "last": averages[-1], "best": max(averages), "lowest": min(averages)}
+
+
+def _positive_share(rows: list[Row]) -> dict[str, float | None]:
+    values = _values(rows, "bapo/positive_share")
+    return {
+        "first_half": _mean(values[: max(1, len(values) // 2)]),
+        "overall": _mean(values),
+        "unclipped": _mean(_values(rows, "bapo/positive_share_unclipped")),
+        "target_met_fraction": _mean(_values(rows, "bapo/target_met")),
+    }
+
+
+def _bounds(rows: list[Row]) -> dict[str, float | None]:
+    highs, lows = _values(rows, "bapo/clip_high"), _values(rows, "bapo/clip_low")
+    return {
+        "clip_low_mean": _mean(lows),
+        "clip_high_mean": _mean(highs),
+        "clip_low_above_smallest_fraction": _above_smallest(lows),
+        "clip_high_above_smallest_fraction": _above_smallest(highs),
+    }
+
+
+def _above_smallest(values: list[float]) -> float | None:
+    if not values:
+        return None
+    smallest = min(values)
+    return sum(value > smallest + _BOUND_TOLERANCE for value in values) / len(values)
+
+
+def _seconds(rows: list[Row], manifest: dict[str, Any]) -> dict[str, float | None]:
+    parts = {part: _total(_values(rows, f"time/{part}_seconds")) for part in TIME_PARTS}
+    measured = math.fsum(seconds for seconds in parts.values() if seconds is not None)
+    total = finite(manifest.get("wall_seconds"))
+    total = measured if total is None else total
+    # Parts that overlap (asynchronous generation) can exceed the wall time.
+    return {"total": total, **parts, "other": max(0.0, total - measured)}
+
+
+def _tokens_per_second(rows: list[Row]) -> float | None:
+    """Tokens over seconds of all rollouts: rates weighted by the time that each lasted, or plainly averaged without times."""
+    timed = [(finite(row.get("rollout/tokens_per_second")), finite(row.get("time/rollout_seconds"))) for row in rows]
+    pairs = [(rate, seconds) for rate, seconds in timed if rate is not None and seconds]
+    if not pairs:
+        return _mean(_values(rows, "rollout/tokens_per_second"))
+    return math.fsum(rate * seconds for rate, seconds in pairs) / math.fsum(seconds for _, seconds in pairs)
+
+
+def _validation(rows: list[Row]) -> dict[str, dict[str, float]]:
+    names = sorted({name for row in rows for name in row if name.startswith("val/")})
+    found = {name: _values(rows, name) for name in names}
+    return {name: {"first": values[0], "last": values[-1], "best": max(values)} for name, values in found.items() if values}
+
+
+def _non_finite(rows: list[Row]) -> int:
+    return sum(isinstance(value, float) and not math.isfinite(value) for row in rows for value in row.values())
+
+
+def _values(rows: list[Row], name: str) -> list[float]:
+    return series(rows, name)[1]
+
+
+def _last(rows: list[Row], name: str) -> float | None:
+    values = _values(rows, name)
+    return values[-1] if values else None
+
+
+def _mean(values: list[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _total(values: list[float]) -> float | None:
+    return math.fsum(values) if values else None
+
+
+def _count(value: float | None) -> int | None:
+    return None if value is None else round(value)

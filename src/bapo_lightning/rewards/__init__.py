@@ -1,0 +1,1 @@
+"""Rewards: problems and completions in, scores out."""

@@ -1,0 +1,28 @@
+"""Verdict on responses of the tiny world: the number between the last `.` and the end of a finished response."""
+
+from __future__ import annotations
+
+import re
+
+from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+
+_FINAL_VALUE = re.compile(r"\.(\d+)\Z")
+
+
+def final_value(problems: list[Problem], completions: list[Completion]) -> list[Score]:
+    """Score each completion against the problem at the same place; 1.0 for the right number.
+
+    A response that was cut (it never wrote the end token) or that does not end in `.digits` is unparsable, value 0.0.
+    """
+    if len(problems) != len(completions):
+        raise ValueError(f"each completion needs its problem: got {len(problems)} problems and {len(completions)} completions")
+    return [_verdict(problem, completion) for problem, completion in zip(problems, completions, strict=True)]
+
+
+def _verdict(problem: Problem, completion: Completion) -> Score:
+    match = _FINAL_VALUE.search(completion.text)
+    if completion.finish is not FinishReason.STOP or match is None:
+        return Score(0.0, ScoreStatus.UNPARSABLE)
+    if match.group(1) == problem.answer:
+        return Score(1.0, ScoreStatus.CORRECT)
+    return Score(0.0, ScoreStatus.WRONG)

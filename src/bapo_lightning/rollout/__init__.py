@@ -1,0 +1,1 @@
+"""Rollout engines: one protocol, several implementations, and the hand-over of weights to them."""

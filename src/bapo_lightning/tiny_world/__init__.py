@@ -1,0 +1,1 @@
+"""A toy language and a tiny causal LM in which off-policy reinforcement learning shows the paper's phenomenon on a laptop."""

@@ -1,0 +1,91 @@
+"""What a model of the tiny world does when it samples: accuracy, entropy, and lengths by verdict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bapo_lightning.rewards.final_value import final_value
+from bapo_lightning.tiny_world.task import TinyWorld, tiny_problems
+from bapo_lightning.types import Completion, FinishReason, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class StartingFigures:
+    """Means over sampled responses; lengths in tokens, the end token included."""
+
+    num_problems: int
+    samples: int  # per problem
+    sampled_accuracy: float
+    greedy_accuracy: float
+    entropy_nats: float  # per response token
+    length_right: float
+    length_not_right: float
+    cut_fraction: float  # responses that reached the token limit
+
+    def table(self) -> str:
+        """Rows of a Markdown table, one per figure."""
+        return "\n".join(f"| {name} | {value:.3f} |" for name, value in asdict(self).items() if isinstance(value, float))
+
+
+@torch.no_grad()
+def measure(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int = 0, num_problems: int = 256, samples: int = 4
+) -> StartingFigures:
+    """Sample validation problems at temperature 1 with torch's global generator seeded to `seed`."""
+    torch.manual_seed(seed)
+    problems = tiny_problems("validation", num_problems)
+    repeated = [problem for problem in problems for _ in range(samples)]
+    response_BT, completions = _respond(model, tokenizer, repeated, do_sample=True)
+    right_B = _right(repeated, completions)
+    length_B = torch.tensor([float(completion.num_tokens) for completion in completions])
+    _, greedy = _respond(model, tokenizer, problems, do_sample=False)
+    return StartingFigures(
+        num_problems=num_problems,
+        samples=samples,
+        sampled_accuracy=right_B.float().mean().item(),
+        greedy_accuracy=_right(problems, greedy).float().mean().item(),
+        entropy_nats=_mean_entropy(model, tokenizer, repeated, response_BT, length_B),
+        length_right=length_B[right_B].mean().item(),
+        length_not_right=length_B[~right_B].mean().item(),
+        cut_fraction=sum(completion.finish is FinishReason.LENGTH for completion in completions) / len(completions),
+    )
+
+
+def _respond(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem], do_sample: bool
+) -> tuple[Tensor, list[Completion]]:
+    prompts = tokenizer([problem.prompt for problem in problems], return_tensors="pt")
+    tokens = model.generate(
+        **prompts, do_sample=do_sample, temperature=1.0 if do_sample else None, top_k=0 if do_sample else None,
+        top_p=1.0 if do_sample else None, max_new_tokens=TinyWorld().response_tokens,
+    )  # fmt: skip
+    response_BT = tokens[:, prompts.input_ids.shape[1] :]
+    return response_BT, [_completion(tokenizer, row) for row in response_BT]
+
+
+def _completion(tokenizer: PreTrainedTokenizerBase, row: Tensor) -> Completion:
+    ended = bool((row == tokenizer.eos_token_id).any())
+    return Completion(
+        text=tokenizer.decode(row, skip_special_tokens=True),
+        num_tokens=int((row != tokenizer.pad_token_id).sum()),
+        finish=FinishReason.STOP if ended else FinishReason.LENGTH,
+    )
+
+
+def _right(problems: list[Problem], completions: list[Completion]) -> Tensor:
+    return torch.tensor([score.value == 1.0 for score in final_value(problems, completions)])
+
+
+def _mean_entropy(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem], response_BT: Tensor, length_B: Tensor
+) -> float:
+    """Entropy of the next-token distribution, averaged over the sampled response tokens."""
+    prompt_BP = tokenizer([problem.prompt for problem in problems], return_tensors="pt").input_ids
+    logits_BTV = model(torch.cat([prompt_BP, response_BT], dim=1)).logits[:, prompt_BP.shape[1] - 1 : -1]
+    entropy_BT = torch.distributions.Categorical(logits=logits_BTV).entropy()
+    mask_BT = torch.arange(response_BT.shape[1]) < length_B[:, None]
+    return (entropy_BT[mask_BT].mean()).item()

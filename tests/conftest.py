@@ -1,0 +1,17 @@
+"""Settings that every test shares, set before a library that reads them is imported; processes started by tests inherit them."""
+
+import os
+
+import hypothesis
+
+for name, value in {
+    "OMP_NUM_THREADS": "1",  # the tensors are tiny: a second thread only waits
+    "HF_HUB_OFFLINE": "1",  # a test that reaches for the network is wrong, and is to fail at once
+    "WANDB_MODE": "offline",
+    "MPLBACKEND": "Agg",
+}.items():
+    os.environ.setdefault(name, value)
+
+# The same cases in every run, and no time limit per case: a loaded machine must not fail a property.
+hypothesis.settings.register_profile("repository", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("repository")

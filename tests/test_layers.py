@@ -1,0 +1,97 @@
+"""Imports point down only, and the light part of the package stays light."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+PACKAGE = "bapo_lightning"
+LAYER_OF_ROOM = {
+    "types": 0, "errors": 0,
+    "objectives": 1, "rewards": 1, "evaluation": 1, "report": 1,
+    "rollout": 2, "tiny_world": 2,
+    "data": 3,
+    "modules": 4,
+    "callbacks": 5,
+    "cli": 6,
+}  # fmt: skip
+TORCH_FREE_ROOMS = {"types", "errors", "rewards", "report"}
+BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
+FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
+
+
+def dotted_name(file: Path) -> tuple[str, ...]:
+    parts = file.relative_to(SOURCE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def room(module: tuple[str, ...]) -> str:
+    return module[1] if len(module) > 1 else ""
+
+
+def imported_modules(tree: ast.AST, module: tuple[str, ...], is_package: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Line and full dotted name of everything imported, at the top or inside functions, relative imports resolved."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, tuple(alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            named = tuple(node.module.split(".")) if node.module else ()
+            anchor = module if is_package else module[:-1]
+            base = anchor[: len(anchor) - (node.level - 1)] + named if node.level else named
+            for alias in node.names:
+                yield node.lineno, (*base, alias.name)
+
+
+def imports_of(file: Path) -> list[tuple[int, tuple[str, ...]]]:
+    tree = ast.parse(file.read_text())
+    return list(imported_modules(tree, dotted_name(file), file.name == "__init__.py"))
+
+
+def test_every_room_has_a_layer() -> None:
+    rooms = {room(dotted_name(file)) for file in FILES} - {""}
+    assert rooms <= set(LAYER_OF_ROOM)
+
+
+def test_relative_imports_are_resolved() -> None:
+    tree = ast.parse("from . import a\nfrom ..types import Group\ndef f():\n    import bapo_lightning.cli.train\n")
+    assert [name for _, name in imported_modules(tree, (PACKAGE, "data", "batch"), is_package=False)] == [
+        (PACKAGE, "data", "a"),
+        (PACKAGE, "types", "Group"),
+        (PACKAGE, "cli", "train"),
+    ]
+
+
+def test_imports_point_down_only() -> None:
+    upward = []
+    for file in FILES:
+        here = room(dotted_name(file))
+        for line, module in imports_of(file):
+            there = room(module)
+            if module[0] != PACKAGE or there == here or there not in LAYER_OF_ROOM:
+                continue
+            if not here or LAYER_OF_ROOM[there] >= LAYER_OF_ROOM[here]:
+                upward.append(f"{file.relative_to(SOURCE)}:{line} imports {'.'.join(module)}")
+    assert upward == []
+
+
+def test_rooms_without_torch_never_name_it() -> None:
+    named = [
+        f"{file.relative_to(SOURCE)}:{line} imports {'.'.join(module)}"
+        for file in FILES
+        if room(dotted_name(file)) in TORCH_FREE_ROOMS
+        for line, module in imports_of(file)
+        if module[0] in BUILT_ON_TORCH
+    ]
+    assert named == []
+
+
+@pytest.mark.parametrize("module", ["", ".types", ".errors", ".rewards", ".report", ".cli.train"])
+def test_importing_it_imports_no_torch(module: str) -> None:
+    code = f"import {PACKAGE}{module}, sys; print(sorted({BUILT_ON_TORCH} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

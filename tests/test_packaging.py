@@ -1,0 +1,144 @@
+"""What is installed is what runs: the wheel is complete, the requirements are honest, `--help` is quick."""
+
+import ast
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, PROJECT["dependencies"])}
+EXTRAS = {canonicalize_name(Requirement(line).name) for lines in PROJECT["optional-dependencies"].values() for line in lines}
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names in a wheel built offline from a copy, so that no build folder is left in the repository."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("src", "conf"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        folder / "out",
+        ".",
+    ]
+    subprocess.run(command, cwd=folder, check=True)
+    (wheel,) = (folder / "out").glob("*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def shipped(folder: Path, pattern: str, prefix: str) -> set[str]:
+    return {
+        f"{prefix}/{path.relative_to(folder)}"
+        for path in folder.rglob(pattern)
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel_ships_every_config_file(wheel_names: set[str]) -> None:
+    configs = shipped(ROOT / "conf", "*.yaml", "bapo_lightning/conf")
+    assert "bapo_lightning/conf/train.yaml" in configs
+    assert configs - wheel_names == set()
+
+
+def test_the_wheel_ships_every_module(wheel_names: set[str]) -> None:
+    assert shipped(ROOT / "src" / "bapo_lightning", "*.py", "bapo_lightning") - wheel_names == set()
+
+
+def test_the_wheel_ships_the_tiny_model(wheel_names: set[str]) -> None:
+    model = shipped(ROOT / "src" / "bapo_lightning" / "tiny_world" / "model", "*", "bapo_lightning/tiny_world/model")
+    assert any(name.endswith(".safetensors") for name in model)
+    assert model - wheel_names == set()
+
+
+def test_the_wheel_ships_nothing_but_the_package(wheel_names: set[str]) -> None:
+    assert {name.split("/")[0] for name in wheel_names} == {
+        "bapo_lightning",
+        f"bapo_lightning-{wheel_version(wheel_names)}.dist-info",
+    }
+
+
+def wheel_version(names: set[str]) -> str:
+    (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+    return metadata.split("/")[0].removeprefix("bapo_lightning-").removesuffix(".dist-info")
+
+
+@pytest.mark.parametrize(
+    ("version", "allowed"), [("2.6.1", False), ("2.6.2", False), ("2.6.3", False), ("2.6.4", True), ("2.7.0", True)]
+)
+def test_the_malicious_lightning_releases_are_excluded(version: str, allowed: bool) -> None:
+    assert REQUIREMENTS["lightning"].specifier.contains(version) is allowed
+
+
+@pytest.mark.parametrize(
+    ("library", "version", "allowed"),
+    [
+        ("torch", "2.13.0+cpu", True),
+        ("torch", "2.12.1", False),
+        ("torch", "2.14.0", False),
+        ("transformers", "5.16.1", True),
+        ("transformers", "5.16.0", False),
+        ("transformers", "5.20.0", False),
+    ],
+)
+def test_torch_and_transformers_fit_vllm(library: str, version: str, allowed: bool) -> None:
+    assert REQUIREMENTS[library].specifier.contains(version) is allowed
+
+
+@pytest.mark.parametrize(
+    ("version", "allowed"), [("3.10.13", False), ("3.11.0", True), ("3.12.1", True), ("3.13.0", True), ("3.14.0", False)]
+)
+def test_python_3_11_to_3_13_is_required(version: str, allowed: bool) -> None:
+    assert SpecifierSet(PROJECT["requires-python"]).contains(version) is allowed
+
+
+def test_every_imported_library_is_declared() -> None:
+    """A library that only comes along with another one goes away when that one stops needing it."""
+    distributions = packages_distributions()
+    brought = {"omegaconf", "tokenizers"}  # hydra-core and transformers fix their versions
+    undeclared = set()
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"bapo_lightning"}:
+                owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
+                if not owners & (set(REQUIREMENTS) | EXTRAS | brought):
+                    undeclared.add(f"{file.relative_to(ROOT)} imports {name}")
+    assert undeclared == set()
+
+
+def test_help_answers_in_under_a_second() -> None:
+    seconds = []
+    for _ in range(3):
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "bapo_lightning.cli.train", "--help"], capture_output=True, text=True, env=os.environ
+        )
+        seconds.append(time.monotonic() - started)
+        assert done.returncode == 0, done.stderr
+        assert "experiment" in done.stdout
+    assert statistics.median(seconds) < 1.0

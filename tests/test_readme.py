@@ -1,0 +1,78 @@
+"""What the README shows can be typed: targets, modules and files exist, and the cheap commands are run."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
+FOREIGN = {"git", "cd", "pip", "export", "source", "wandb", "tensorboard", "torchrun"}
+
+
+def shown_commands() -> list[str]:
+    """Command lines of the fenced shell blocks, without prompts, comments and line continuations."""
+    blocks = re.findall(r"^```(?:sh|bash|console|shell)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.removeprefix("$ ") for line in lines if words(line.removeprefix("$ "))]
+
+
+def words(command: str) -> list[str]:
+    """The words of a command, without the variables set in front of it."""
+    split = shlex.split(command, comments=True)
+    while split and re.match(r"[A-Z_]+=", split[0]):
+        split.pop(0)
+    return split
+
+
+COMMANDS = shown_commands()
+MAKE_COMMANDS = [command for command in COMMANDS if words(command)[0] == "make"]
+# In running text, too: `make train ARGS="..."`.
+MENTIONED = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", README)])))
+
+
+def test_the_two_commands_of_a_newcomer_are_shown() -> None:
+    assert {"make train", "make test"} <= {" ".join(words(command)) for command in MAKE_COMMANDS}
+
+
+def test_every_target_the_readme_names_exists() -> None:
+    assert sorted(MENTIONED - TARGETS) == []
+
+
+def test_help_lists_every_target_with_its_explanation() -> None:
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = dict(re.findall(r"^  make ([a-z-]+) +(\S.*)$", done.stdout, re.MULTILINE))
+    assert set(listed) == TARGETS
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert phony is not None and set(phony[1].split()) == TARGETS
+
+
+@pytest.mark.parametrize("command", MAKE_COMMANDS)
+def test_make_accepts_the_command_as_shown(command: str) -> None:
+    done = subprocess.run(["make", "--dry-run", *words(command)[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in MAKE_COMMANDS])
+def test_what_another_command_runs_exists(command: str) -> None:
+    program, *arguments = words(command)
+    if program.endswith(("python", "python3")):
+        target = importlib.util.find_spec(arguments[1]) if arguments[0] == "-m" else (ROOT / arguments[0]).is_file()
+        assert target, f"nothing to run in: {command}"
+    else:
+        assert program in FOREIGN or (ROOT / program).is_file(), f"unknown program in: {command}"
+
+
+@pytest.mark.parametrize("target", ["train", "sweep", "tiny-model", "bench"])
+def test_a_target_runs_modules_and_files_that_exist(target: str) -> None:
+    shown = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    modules = [name for name in re.findall(r"-m ([\w.]+)", shown) if name.startswith("bapo_lightning")]
+    files = re.findall(r"\b(bench/\w+\.py)", shown)
+    assert modules or files
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+    assert [name for name in files if not (ROOT / name).is_file()] == []

@@ -1,0 +1,93 @@
+"""House rules that a machine can check: small rooms, nothing unfinished, nothing that ties the repository to one machine."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("src", "conf", "tests", "scripts", "bench", "docs", ".ci")
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 45  # 40 of code, and room for the formula in the docstring
+MAX_TRAINING_STEP_LINES = 40
+MAX_ALGORITHM_LINES = 15
+
+# Written so that the patterns do not match themselves.
+UNFINISHED = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X|NotImplemented[E]rror)\b")
+SWITCHED_OFF = re.compile(r"\b(pytest\.(mark\.)?(skip|skipif|xfail|importorskip)|unittest\.skip\w*)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.$}{:/-])/(home|Users|root|work|mnt|srv|scratch|opt)/\w")
+
+
+def texts() -> dict[str, str]:
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")] + list(ROOT.glob("*"))
+    binary = {".safetensors", ".png", ".pyc"}
+    return {
+        str(path.relative_to(ROOT)): path.read_text()
+        for path in files
+        if path.is_file() and path.suffix not in binary and ".egg-info" not in str(path)
+    }
+
+
+TEXTS = texts()
+PYTHON = {name: text for name, text in TEXTS.items() if name.endswith(".py")}
+
+
+def functions(text: str) -> list[tuple[str, int, int]]:
+    """Name, first line and number of lines, docstring included, of every function."""
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [(node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1) for node in found]
+
+
+def matching_lines(pattern: re.Pattern[str], files: dict[str, str]) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in files.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_the_patterns_find_what_they_name() -> None:
+    assert UNFINISHED.search("# TO" + "DO later") and UNFINISHED.search("raise NotImplemented" + "Error")
+    assert SWITCHED_OFF.search("@pytest.mark." + "xfail") and SWITCHED_OFF.search("pytest." + "importorskip('torch')")
+    assert MACHINE_PATH.search("in /ho" + "me/someone/runs") and not MACHINE_PATH.search("https://example.org/home/page")
+
+
+def test_files_have_at_most_300_lines() -> None:
+    assert {name: text.count("\n") for name, text in PYTHON.items() if text.count("\n") > MAX_FILE_LINES} == {}
+
+
+def test_functions_have_at_most_45_lines() -> None:
+    assert [
+        f"{name}:{line} {function} has {length}"
+        for name, text in PYTHON.items()
+        for function, line, length in functions(text)
+        if length > MAX_FUNCTION_LINES
+    ] == []
+
+
+def test_the_training_step_fits_on_a_screen() -> None:
+    lengths = {name: length for name, _, length in functions(TEXTS["src/bapo_lightning/modules/bapo_module.py"])}
+    assert lengths["training_step"] <= MAX_TRAINING_STEP_LINES
+
+
+def test_an_algorithm_differs_from_the_base_in_at_most_15_lines() -> None:
+    algorithms = {
+        name: text for name, text in TEXTS.items() if name.startswith("conf/algorithm/") and not name.endswith("/base.yaml")
+    }
+    lengths = {
+        name: sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in text.splitlines())
+        for name, text in algorithms.items()
+    }
+    assert {name: length for name, length in lengths.items() if length > MAX_ALGORITHM_LINES} == {}
+
+
+def test_nothing_is_marked_unfinished() -> None:
+    assert matching_lines(UNFINISHED, PYTHON) == []
+
+
+def test_no_test_is_switched_off() -> None:
+    assert matching_lines(SWITCHED_OFF, PYTHON) == []
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    assert matching_lines(MACHINE_PATH, TEXTS) == []
