@@ -71,10 +71,7 @@ def make_venv() -> None:
             stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
     LOG.write_text("")
     if not pip_install("setuptools>=77"):
-        stop(
-            f"pip cannot reach a package index: {last_error()}. "
-            "Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror"
-        )
+        stop(f"pip cannot reach a package index: {last_error()}. Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror")
 
 
 def install_torch() -> None:
@@ -95,9 +92,7 @@ def install_torch() -> None:
 
 def has_nvidia_gpu() -> bool:
     """Whether the driver lists a GPU, or its device file is there (containers may lack nvidia-smi)."""
-    return "GPU 0" in answer("nvidia-smi", "-L") or any(
-        re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*")
-    )
+    return "GPU 0" in answer("nvidia-smi", "-L") or any(re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*"))
 
 
 def pip_install(*arguments: str) -> bool:
@@ -117,9 +112,7 @@ def compile_bytecode() -> None:
 def answer(*command: str | Path) -> str:
     """Standard output of a command, empty when it is absent or fails."""
     try:
-        done = subprocess.run(
-            [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=30
-        )
+        done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -50,11 +50,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def shipped(folder: Path, pattern: str, prefix: str) -> set[str]:
-    return {
-        f"{prefix}/{path.relative_to(folder)}"
-        for path in folder.rglob(pattern)
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    return {f"{prefix}/{path.relative_to(folder)}" for path in folder.rglob(pattern) if path.is_file() and "__pycache__" not in path.parts}
 
 
 def test_the_wheel_ships_every_config_file(wheel_names: set[str]) -> None:
@@ -85,9 +81,7 @@ def wheel_version(names: set[str]) -> str:
     return metadata.split("/")[0].removeprefix("bapo_lightning-").removesuffix(".dist-info")
 
 
-@pytest.mark.parametrize(
-    ("version", "allowed"), [("2.6.1", False), ("2.6.2", False), ("2.6.3", False), ("2.6.4", True), ("2.7.0", True)]
-)
+@pytest.mark.parametrize(("version", "allowed"), [("2.6.1", False), ("2.6.2", False), ("2.6.3", False), ("2.6.4", True), ("2.7.0", True)])
 def test_the_malicious_lightning_releases_are_excluded(version: str, allowed: bool) -> None:
     assert REQUIREMENTS["lightning"].specifier.contains(version) is allowed
 
@@ -135,9 +129,7 @@ def test_help_answers_in_under_a_second() -> None:
     seconds = []
     for _ in range(3):
         started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "bapo_lightning.cli.train", "--help"], capture_output=True, text=True, env=os.environ
-        )
+        done = subprocess.run([sys.executable, "-m", "bapo_lightning.cli.train", "--help"], capture_output=True, text=True, env=os.environ)
         seconds.append(time.monotonic() - started)
         assert done.returncode == 0, done.stderr
         assert "experiment" in done.stdout

@@ -71,9 +71,7 @@ def test_the_training_step_fits_on_a_screen() -> None:
 
 
 def test_an_algorithm_differs_from_the_base_in_at_most_15_lines() -> None:
-    algorithms = {
-        name: text for name, text in TEXTS.items() if name.startswith("conf/algorithm/") and not name.endswith("/base.yaml")
-    }
+    algorithms = {name: text for name, text in TEXTS.items() if name.startswith("conf/algorithm/") and not name.endswith("/base.yaml")}
     lengths = {
         name: sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in text.splitlines())
         for name, text in algorithms.items()

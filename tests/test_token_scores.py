@@ -28,7 +28,7 @@ def gradients(scores, hidden, head_weight, entropy_factor=0.0):
     return torch.autograd.grad(loss, (hidden, head_weight))
 
 
-def test_scores_of_a_hand_computed_distribution():
+def test_scores_of_a_hand_computed_distribution() -> None:
     hidden = torch.tensor([[1.0], [0.0]])
     head_weight = torch.tensor([[0.0], [1.0986123]])  # logits 0 and log 3: probabilities 1/4 and 3/4
     logp, entropy = token_scores(hidden, head_weight, torch.tensor([1, 0]))
@@ -37,30 +37,29 @@ def test_scores_of_a_hand_computed_distribution():
 
 
 @pytest.mark.parametrize(
-    ("chunk_tokens", "temperature", "entropy_factor"), itertools.product([1, 3, 7, None], [1.0, 0.6], [0.0, 0.3])
+    ("chunk_tokens", "temperature", "entropy_factor"), list(itertools.product([1, 3, 7, None], [1.0, 0.6], [0.0, 0.3]))
 )
-def test_scores_and_gradients_equal_the_naive_ones_in_every_chunk_size(chunk_tokens, temperature, entropy_factor):
+def test_scores_and_gradients_equal_the_naive_ones_in_every_chunk_size(chunk_tokens, temperature, entropy_factor) -> None:
     hidden, head_weight, targets = inputs()
     fused = token_scores(hidden, head_weight, targets, temperature, chunk_tokens, entropy_requires_grad=bool(entropy_factor))
     naive = naive_scores(hidden, head_weight, targets, temperature)
     torch.testing.assert_close(fused, naive)
-    torch.testing.assert_close(
-        gradients(fused, hidden, head_weight, entropy_factor), gradients(naive, hidden, head_weight, entropy_factor)
-    )
+    torch.testing.assert_close(gradients(fused, hidden, head_weight, entropy_factor), gradients(naive, hidden, head_weight, entropy_factor))
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 3, 7])
-def test_gradients_pass_gradcheck_in_float64(chunk_tokens):
+def test_gradients_pass_gradcheck_in_float64(chunk_tokens) -> None:
     hidden, head_weight, targets = inputs(dtype=torch.float64)
-    both = lambda hidden, head_weight: token_scores(hidden, head_weight, targets, 0.7, chunk_tokens, True)  # noqa: E731
-    assert torch.autograd.gradcheck(both, (hidden, head_weight))
-    only_logp = lambda hidden, head_weight: token_scores(hidden, head_weight, targets, 0.7, chunk_tokens)[0]  # noqa: E731
-    assert torch.autograd.gradcheck(only_logp, (hidden, head_weight))
-    only_entropy = lambda hidden, head_weight: token_scores(hidden, head_weight, targets, 0.7, chunk_tokens, True)[1]  # noqa: E731
-    assert torch.autograd.gradcheck(only_entropy, (hidden, head_weight))
+
+    def scores(hidden, head_weight):
+        return token_scores(hidden, head_weight, targets, 0.7, chunk_tokens, entropy_requires_grad=True)
+
+    assert torch.autograd.gradcheck(scores, (hidden, head_weight))
+    assert torch.autograd.gradcheck(lambda *inputs: scores(*inputs)[0], (hidden, head_weight))
+    assert torch.autograd.gradcheck(lambda *inputs: scores(*inputs)[1], (hidden, head_weight))
 
 
-def test_entropy_is_a_constant_unless_asked_for():
+def test_entropy_is_a_constant_unless_asked_for() -> None:
     hidden, head_weight, targets = inputs()
     logp, entropy = token_scores(hidden, head_weight, targets)
     assert logp.requires_grad
@@ -68,7 +67,7 @@ def test_entropy_is_a_constant_unless_asked_for():
     assert token_scores(hidden, head_weight, targets, entropy_requires_grad=True)[1].requires_grad
 
 
-def test_half_precision_inputs_are_scored_in_float32_with_gradients_of_their_own_dtype():
+def test_half_precision_inputs_are_scored_in_float32_with_gradients_of_their_own_dtype() -> None:
     hidden, head_weight, targets = (tensor.detach() for tensor in inputs(num_tokens=9, width=64, vocabulary=50))
     halves = [tensor.bfloat16().requires_grad_() for tensor in (hidden, head_weight)]
     exact = [half.detach().float().requires_grad_() for half in halves]
@@ -80,7 +79,7 @@ def test_half_precision_inputs_are_scored_in_float32_with_gradients_of_their_own
         torch.testing.assert_close(fused_gradient, naive_gradient.bfloat16(), rtol=2**-7, atol=1e-6)
 
 
-def test_large_logits_neither_overflow_nor_lose_the_certain_token():
+def test_large_logits_neither_overflow_nor_lose_the_certain_token() -> None:
     hidden = torch.tensor([[1000.0], [-1000.0]], requires_grad=True)
     head_weight = torch.tensor([[1.0], [-1.0], [0.0]], requires_grad=True)
     logp, entropy = token_scores(hidden, head_weight, torch.tensor([0, 0]))
@@ -89,7 +88,7 @@ def test_large_logits_neither_overflow_nor_lose_the_certain_token():
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(logp.sum(), (hidden, head_weight)))
 
 
-def test_only_the_gradients_needed_are_computed():
+def test_only_the_gradients_needed_are_computed() -> None:
     hidden, head_weight, targets = inputs()
     expected_hidden, expected_weight = gradients(naive_scores(hidden, head_weight, targets), hidden, head_weight)
     factors = torch.linspace(-1, 2, 7)
@@ -102,15 +101,15 @@ def test_only_the_gradients_needed_are_computed():
         assert not token_scores(hidden, head_weight, targets)[0].requires_grad
 
 
-def test_a_second_backward_pass_gives_the_same_gradients():
+def test_a_second_backward_pass_gives_the_same_gradients_to_the_bit() -> None:
     hidden, head_weight, targets = inputs()
     logp = token_scores(hidden, head_weight, targets, chunk_tokens=3)[0]
     first = torch.autograd.grad(logp.sum(), (hidden, head_weight), retain_graph=True)
     second = torch.autograd.grad(logp.sum(), (hidden, head_weight))
-    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
-def test_no_tokens_give_empty_scores_and_zero_gradients():
+def test_no_tokens_give_empty_scores_and_zero_gradients() -> None:
     hidden, head_weight, targets = inputs(num_tokens=0)
     logp, entropy = token_scores(hidden, head_weight, targets)
     assert logp.shape == entropy.shape == (0,)
@@ -119,7 +118,7 @@ def test_no_tokens_give_empty_scores_and_zero_gradients():
     assert grad_weight.tolist() == [[0.0] * 5] * 11
 
 
-def test_no_tensor_of_all_tokens_times_vocabulary_is_ever_made():
+def test_no_tensor_of_all_tokens_times_vocabulary_is_ever_made() -> None:
     class LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
         numel = 0
 
@@ -136,7 +135,7 @@ def test_no_tensor_of_all_tokens_times_vocabulary_is_ever_made():
     assert largest.numel == 4 * 100
 
 
-def test_the_default_chunk_holds_the_budget(monkeypatch):
+def test_the_default_chunk_holds_the_budget(monkeypatch) -> None:
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", 25)  # 2 tokens of 11 logits
     hidden, head_weight, targets = inputs()
     torch.testing.assert_close(token_scores(hidden, head_weight, targets), token_scores(hidden, head_weight, targets, 1.0, 2))
@@ -151,7 +150,7 @@ def test_the_default_chunk_holds_the_budget(monkeypatch):
         ({"head_weight": torch.zeros(11, 4)}, r"got \[7, 5\], \[11, 4\], \[7\]"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(change, message):
+def test_arguments_that_cannot_be_are_refused(change, message) -> None:
     hidden, head_weight, targets = inputs()
     with pytest.raises(ValueError, match=message):
         token_scores(**{"hidden": hidden, "head_weight": head_weight, "targets": targets, **change})

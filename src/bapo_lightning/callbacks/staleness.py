@@ -9,7 +9,8 @@ from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
 
 class StalenessMonitor(Monitor):
     """Emits `staleness/age_mean` and `staleness/age_max` (per token: updates between the version that sampled it and the version that was
-    trained) and `staleness/segments_mean` (per rollout; above 1 where rollouts were resumed)."""
+    trained) and `staleness/segments_mean` (per rollout; above 1 where rollouts were resumed).
+    """
 
     def measure(self, update: Update) -> Metrics:
         """See `Monitor.measure`."""

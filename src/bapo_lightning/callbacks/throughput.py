@@ -12,7 +12,8 @@ from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
 
 class ThroughputMonitor(Monitor):
     """Emits `time/step_seconds` (wall time since the update before ended) and `train/tokens_per_second` (response tokens trained per second
-    of the update itself). Generation's speed and the other `time/*` come with the batch."""
+    of the update itself). Generation's speed and the other `time/*` come with the batch.
+    """
 
     def __init__(self) -> None:
         self._last = time.perf_counter()

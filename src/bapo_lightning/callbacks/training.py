@@ -11,7 +11,8 @@ from bapo_lightning.objectives.surrogate import clipped_mask
 
 class TrainingMonitor(Monitor):
     """Emits `train/{reward, response_length, response_length_positive, response_length_negative, clip_fraction, clip_fraction_positive,
-    clip_fraction_negative}` and `progress/{samples, tokens}` (rollouts and tokens generated so far)."""
+    clip_fraction_negative}` and `progress/{samples, tokens}` (rollouts and tokens generated so far).
+    """
 
     def __init__(self) -> None:
         self._num_samples = 0
@@ -22,12 +23,16 @@ class TrainingMonitor(Monitor):
         self._num_samples += int(update.batch.metrics["rollout/num_samples"])
         self._num_tokens += int(update.batch.metrics["rollout/num_tokens"])
         samples = [sample for group in update.batch.groups for sample in group.samples]
-        return {
-            "train/reward": fmean(sample.reward for sample in samples),
-            "train/response_length": update.batch.num_tokens / update.batch.num_samples,
-            "progress/samples": self._num_samples,
-            "progress/tokens": self._num_tokens,
-        } | clip_fractions(update) | length_by_sign(update)
+        return (
+            {
+                "train/reward": fmean(sample.reward for sample in samples),
+                "train/response_length": update.batch.num_tokens / update.batch.num_samples,
+                "progress/samples": self._num_samples,
+                "progress/tokens": self._num_tokens,
+            }
+            | clip_fractions(update)
+            | length_by_sign(update)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The running counts."""

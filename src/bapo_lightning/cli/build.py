@@ -96,7 +96,12 @@ def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, progress
     options, trainer, scale = config["callbacks"], config["trainer"], config["scale"]
     problems = make(config["data"]["validation"])
     validation_set = ValidationSet(config["data"]["name"], problems, scale["validation_samples"], VALIDATION_SEED)
-    description = {"experiment": config["name"], "algorithm": config["algorithm"]["name"], "regime": regime.name, "seed": config["seed"]}
+    description = {
+        "experiment": config["name"],
+        "algorithm": config["algorithm"]["name"],
+        "regime": regime.name,
+        "seed": config["seed"],
+    }
     description["staleness"] = regime.updates_per_rollout_batch
     checkpoints = ModelCheckpoint(
         dirpath=folder / "checkpoints",

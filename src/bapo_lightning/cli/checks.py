@@ -26,18 +26,36 @@ CHOICES = {
     "scope": ("minibatch", "microbatch"),
 }
 
+COUNTS = (
+    *(f"scale.{name}" for name in ("prompts_per_batch", "group_size", "num_rollout_batches", "max_new_tokens", "overlong_buffer")),
+    *(f"scale.{name}" for name in ("micro_batch_tokens", "validation_problems", "validation_samples")),
+    *(f"regime.{name}" for name in ("epochs", "minibatches")),
+    *(f"trainer.{name}" for name in ("devices", "checkpoint_every", "checkpoints_kept")),
+    *(f"callbacks.{name}" for name in ("print_every", "samples_every", "samples_num_groups", "measure_entropy_every", "validate_every")),
+    "optimizer.max_nonfinite_in_a_row",
+)
+MAY_BE_ZERO = ("callbacks.measure_entropy_every", "callbacks.validate_every")
+NUMBERS = ("rollout.temperature", "rollout.weight_sync.tolerance", "optimizer.optimizer.lr", "optimizer.max_grad_norm")
+
 
 def complaints(config: Config) -> list[str]:
     """Everything that is wrong with a resolved configuration; empty when it can run."""
-    found = [*bound_complaints(config["algorithm"]), *batch_complaints(config), *rollout_complaints(config)]
-    found += [*number_complaints(config), *target_complaints(config), *output_complaints(config["run_folder"])]
+    found = list(number_complaints(config))
+    if not found:  # rules between numbers make sense of numbers only
+        found = [
+            *bound_complaints(config["algorithm"]),
+            *batch_complaints(config),
+            *rollout_complaints(config),
+            *rate_complaints(config),
+        ]
+    found += [*target_complaints(config), *output_complaints(config["run_folder"])]
     return found + list(model_folder_complaints(config["model"]["path"]))
 
 
 def bound_complaints(algorithm: Config) -> Iterator[str]:
     """Bounds are ratios around 1, and a search goes from start to end."""
     bounds, key = algorithm["bounds"], "algorithm.bounds"
-    if isinstance(bounds["low"], dict):
+    if "target" in bounds:
         for side in ("low", "high"):
             yield from _grid_complaints(bounds[side], f"{key}.{side}")
         for name, choices in CHOICES.items():
@@ -76,7 +94,7 @@ def batch_complaints(config: Config) -> Iterator[str]:
     elif group == 1:
         yield "scale.group_size=1: advantages are relative to a group, and one sample is always average; write scale.group_size=8"
     buffer = scale["overlong_buffer"]
-    if not 0 < buffer <= scale["max_new_tokens"]:
+    if buffer > scale["max_new_tokens"]:
         yield f"scale.overlong_buffer={buffer} must be in 1..scale.max_new_tokens={scale['max_new_tokens']}; write a quarter of it"
 
 
@@ -91,23 +109,34 @@ def rollout_complaints(config: Config) -> Iterator[str]:
 
 
 def number_complaints(config: Config) -> Iterator[str]:
-    """Counts are counts and rates are rates."""
-    scale, regime, trainer = config["scale"], config["regime"], config["trainer"]
-    counted = {f"scale.{name}": value for name, value in scale.items() if name not in ("name", "overlong_buffer")}
-    counted |= {"regime.epochs": regime["epochs"], "regime.minibatches": regime["minibatches"]}
-    counted |= {f"trainer.{name}": trainer[name] for name in ("checkpoint_every", "checkpoints_kept")}
-    counted |= {f"callbacks.{name}": config["callbacks"][name] for name in ("print_every", "samples_every")}
-    counted["optimizer.max_nonfinite_in_a_row"] = config["optimizer"]["max_nonfinite_in_a_row"]
-    for name, value in counted.items():
-        if not (isinstance(value, int) and value >= 1):
-            yield f"{name}={value} must be a whole number of at least 1"
-    if trainer["devices"] != 1:
-        yield f"trainer.devices={trainer['devices']}: rollouts are not yet split over ranks; write trainer.devices=1"
-    rate = config["optimizer"]["optimizer"]["lr"]
+    """Counts are whole numbers of at least 1 (0 where it means never), and what should be a number is one."""
+    for name in COUNTS:
+        value, least = _value(config, name), 0 if name in MAY_BE_ZERO else 1
+        if not (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+            yield f"{name}={value} must be a whole number of at least {least}"
+    bounds = config["algorithm"]["bounds"]
+    sides = (
+        [f"low.{part}" for part in bounds["low"]] + [f"high.{part}" for part in bounds["high"]] if "target" in bounds else ["low", "high"]
+    )
+    for name in [*NUMBERS, *(f"algorithm.bounds.{side}" for side in [*sides, *(["target"] if "target" in bounds else [])])]:
+        value = _value(config, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            yield f"{name}={value} must be a number"
+
+
+def rate_complaints(config: Config) -> Iterator[str]:
+    """Rates and devices that can train."""
+    devices, rate, norm = (
+        config["trainer"]["devices"],
+        config["optimizer"]["optimizer"]["lr"],
+        config["optimizer"]["max_grad_norm"],
+    )
+    if devices != 1:
+        yield f"trainer.devices={devices}: rollouts are not yet split over ranks; write trainer.devices=1"
     if not rate > 0:
         yield f"optimizer.optimizer.lr={rate} would change nothing; write a positive number"
-    if not config["optimizer"]["max_grad_norm"] > 0:
-        yield f"optimizer.max_grad_norm={config['optimizer']['max_grad_norm']} would erase every gradient; write a positive number"
+    if not norm > 0:
+        yield f"optimizer.max_grad_norm={norm} would erase every gradient; write a positive number"
 
 
 def target_complaints(config: Config) -> Iterator[str]:
@@ -132,6 +161,12 @@ def output_complaints(run_folder: str) -> Iterator[str]:
         yield f"run_folder={run_folder} cannot be made: {parent} is a file; write another output_root"
     elif not os.access(parent, os.W_OK | os.X_OK):
         yield f"run_folder={run_folder} cannot be made: {parent} is not writable; write another output_root"
+
+
+def _value(config: Config, path: str) -> Any:
+    for key in path.split("."):
+        config = config[key]
+    return config
 
 
 def _grid_complaints(grid: Config, key: str) -> Iterator[str]:

@@ -71,9 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.report", description=__doc__.partition("\n")[0])
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="run folder, glob, or folder of runs; several make a study")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)")
-    parser.add_argument(
-        "--reference", default="grpo", metavar="ALGORITHM", help="what differences are taken to (default: %(default)s)"
-    )
+    parser.add_argument("--reference", default="grpo", metavar="ALGORITHM", help="what differences are taken to (default: %(default)s)")
     return parser
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
+import transformers
 import yaml
 
 from bapo_lightning.cli.build import build_callbacks, build_data_module, build_loggers, build_module
@@ -19,13 +20,12 @@ from bapo_lightning.report.console import print_summary
 from bapo_lightning.report.plots import plot_run
 from bapo_lightning.report.summary import write_summary
 
-# Each is Lightning's advice about something that is meant here.
+# Lightning's advice about what is meant here (no workers, dropout off, no optimizer state before the first update), or its own upkeep.
 EXPECTED_WARNINGS = (
     ".*does not have many workers.*",
     ".*no pre-optimization state was saved.*",
-    ".*Checkpoint directory .* exists and is not empty.*",
-    ".*train_dataloader.* does not have many workers.*",
-    ".*GPU available but not used.*",
+    ".*module.s. in eval mode at the start of training.*",
+    ".*LeafSpec.* is deprecated.*",
 )
 
 
@@ -90,5 +90,6 @@ def introduce(config: dict[str, Any], num_updates: int, staleness: int, folder: 
 def quiet_lightning() -> None:
     """Silence advice that does not apply; errors and other warnings stay."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    transformers.utils.logging.disable_progress_bar()
     for message in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)

@@ -10,23 +10,33 @@ from typing import Any, cast
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.errors import BapoLightningError, ConfigError
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
 def main(config: DictConfig) -> None:
     """Check, build, train, report."""
     try:
-        resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
-        resolved.pop("hydra", None)
+        resolved = resolve(config)
         from bapo_lightning.cli.run import run
 
         run(resolved)
     except BapoLightningError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def resolve(config: DictConfig) -> dict[str, Any]:
+    """Plain values of a composed configuration. Raises ConfigError for a key without a value or a reference to nothing."""
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            [f"{error.full_key} cannot be resolved ({str(error.msg).splitlines()[0]}); write {error.full_key}=VALUE"]
+        ) from None
 
 
 if __name__ == "__main__":

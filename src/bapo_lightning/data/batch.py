@@ -74,9 +74,13 @@ class TrainBatch:
         """Raise StaleDataError unless every token's age at policy `version` lies in [0, max_age]."""
         oldest, newest = self.version_range()
         if newest > version:
-            raise StaleDataError(f"a token claims policy version {newest}, but the trainer has only reached {version}: versions are mixed up")
+            raise StaleDataError(
+                f"a token claims policy version {newest}, but the trainer has only reached {version}: versions are mixed up"
+            )
         if version - oldest > max_age:
-            raise StaleDataError(f"a token sampled by policy version {oldest} is {version - oldest} updates old, the regime allows {max_age}")
+            raise StaleDataError(
+                f"a token sampled by policy version {oldest} is {version - oldest} updates old, the regime allows {max_age}"
+            )
 
     def split(self, token_budget: int, weights: Tensor) -> list[MicroBatch]:
         """Micro-batches of at most `token_budget` padded tokens (a longer sample stands alone), similar lengths together.

@@ -24,5 +24,6 @@ class ReplayRegime:
     @property
     def max_age(self) -> int:
         """Largest age in updates a token can have when consumed: weights are pulled right before generation, so the first
-        update sees age 0 and the last of the E * M sees E * M - 1."""
+        update sees age 0 and the last of the E * M sees E * M - 1.
+        """
         return self.updates_per_rollout_batch - 1

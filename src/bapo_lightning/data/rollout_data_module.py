@@ -140,7 +140,8 @@ class RolloutDataModule(L.LightningDataModule):
 
 class RolloutLoader:
     """One pass over a run's updates. Has a length, so that Lightning does not fetch ahead, and is lazy, so that a batch is produced only
-    after the update before it."""
+    after the update before it.
+    """
 
     def __init__(self, data_module: RolloutDataModule) -> None:
         self._data_module = data_module

@@ -60,9 +60,7 @@ class RolloutSampler:
         scores = self.reward(repeated, completions)
         samples = [self._shaped(*parts) for parts in zip(rollouts, completions, scores, strict=True)]
         self._count(generations, scores, scored - start, time.perf_counter() - scored)
-        return [
-            Group(problem, tuple(samples[index * group_size : (index + 1) * group_size])) for index, problem in enumerate(problems)
-        ]
+        return [Group(problem, tuple(samples[index * group_size : (index + 1) * group_size])) for index, problem in enumerate(problems)]
 
     def encode_prompt(self, problem: Problem) -> array[int]:
         """Token ids of a problem's prompt."""

@@ -138,7 +138,8 @@ class BapoModule(L.LightningModule):
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
         """What the bound rule must see before the first gradient: nothing if it does not search; a lone micro-batch with its graph, so
-        that the same pass serves the update; several without."""
+        that the same pass serves the update; several without.
+        """
         if not self.bound_rule.searches:
             return []
         with torch.set_grad_enabled(len(scope) == 1):

@@ -29,7 +29,9 @@ class Policy(nn.Module):
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
             if getattr(model.config, name, neutral) not in (neutral, None):
-                raise ConfigError([f"the model transforms its logits ({name}={getattr(model.config, name)}), which token scoring does not support"])
+                raise ConfigError(
+                    [f"the model transforms its logits ({name}={getattr(model.config, name)}), which token scoring does not support"]
+                )
         if getattr(model.get_output_embeddings(), "bias", None) is not None:
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model

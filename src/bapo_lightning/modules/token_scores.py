@@ -61,32 +61,30 @@ class _TokenScores(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, chunk_tokens: int, entropy_requires_grad: bool
     ) -> tuple[Tensor, Tensor]:
         left, head, dtype = _operands(hidden, weight)
-        logp, entropy, log_norm = (left.new_empty(len(left), dtype=dtype) for _ in range(3))
+        logp, entropy, peak, norm = (left.new_empty(len(left), 1, dtype=dtype) for _ in range(4))
         logits, powers = (left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype) for _ in range(2))
         for rows in _chunks(len(left), chunk_tokens):
             shifted = _logits(left[rows], head, scale, logits)
-            peak = shifted.amax(1, keepdim=True)
-            power = torch.exp(shifted.sub_(peak), out=powers[: len(shifted)])
-            norm = power.sum(1, keepdim=True)
-            log_sum = norm.log()
-            log_norm[rows] = (log_sum + peak).squeeze(1)
-            logp[rows] = (shifted.gather(1, targets[rows, None]) - log_sum).squeeze(1)
-            entropy[rows] = (log_sum - power.mul_(shifted).sum(1, keepdim=True) / norm).squeeze(1)
+            peak[rows] = shifted.amax(1, keepdim=True)
+            power = torch.exp(shifted.sub_(peak[rows]), out=powers[: len(shifted)])
+            norm[rows] = power.sum(1, keepdim=True)
+            log_norm = norm[rows].log()
+            logp[rows] = shifted.gather(1, targets[rows, None]) - log_norm
+            entropy[rows] = log_norm - power.mul_(shifted).sum(1, keepdim=True) / norm[rows]
         ctx.scale, ctx.chunk_tokens = scale, chunk_tokens
         ctx.set_materialize_grads(False)
+        logp, entropy = logp.squeeze(1), entropy.squeeze(1)
         if not entropy_requires_grad:
             ctx.mark_non_differentiable(entropy)
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
-            if len(left):
-                shifted.sub_(log_sum)
-            ctx.kept = logits  # log-probs of the last chunk
+            ctx.save_for_backward(hidden, weight, targets, peak, norm, entropy)
+            ctx.kept = logits  # shifted logits of the last chunk
         return logp, entropy
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
+        hidden, weight, targets, peak, norm, entropy = ctx.saved_tensors
         left, head, dtype = _operands(hidden, weight)
         kept, ctx.kept = ctx.kept, None  # overwritten here, so a second backward pass (retain_graph) has to compute it again
         buffer = left.new_empty(min(ctx.chunk_tokens, len(left)), len(head), dtype=dtype) if kept is None else kept
@@ -94,29 +92,31 @@ class _TokenScores(torch.autograd.Function):
         grad_weight = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
         for rows in reversed(_chunks(len(left), ctx.chunk_tokens)):
             if kept is None:
-                log_probs = _logits(left[rows], head, ctx.scale, buffer).sub_(log_norm[rows, None])
+                shifted = _logits(left[rows], head, ctx.scale, buffer).sub_(peak[rows])
             else:
-                log_probs, kept = kept[: len(log_norm[rows])], None
+                shifted, kept = kept[: len(norm[rows])], None
             upstream = (None if grad is None else grad[rows, None] * ctx.scale for grad in (grad_logp, grad_entropy))
-            grad_logits = _logit_gradient(log_probs, targets[rows, None], entropy[rows, None], *upstream).to(left.dtype)
+            gradient = _logit_gradient(shifted, norm[rows], targets[rows, None], entropy[rows, None], *upstream).to(left.dtype)
             if grad_hidden is not None:
-                _product(grad_logits, head, grad_hidden[rows])
+                _product(gradient, head, grad_hidden[rows])
             if grad_weight is not None:
-                _add_product(grad_logits.T, left[rows], grad_weight)
+                _add_product(gradient.T, left[rows], grad_weight)
         return _as(grad_hidden, hidden.dtype), _as(grad_weight, weight.dtype), None, None, None, None
 
 
 def _logit_gradient(
-    log_probs: Tensor, targets: Tensor, entropy: Tensor, grad_logp: Tensor | None, grad_entropy: Tensor | None
+    shifted: Tensor, norm: Tensor, targets: Tensor, entropy: Tensor, grad_logp: Tensor | None, grad_entropy: Tensor | None
 ) -> Tensor:
-    """Gradient in the logits, [C, V], in place of `log_probs`; the other arguments are [C, 1].
+    """Gradient in the logits z, [C, V], in place of `shifted` = z - peak; the other arguments are [C, 1].
 
-    d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H).
+    d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H), where p = exp(shifted) / norm.
     """
     if grad_logp is None:
-        grad_logp = torch.zeros_like(entropy)
-    factor = -grad_logp if grad_entropy is None else (log_probs + entropy).mul_(-grad_entropy).sub_(grad_logp)
-    return log_probs.exp_().mul_(factor).scatter_add_(1, targets, grad_logp)
+        grad_logp = torch.zeros_like(norm)
+    factor = -grad_logp / norm  # the norm divides here: [C, 1] instead of [C, V]
+    if grad_entropy is not None:
+        factor = (shifted + (entropy - norm.log())).mul_(-grad_entropy / norm).add_(factor)
+    return shifted.exp_().mul_(factor).scatter_add_(1, targets, grad_logp)
 
 
 def _check_shapes(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> None:

@@ -100,10 +100,9 @@ def search_bounds(
 
     upper_first (the paper): (low_0, high_0), ..., (low_0, high_end), (low_1, high_end), ..., (low_end, high_end).
     lower_first (the authors' code): (low_0, high_0), ..., (low_end, high_0), (low_end, high_1), ..., (low_end, high_end).
-    Algorithm 1 as printed stops when the lower bound cannot move, even if the upper one still can; that differs only for a grid
-    of one lower bound, which here means "low is fixed" and leaves the upper one free.
-
-    All H + L - 1 points are compared at once, so the cost does not depend on the data and the host waits for nothing.
+    Algorithm 1 as printed also stops when only the upper bound could still move. That differs for a grid of one lower bound
+    alone, which here means "low is fixed" and leaves the upper one free.
+    All H + L - 1 points are compared at once: the cost does not depend on the data, and the host waits for nothing.
 
     Args:
         positive: P, [H], from `contribution_curves`, summed over micro-batches and ranks.
@@ -115,9 +114,8 @@ def search_bounds(
         measure: see `positive_contribution`.
 
     Returns:
-        The chosen bounds in the dtype of the grids. When nothing contributes at the start (P = N = 0) there is nothing to
-        balance: the start is kept, `met` is true and `value` is NaN, since the share of nothing is undefined. A 0/0 further on
-        counts as not reached.
+        The chosen bounds in the dtype of the grids. If nothing contributes at the start (P = N = 0) there is nothing to balance:
+        the start is kept, `met` is true, `value` is NaN (the share of nothing is undefined). A later 0/0 is not reached.
 
     Raises:
         ValueError: shapes that do not fit, or an unknown order or measure.
@@ -125,13 +123,10 @@ def search_bounds(
     _check_choice("order", order, get_args(Order))
     _check_grids(lows, highs)
     if positive.shape != highs.shape or negative.shape != lows.shape:
-        raise ValueError(
-            f"positive must have the shape of highs, {list(highs.shape)}, and negative that of lows, {list(lows.shape)}, "
-            f"got {list(positive.shape)} and {list(negative.shape)}"
-        )
-    upper_first = order == "upper_first"
+        shapes = [list(tensor.shape) for tensor in (positive, highs, negative, lows)]
+        raise ValueError("positive needs the shape of highs, {1}, got {0}; negative that of lows, {3}, got {2}".format(*shapes))
     steps = torch.arange(len(lows) + len(highs) - 1, device=highs.device)
-    low_index = (steps - (len(highs) - 1)).clamp_min(0) if upper_first else steps.clamp_max(len(lows) - 1)
+    low_index = (steps - len(highs) + 1).clamp_min(0) if order == "upper_first" else steps.clamp_max(len(lows) - 1)
     high_index = steps - low_index
     path_positive, path_negative = positive[high_index], negative[low_index]
     value = positive_contribution(path_positive, path_negative, measure)
@@ -178,13 +173,13 @@ def _sum_per_bin(bins: Tensor, values: Tensor, lows: Tensor, highs: Tensor) -> T
 def _alive_sums(area: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
     """Sum of w r |A| over the positives alive under each high, [H], and over the negatives alive under each low, [L]."""
     negatives, _, positives, _ = area.split([len(lows), 1, len(highs), 2])
-    return positives.cumsum(0), negatives.cumsum(0).flip(0).neg()
+    return positives.cumsum(0), negatives.cumsum(0).flip(0).abs()  # abs, not neg: a sum of nothing must not become -0
 
 
 def _dead_sums(mass: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
     """Sum of w |A| over the positives cut by each high, [H], and over the negatives cut by each low, [L]."""
     _, negatives, _, positives, _ = mass.split([1, len(lows), 1, len(highs), 1])
-    return positives.flip(0).cumsum(0).flip(0), negatives.flip(0).cumsum(0).neg()
+    return positives.flip(0).cumsum(0).flip(0), negatives.flip(0).cumsum(0).abs()
 
 
 def _check_grids(lows: Tensor, highs: Tensor) -> None:

@@ -47,9 +47,7 @@ def _headline(summary: dict[str, Any]) -> Any:
             line.append(f", {label}{summary[key]}", style="not bold")
     line.append(": ", style="not bold")
     line.append(status, style=_STATUS_STYLES.get(status, "yellow"))
-    return line.append(
-        f" after {_plural(summary['updates'], 'update')} in {_duration(summary['seconds']['total'])}", style="not bold"
-    )
+    return line.append(f" after {_plural(summary['updates'], 'update')} in {_duration(summary['seconds']['total'])}", style="not bold")
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -88,11 +90,11 @@ def say_missing(axes: Axes, text: str) -> None:
     axes.grid(visible=False)
 
 
-def smoothed(values: list[float], window: int) -> list[float]:
-    """Centred moving average of the same length; the window shrinks at both ends, so that nothing is invented there."""
+def smoothed(values: list[float], window: int, middle: Callable[[list[float]], float] = fmean) -> list[float]:
+    """Centred moving average (or median) of the same length; the window shrinks at both ends, where nothing may be invented."""
     half = window // 2
     parts = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
-    return [sum(part) / len(part) for part in parts]
+    return [middle(part) for part in parts]
 
 
 def smoothing_window(count: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bapo_lightning.report.plot_style import (
@@ -43,6 +44,7 @@ class Curve:
     colour: str
     label: str = ""
     line: str = "-"
+    spiky: bool = False  # rare large values matter: moving median over joined raw points
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def run_panels(algorithm: str) -> tuple[Panel, ...]:
         Panel("entropy", "Policy entropy", "entropy per token [nats]", (Curve("policy/entropy", colour),), _from_zero),
         Panel("positive_share", "Positive share of the gradient", "share [fraction]", share, _draw_target),
         Panel("bounds", "Clipping bounds", "importance ratio", bounds, _draw_trust_region),
-        Panel("grad_norm", "Gradient norm", "L2 norm", (Curve("train/grad_norm", colour),), _scale_grad_norm),
+        Panel("grad_norm", "Gradient norm", "L2 norm", (Curve("train/grad_norm", colour, spiky=True),), _scale_grad_norm),
         Panel("clip_fraction", "Clipped tokens", "fraction of tokens", clipped, _from_zero),
     )
 
@@ -113,15 +115,25 @@ def draw_panel(axes: Axes, panel: Panel, record: RunRecord) -> None:
         say_missing(axes, f"{panel.curves[-1].metric}\nwas not recorded")
         return
     for curve, steps, values in recorded:
-        axes.scatter(steps, values, s=7, color=curve.colour, alpha=0.3, linewidths=0)
-        marker = "o" if len(values) == 1 else ""
-        average = smoothed(values, smoothing_window(len(values)))
-        axes.plot(steps, average, color=curve.colour, linewidth=1.8, linestyle=curve.line, marker=marker, label=curve.label)
+        _draw_curve(axes, curve, steps, values)
     if panel.decorate:
         panel.decorate(axes, record)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if any(curve.label for curve, _, _ in recorded):
         draw_legend(axes)
+
+
+def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float]) -> None:
+    window = smoothing_window(len(values))
+    if curve.spiky:
+        # Spikes are the message: join the raw points, and keep them out of the smooth curve, where a mean would smear them.
+        axes.plot(steps, values, color=curve.colour, alpha=0.35, linewidth=0.8)
+        middle = smoothed(values, window, median)
+    else:
+        axes.scatter(steps, values, s=7, color=curve.colour, alpha=0.3, linewidths=0)
+        middle = smoothed(values, window)
+    marker = "o" if len(values) == 1 else ""
+    axes.plot(steps, middle, color=curve.colour, linewidth=1.8, linestyle=curve.line, marker=marker, label=curve.label)
 
 
 def target_share(config: dict[str, Any]) -> float | None:
@@ -148,9 +160,7 @@ def _draw_trust_region(axes: Axes, record: RunRecord) -> None:
     (low_steps, lows), (high_steps, highs) = record.series("bapo/clip_low"), record.series("bapo/clip_high")
     if lows and low_steps == high_steps:
         window = smoothing_window(len(lows))
-        axes.fill_between(
-            low_steps, smoothed(lows, window), smoothed(highs, window), color=GRID, alpha=0.6, linewidth=0, zorder=0
-        )
+        axes.fill_between(low_steps, smoothed(lows, window), smoothed(highs, window), color=GRID, alpha=0.6, linewidth=0, zorder=0)
 
 
 def _from_zero(axes: Axes, record: RunRecord) -> None:

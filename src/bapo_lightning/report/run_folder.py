@@ -71,9 +71,7 @@ def read_run(path: str | Path) -> RunRecord:
     if missing:
         raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
     rows, unreadable, rolled_back = _read_rows(folder / "metrics.jsonl")
-    return RunRecord(
-        folder, _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json"), rows, unreadable, rolled_back
-    )
+    return RunRecord(folder, _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json"), rows, unreadable, rolled_back)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -107,9 +107,7 @@ def write_study(runs: Sequence[Run], folder: str | Path, reference: str = "grpo"
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     listed = [{key: value for key, value in run.items() if key != "curves"} for run in runs]
-    write_json(
-        target / "study.json", {"reference": reference, "rows": [asdict(row) for row in rows], "runs": listed, "notes": notes}
-    )
+    write_json(target / "study.json", {"reference": reference, "rows": [asdict(row) for row in rows], "runs": listed, "notes": notes})
     _write_csv(target / "study.csv", rows)
     return [target / "study.csv", target / "study.json", plot_study(runs, target / "study.png")]
 
@@ -124,10 +122,7 @@ def _collect_run(path: Path) -> Run:
     return {
         "path": str(path),
         "problem": _problem(record),
-        **{
-            key: summary[key]
-            for key in ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at", "updates")
-        },
+        **{key: summary[key] for key in ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at", "updates")},
         "algorithm_config": record.config.get("algorithm"),
         "reward_last": reward["last"],
         "reward_gain": None if reward["first"] is None else reward["last"] - reward["first"],

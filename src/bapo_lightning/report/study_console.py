@@ -28,9 +28,7 @@ def print_study(runs: Sequence[dict[str, Any]], reference: str = "grpo", console
     console.print(_table([(row, row.values) for row in rows], separator, star=False))
     compared = [(row, row.differences) for row in rows if row.differences]
     if compared:
-        console.print(
-            f"[bold]Difference to {reference}[/] at the same staleness, by seed; * = the interval excludes 0", highlight=False
-        )
+        console.print(f"[bold]Difference to {reference}[/] at the same staleness, by seed; * = the interval excludes 0", highlight=False)
         console.print(_table(compared, separator, star=True))
     for note in study_notes(runs):
         console.print(f"  {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)

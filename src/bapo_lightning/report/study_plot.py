@@ -14,6 +14,7 @@ from bapo_lightning.report.plot_style import (
     new_figure,
     save_png,
     say_missing,
+    scale_from_zero,
     smoothed,
     smoothing_window,
     style_axes,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _DOTS = (
     ("reward_last", "Final reward", "mean reward per sample"),
     ("entropy_last", "Final entropy", "entropy per token [nats]"),
-    ("grad_norm_max", "Largest gradient norm", "L2 norm, log scale"),
+    ("grad_norm_max", "Largest gradient norm", "L2 norm"),
     ("positive_share", "Positive share of the gradient", "share [fraction]"),
 )
 _CURVES = (("train/reward", "Reward", "mean reward per sample"), ("policy/entropy", "Policy entropy", "entropy per token [nats]"))
@@ -48,9 +49,7 @@ def plot_study(runs: Sequence[dict[str, Any]], path: Path) -> Path:
         _draw_dots(axes, usable, key, stalenesses, algorithms)
     bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=INK)
     _draw_all_curves(bottom, usable, stalenesses, algorithms)
-    handles = [
-        Line2D([], [], color=algorithm_colour(name), marker="o", linewidth=1.8, label=_label(usable, name)) for name in algorithms
-    ]
+    handles = [Line2D([], [], color=algorithm_colour(name), marker="o", linewidth=1.8, label=_label(usable, name)) for name in algorithms]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(algorithms), fontsize=10, frameon=False, labelcolor=INK)
     return save_png(figure, path)
 
@@ -67,16 +66,14 @@ def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, staleness
             drawn = True
             colour = algorithm_colour(algorithm)
             axes.scatter([place + offset + 0.05] * len(values), values, s=12, color=colour, alpha=0.35, linewidths=0)
-            axes.errorbar(
-                place + offset, interval.mean, interval.half_width or 0.0, fmt="o", color=colour, markersize=6, capsize=3
-            )
+            axes.errorbar(place + offset, interval.mean, interval.half_width or 0.0, fmt="o", color=colour, markersize=6, capsize=3)
     if not drawn:
         say_missing(axes, "was not recorded")
         return
     axes.set_xticks(range(len(stalenesses)), [str(staleness) for staleness in stalenesses])
     axes.set_xlim(-0.5, len(stalenesses) - 0.5)
     if key == "grad_norm_max":
-        axes.set_yscale("log")
+        scale_from_zero(axes, [run[key] for run in usable if run[key] is not None])
 
 
 def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], stalenesses: list[int], algorithms: list[str]) -> None:
@@ -84,13 +81,9 @@ def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], stalen
     for row, (metric, title, ylabel) in zip(grid, _CURVES, strict=True):
         for axes, staleness in zip(row, stalenesses, strict=True):
             last_row, first_column = metric == _CURVES[-1][0], staleness == stalenesses[0]
-            style_axes(
-                axes, f"{title}, staleness {staleness}", "optimizer update" if last_row else "", ylabel if first_column else ""
-            )
+            style_axes(axes, f"{title}, staleness {staleness}", "optimizer update" if last_row else "", ylabel if first_column else "")
             for algorithm in algorithms:
-                _draw_curve(
-                    axes, [run["curves"][metric] for run in _cell(usable, algorithm, staleness)], algorithm_colour(algorithm)
-                )
+                _draw_curve(axes, [run["curves"][metric] for run in _cell(usable, algorithm, staleness)], algorithm_colour(algorithm))
 
 
 def _draw_curve(axes: Axes, curves: Sequence[tuple[list[int], list[float]]], colour: str) -> None:

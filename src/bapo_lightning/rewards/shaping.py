@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class OverlongPenalty:
     """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), a function of the response's length L in tokens:
 
-        0                                        L <= limit - buffer
-        factor * (limit - buffer - L) / buffer   between
-        -factor                                  L >= limit
+    0                                        L <= limit - buffer
+    factor * (limit - buffer - L) / buffer   between
+    -factor                                  L >= limit
     """
 
     limit: int  # longest response the run allows

@@ -65,7 +65,9 @@ class HFEngine:
                 own[name].copy_(weight)
                 missing.discard(name)
         if missing:
-            raise EngineError(f"the weight sync left {len(missing)} weights unset, first {min(missing)!r}: the engine is in no usable state")
+            raise EngineError(
+                f"the weight sync left {len(missing)} weights unset, first {min(missing)!r}: the engine is in no usable state"
+            )
         self._version = version
 
     def score(self, sequences: Sequence[array[int]]) -> list[array[float]]:
@@ -82,7 +84,9 @@ class HFEngine:
     def close(self) -> None:
         """Nothing to give back beyond memory, which goes with the object."""
 
-    def _generate_rows(self, requests: Sequence[GenerationRequest], sampling: SamplingParams, generator: torch.Generator) -> list[Generation]:
+    def _generate_rows(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams, generator: torch.Generator
+    ) -> list[Generation]:
         """Sample all rows together; a row leaves the batch soon after it finishes."""
         token_ids, attention_mask = _left_padded([request.token_ids for request in requests], self._device)
         limits = torch.tensor([request.max_new_tokens for request in requests], device=self._device)
@@ -97,7 +101,12 @@ class HFEngine:
         position_ids = (attention_mask.cumsum(-1) - 1).clamp_min(0)
         for step in range(sampled.shape[1]):
             logits = self._model(
-                token_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=cache, use_cache=True, logits_to_keep=1
+                token_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
             ).logits[:, -1]
             chosen, chosen_logprobs = sample_tokens(logits, sampling.temperature, generator)
             sampled[rows, step] = chosen.int()

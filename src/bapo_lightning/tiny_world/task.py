@@ -1,11 +1,11 @@
-"""The toy language: two-digit addition whose answers are checked by subtraction, and overthink when the check fails.
+"""The toy language: two-digit addition whose answers overthink, so that wrong answers are longer than right ones.
 
     prompt    37+85=
-    response  123-85=38,123-85=38;122-85=37.122#      attempts separated by `,` `;` `:`, then `.`, the last value, `#`
+    response  112,122;122:122.122#      a value, re-checks after `,` `;` `:`, then `.`, the last value again, `#`
 
-Demonstrations are noisy on purpose: the value of an attempt may be wrong. Its check shows that, since subtracting the second
-term does not give the first one back, so another attempt follows, which often repeats the mistake. A response that has gone
-astray therefore rambles until the token limit cuts it, as long-thinking models do: wrong answers are longer than right ones.
+Demonstrations are noisy on purpose: a value may be wrong, and one re-check follows another although nothing is gained. A
+response that does not find its end is cut by the token limit and has no answer: most wrong answers are truncated
+rambling, as those of long-thinking models are.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ class TinyWorld:
     largest_term: int = 99
     validation_problems: int = 900
     split_seed: int = 2718
-    response_tokens: int = 30  # a response is cut here, the end mark included
-    slip: float = 0.6  # the value of a fresh attempt is wrong
-    repeat: float = 0.8  # an attempt after a failed check repeats the failed one word for word
-    again_after_pass: float = 0.1  # one more attempt follows a check that passed
-    again_after_failure: float = 0.97  # one more attempt follows a check that failed
+    response_tokens: int = 32  # a response is cut here, the end mark included
+    slip: float = 0.1  # a written value is wrong
+    repeat: float = 0.0  # a re-check repeats the last value unseen instead of adding afresh
+    check_again: float = 0.85  # one more re-check follows a written value
     slips: tuple[int, ...] = (-10, -1, 1, 10)  # what a slip adds to the sum, equally likely
 
 
@@ -55,22 +54,17 @@ def tiny_problems(split: Split, limit: int | None = None, world: TinyWorld = Tin
 
 def demonstration(problem: Problem, generator: random.Random, world: TinyWorld = TinyWorld()) -> str:
     """One noisy response to `problem`, at most `world.response_tokens` characters, the end mark included unless cut."""
-    first, second = (int(term) for term in problem.prompt.rstrip("=").split("+"))
-    value = _value(first + second, generator, world)
-    text = _attempt(value, second)
+    total = int(problem.answer)
+    value = _value(total, generator, world)
+    text = str(value)
     while len(text) < world.response_tokens:
-        passed = value == first + second
-        if generator.random() >= (world.again_after_pass if passed else world.again_after_failure):
+        if generator.random() >= world.check_again:
             text += f"{FINAL_MARK}{value}{END_MARK}"
             break
-        if passed or generator.random() >= world.repeat:
-            value = _value(first + second, generator, world)
-        text += f"{generator.choice(SEPARATORS)}{_attempt(value, second)}"
+        if generator.random() >= world.repeat:
+            value = _value(total, generator, world)
+        text += f"{generator.choice(SEPARATORS)}{value}"
     return text[: world.response_tokens]
-
-
-def _attempt(value: int, second: int) -> str:
-    return f"{value}-{second}={value - second}"
 
 
 def _value(total: int, generator: random.Random, world: TinyWorld) -> int:

@@ -109,8 +109,14 @@ def main(arguments: list[str] | None = None) -> None:
     loss = train(model, tokenizer, options.steps, options.seed)
     figures = measure(model, tokenizer, seed=options.seed)
     readme = README.format(
-        steps=options.steps, seed=options.seed, threads=torch.get_num_threads(), count=options.steps * BATCH_SIZE, loss=loss,
-        figures=figures, tokens=TinyWorld().response_tokens, table=figures.table(),
+        steps=options.steps,
+        seed=options.seed,
+        threads=torch.get_num_threads(),
+        count=options.steps * BATCH_SIZE,
+        loss=loss,
+        figures=figures,
+        tokens=TinyWorld().response_tokens,
+        table=figures.table(),
     )
     save(options.output, model, tokenizer, readme)
     print(readme)

@@ -1,0 +1,141 @@
+"""Time of one update's bound search: curves + search of this package against the while-loop of Algorithm 1.
+
+    python bench/bound_search.py --tokens 1000000 --threads 2
+
+The loop evaluates the two sums over all tokens at every trial and reads their quotient back to decide, as the authors' code does
+(there with an all-reduce per trial). Both run on the same tokens, turn by turn, and must choose the same bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bapo_lightning.objectives.bounds import Kind, bound_grid, contribution_curves, positive_contribution, search_bounds
+
+Tokens = tuple[Tensor, Tensor, Tensor, Tensor]  # ratio, advantage, mask, weight
+
+
+class HostSyncs(TorchDispatchMode):
+    """Counts how often the host reads a number back from the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in ("_local_scalar_dense", "item", "nonzero")
+        return func(*args, **(kwargs or {}))
+
+
+def trial(tokens: Tokens, low: float, high: float, kind: Kind) -> float:
+    """Positive share at one pair of bounds. The `.item()` is where the host waits."""
+    ratio, advantage, mask, weight = tokens
+    positive = advantage >= 0
+    if kind == "surrogate":
+        effective = torch.where(positive, ratio.clamp(max=high), ratio.clamp(min=low))
+    else:
+        effective = torch.where(positive, ratio * (ratio <= high), ratio * (ratio >= low))
+    contribution = effective * advantage * weight * mask
+    positive_sum = contribution.clamp(min=0).sum()
+    negative_sum = -contribution.clamp(max=0).sum()
+    return (positive_sum / (positive_sum + negative_sum)).item()
+
+
+def while_loop(tokens: Tokens, lows: list[float], highs: list[float], target: float, kind: Kind) -> tuple[int, int, int]:
+    """Algorithm 1. Returns the indices of the chosen bounds and the number of trials."""
+    low = high = 0
+    trials = 1
+    while trial(tokens, lows[low], highs[high], kind) < target and low + 1 < len(lows):
+        low, high = (low, high + 1) if high + 1 < len(highs) else (low + 1, high)
+        trials += 1
+    return low, high, trials
+
+
+def curves_and_search(tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind) -> tuple[Tensor, Tensor]:
+    """The same choice by this package."""
+    positive, negative = contribution_curves(*tokens, lows, highs, kind)
+    found = search_bounds(positive, negative, lows, highs, target, "upper_first", "share")
+    return found.low, found.high
+
+
+def lognormal_tokens(count: int, spread: float) -> Tokens:
+    """Ratios exp(spread * normal); two fifths of the advantages positive; one token in ten masked; behaviour probabilities."""
+    generator = torch.Generator().manual_seed(0)
+    ratio = torch.randn(count, generator=generator).mul(spread).exp()
+    advantage = torch.rand(count, generator=generator) * torch.where(torch.rand(count, generator=generator) < 0.4, 1.0, -1.0)
+    return ratio, advantage, torch.rand(count, generator=generator) < 0.9, torch.rand(count, generator=generator)
+
+
+def targets(tokens: Tokens, lows: Tensor, highs: Tensor, kind: Kind) -> dict[str, float]:
+    """A target inside a step of the second half of the upper bounds, where rounding moves nothing; and one nothing reaches."""
+    positive, negative = contribution_curves(*tokens, lows, highs, kind)
+    share = positive_contribution(positive, negative[0], "share")[len(highs) // 2 :]
+    step = int(share.diff().argmax())
+    return {"mid path": share[step : step + 2].mean().item(), "full path": 1.0}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def host_syncs(work: Callable[[], object]) -> int:
+    """Host synchronisations of one call, counted."""
+    with HostSyncs() as syncs:
+        work()
+    return syncs.count
+
+
+def compare(name: str, tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind, repeats: int) -> None:
+    """Time the loop and this package in alternation and print both; stop if they disagree about the bounds."""
+    low_values, high_values = lows.tolist(), highs.tolist()
+
+    def loop() -> tuple[int, int, int]:
+        return while_loop(tokens, low_values, high_values, target, kind)
+
+    def ours() -> tuple[Tensor, Tensor]:
+        return curves_and_search(tokens, lows, highs, target, kind)
+
+    low, high, trials = loop()
+    expected, chosen = (low_values[low], high_values[high]), tuple(bound.item() for bound in ours())
+    if chosen != expected:
+        raise SystemExit(f"the loop chose {expected}, this package {chosen}")
+    loop_seconds, our_seconds = zip(*((seconds(loop), seconds(ours)) for _ in range(repeats)), strict=True)
+    print(f"{name}: {statistics.median(loop_seconds) / statistics.median(our_seconds):.1f} times faster, bounds {chosen}")
+    # Across ranks, the loop needs the two global sums at every trial; the curves travel once.
+    print(f"  while-loop      {spread(loop_seconds)}  {trials} trials, {host_syncs(loop)} host syncs, {trials} collectives")
+    print(f"  curves + search {spread(our_seconds)}  1 pass, {host_syncs(ours)} host syncs, 1 collective")
+
+
+def spread(times: Sequence[float]) -> str:
+    """Median and range in milliseconds."""
+    return f"{1e3 * statistics.median(times):8.2f} ms ({1e3 * min(times):.2f} .. {1e3 * max(times):.2f})"
+
+
+def main() -> None:
+    """Print a table for both kinds and both targets."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--spread", type=float, default=0.3, help="standard deviation of log r")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    tokens = lognormal_tokens(arguments.tokens, arguments.spread)
+    lows, highs = bound_grid(0.6, 0.9, 0.02), bound_grid(1.2, 3.0, 0.05)
+    print(f"{arguments.tokens} tokens, {arguments.threads} threads, {arguments.repeats} repeats: median (min .. max)")
+    for kind in get_args(Kind):
+        for case, target in targets(tokens, lows, highs, kind).items():
+            compare(f"{kind}, {case}", tokens, lows, highs, target, kind, arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()

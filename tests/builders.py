@@ -1,0 +1,121 @@
+"""A small random model and hand-made samples, shared by the tests of several rooms."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from bapo_lightning.data.batch import TrainBatch, collate
+from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
+from bapo_lightning.modules.policy import Policy
+from bapo_lightning.modules.schedules import linear_warmup
+from bapo_lightning.objectives.surrogate import clipped_surrogate
+from bapo_lightning.objectives.weighting import token_mean
+from bapo_lightning.types import Completion, FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
+
+VOCAB_SIZE = 24
+PAPER_BOUNDS = {
+    "low": {"start": 0.6, "end": 0.9, "step": 0.02},
+    "high": {"start": 1.2, "end": 3.0, "step": 0.05},
+    "target": 0.4,
+    "kind": "gradient",
+    "order": "upper_first",
+    "measure": "share",
+    "weight": "rollout_prob",
+    "scope": "minibatch",
+}
+
+
+def model_config() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+
+
+def random_model(seed: int = 0, scale: float = 6.0) -> LlamaForCausalLM:
+    """Weights large enough that next-token distributions are far from uniform."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(model_config()).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.mul_(scale)
+    return model
+
+
+def random_policy(seed: int = 0, temperature: float = 1.0) -> Policy:
+    return Policy(random_model(seed), temperature)
+
+
+def rollout(prompt: Iterable[int], response: Iterable[int], logprobs: Iterable[float], version: int = 0) -> Rollout:
+    segment = Segment(array("i", response), array("f", logprobs), version)
+    return Rollout(array("i", prompt), (segment,), FinishReason.STOP)
+
+
+def group(name: str, rollouts: list[Rollout], scores: list[float], advantages: Iterable[float] = ()) -> Group:
+    samples = tuple(
+        Sample(
+            item,
+            Completion("", item.length, item.finish),
+            Score(score, ScoreStatus.CORRECT if score else ScoreStatus.WRONG),
+            score,
+        )
+        for item, score in zip(rollouts, scores, strict=True)
+    )
+    return Group(Problem(name, "", ""), samples, tuple(advantages))
+
+
+def stale_batch(
+    policy: Policy, num_groups: int = 6, group_size: int = 4, noise: float = 0.4, seed: int = 0, version: int = 0
+) -> TrainBatch:
+    """Random samples of uneven length whose behaviour log-probs lie around the policy's, as replayed data's do."""
+    generator = random.Random(seed)
+    groups = []
+    for index in range(num_groups):
+        rollouts = []
+        for _ in range(group_size):
+            prompt = [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(2, 6))]
+            response = [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(1, 20))]
+            logp = policy.score([array("i", prompt + response)])[0][-len(response) :]
+            rollouts.append(rollout(prompt, response, [min(value + generator.gauss(0, noise), 0.0) for value in logp], version))
+        advantages = [generator.gauss(0, 1) for _ in range(group_size)]
+        groups.append(group(f"p{index}", rollouts, [float(value > 0) for value in advantages], advantages))
+    metrics = {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0}
+    return collate(groups, metrics)
+
+
+def adaptive(**changes: object) -> AdaptiveBounds:
+    return AdaptiveBounds(**{**PAPER_BOUNDS, **changes})  # type: ignore[arg-type]
+
+
+def module(policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tokens: int = 100_000, **changes: object) -> BapoModule:
+    options: dict[str, object] = {
+        "objective": clipped_surrogate,
+        "weighting": token_mean,
+        "optimizer": partial(torch.optim.SGD, lr=0.1),
+        "scheduler": partial(linear_warmup, warmup_updates=1),
+        "max_grad_norm": 1e9,
+        "max_age": 8,
+        "max_nonfinite_in_a_row": 3,
+        **changes,
+    }
+    made = BapoModule(make_policy=lambda: policy, bound_rule=bounds, micro_batch_tokens=micro_batch_tokens, **options)  # type: ignore[arg-type]
+    made.configure_model()
+    return made
+
+
+def gradients(policy: Policy) -> Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters() if parameter.grad is not None])

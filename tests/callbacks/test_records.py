@@ -1,0 +1,23 @@
+import json
+
+import torch
+
+from bapo_lightning.callbacks.metrics_file import MetricsFile
+from bapo_lightning.callbacks.record import to_floats
+
+
+def test_tensors_become_numbers_and_undefined_values_are_left_out():
+    metrics = {"b": torch.tensor(2), "a": 1.5, "nan": torch.tensor(float("nan")), "inf": float("inf"), "flag": torch.tensor(True)}
+    assert to_floats(metrics) == {"a": 1.5, "b": 2.0, "flag": 1.0}
+
+
+def test_the_learning_rate_is_merged_into_the_row_of_its_update(tmp_path):
+    file = MetricsFile(tmp_path)
+    for step in range(2):
+        file.log_metrics({"train/learning_rate": 0.1 * step}, step)
+        file.log_metrics({"progress/version": step + 1, "train/loss": 0.5}, step)
+    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert written == [
+        {"step": 0, "train/learning_rate": 0.0, "progress/version": 1, "train/loss": 0.5},
+        {"step": 1, "train/learning_rate": 0.1, "progress/version": 2, "train/loss": 0.5},
+    ]

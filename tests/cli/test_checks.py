@@ -1,0 +1,117 @@
+"""Every rule between keys, broken on purpose; the shipped configurations break none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from bapo_lightning.cli.checks import complaints
+from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.cli.train import resolve
+from bapo_lightning.errors import ConfigError
+
+CONF = Path(conf_dir())
+
+
+def names(group):
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml") if path.stem != "base")
+
+
+def composed(*overrides):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return resolve(compose("train", overrides=["run_folder=outputs/unused", *overrides]))
+
+
+def found(*overrides):
+    return complaints(composed(*overrides))
+
+
+@pytest.mark.parametrize("algorithm", names("algorithm"))
+@pytest.mark.parametrize("regime", names("regime"))
+def test_every_shipped_algorithm_and_regime_passes(algorithm, regime):
+    assert found(f"algorithm={algorithm}", f"regime={regime}") == []
+
+
+@pytest.mark.parametrize("experiment", names("experiment"))
+def test_every_shipped_experiment_passes(experiment):
+    assert found(f"experiment={experiment}") == []
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("algorithm=grpo algorithm.bounds.low=1.0", "algorithm.bounds.low=1.0 is no lower bound"),
+        ("algorithm=grpo algorithm.bounds.high=0.2", "algorithm.bounds.high=0.2 is no upper bound"),
+        ("algorithm.bounds.low.end=1.1", "algorithm.bounds.low.end=1.1 is no lower bound"),
+        ("algorithm.bounds.high.start=1.0", "algorithm.bounds.high.start=1.0 is no upper bound"),
+        ("algorithm.bounds.high.start=4", "algorithm.bounds.high.start=4 is beyond algorithm.bounds.high.end=3.0"),
+        ("algorithm.bounds.low.step=0", "algorithm.bounds.low.step=0 never reaches the end"),
+        ("algorithm.bounds.target=1.0", "algorithm.bounds.target=1.0 is no share of a whole"),
+        ("algorithm.bounds.measure=ratio algorithm.bounds.target=0", "algorithm.bounds.target=0 is always met"),
+        ("algorithm.bounds.order=sideways", "write one of upper_first, lower_first"),
+        ("algorithm.objective.dual_clip=0.5", "algorithm.objective.dual_clip=0.5 would cut unclipped tokens"),
+        ("algorithm.advantages.scale=var", "write std or none"),
+        ("scale.group_size=1", "scale.group_size=1 with algorithm.advantages.scale=std"),
+        ("scale.group_size=1 algorithm.advantages.scale=none", "one sample is always average"),
+        ("regime.minibatches=5", "regime.minibatches=5 does not divide scale.prompts_per_batch=64"),
+        ("regime.epochs=0", "regime.epochs=0 must be a whole number of at least 1"),
+        ("scale.max_new_tokens=many", "scale.max_new_tokens=many must be a whole number"),
+        ("scale.overlong_buffer=100", "scale.overlong_buffer=100 must be in 1..scale.max_new_tokens"),
+        ("rollout.temperature=0", "rollout.temperature=0: training samples must come from a distribution"),
+        ("optimizer.optimizer.lr=0", "optimizer.optimizer.lr=0 would change nothing"),
+        ("trainer.devices=4", "trainer.devices=4: rollouts are not yet split over ranks"),
+        ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
+        ("run_folder=/dev/null/x", "/dev/null is a file"),
+        ("+algorithm.objective.typo=1", "algorithm.objective.typo is not an option of"),
+        ("reward._target_=bapo_lightning.rewards.nothing", "cannot be imported"),
+    ],
+)
+def test_one_mistake_gives_one_complaint_that_names_it(override, complaint):
+    messages = found(*override.split())
+    assert len(messages) == 1, messages
+    assert complaint in messages[0]
+
+
+def test_all_complaints_come_together():
+    messages = found("regime.minibatches=5", "scale.group_size=1", "algorithm.bounds.target=2", "model.path=/nowhere")
+    assert len(messages) == 4
+    text = str(ConfigError(messages))
+    assert text.startswith("the configuration has 4 problems:\n  1. ") and all(message in text for message in messages)
+
+
+def test_a_corrupt_model_folder_is_found_before_it_is_loaded(tmp_path):
+    source = CONF.parent / "src/bapo_lightning/tiny_world/model"
+    for file in source.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert found(f"model.path={tmp_path}") == []
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "is corrupt: model.safetensors" in found(f"model.path={tmp_path}")[0]
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json is not JSON" in found(f"model.path={tmp_path}")[0]
+    (tmp_path / "config.json").unlink()
+    assert "config.json is missing" in found(f"model.path={tmp_path}")[0]
+
+
+def test_a_missing_value_is_named():
+    with pytest.raises(ConfigError, match="name cannot be resolved .*; write name=VALUE"):
+        composed("name=???")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("experiment=nope", ["Could not find 'experiment/nope'", "quickstart"]),
+        ("algorithm.bounds.lo=3", ["Could not override 'algorithm.bounds.lo'"]),
+        ("scale.group_size=1", ["error: the configuration has 1 problem", "scale.group_size=1"]),
+    ],
+)
+def test_the_command_ends_with_one_clear_error_and_no_traceback(tmp_path, override, words):
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", override, f"output_root={tmp_path}"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert all(word in result.stderr for word in words)
+    assert list(tmp_path.iterdir()) == []

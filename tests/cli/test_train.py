@@ -1,0 +1,180 @@
+"""The main job as a user runs it, on a few updates."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+METRICS = [
+    "train/reward",
+    "train/response_length",
+    "train/loss",
+    "train/grad_norm",
+    "train/clip_fraction",
+    "train/clip_fraction_positive",
+    "train/clip_fraction_negative",
+    "train/learning_rate",
+    "policy/entropy",
+    "policy/approx_kl",
+    "bapo/positive_share",
+    "bapo/positive_share_unclipped",
+    "bapo/positive_token_fraction",
+    "bapo/clip_low",
+    "bapo/clip_high",
+    "bapo/target_met",
+    "entropy_rule/predicted_delta",
+    "entropy_rule/measured_delta",
+    "entropy_rule/positive_high_prob",
+    "entropy_rule/positive_low_prob",
+    "entropy_rule/negative_high_prob",
+    "entropy_rule/negative_low_prob",
+    "staleness/age_mean",
+    "staleness/age_max",
+    "staleness/segments_mean",
+    "mismatch/abs_logp_diff_mean",
+    "mismatch/ratio_max",
+    "mismatch/kl",
+    "rollout/tokens_per_second",
+    "rollout/dropped",
+    "rollout/evicted",
+    "rollout/resumed",
+    "rollout/cut",
+    "rollout/reward_timeouts",
+    "rollout/uniform_groups",
+    "val/tiny_world/avg@4",
+    "val/tiny_world/pass@4",
+    "time/rollout_seconds",
+    "time/reward_seconds",
+    "time/update_seconds",
+    "time/sync_seconds",
+    "time/wait_seconds",
+    "progress/version",
+    "progress/samples",
+    "progress/tokens",
+]
+
+
+def train(tmp_path, *overrides):
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", "debug=fast", f"run_folder={tmp_path / 'run'}", *overrides]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    return folder / "run", train(folder)
+
+
+def test_a_run_folder_holds_everything_that_the_run_was(finished):
+    folder, output = finished
+    made = {path.name for path in folder.iterdir()}
+    assert made == {"config.yaml", "manifest.json", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "summary.json", "plots"}
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["algorithm"]["name"] == "bapo" and "hydra" not in config
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["status"], manifest["algorithm"], manifest["staleness"], manifest["seed"]) == ("finished", "bapo", 8, 0)
+    assert (folder / "checkpoints/last.ckpt").is_file()
+    assert len(list((folder / "plots").glob("*.png"))) == 7
+    assert json.loads((folder / "summary.json").read_text())["updates"] == 8
+    assert "update     8/8" in output and "reward" in output
+
+
+def test_metrics_have_one_row_per_update_and_every_documented_name(finished):
+    written = rows(finished[0])
+    assert [row["step"] for row in written] == list(range(8))
+    assert [row["progress/version"] for row in written] == list(range(1, 9))
+    assert [row["staleness/age_max"] for row in written] == list(range(8))
+    assert set(METRICS) <= set().union(*written)
+
+
+def test_at_age_zero_engine_and_trainer_agree(finished):
+    first = rows(finished[0])[0]
+    assert first["mismatch/abs_logp_diff_mean"] < 1e-5 and first["mismatch/ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    assert first["train/clip_fraction"] == 0.0
+
+
+def test_rollouts_can_be_read(finished):
+    row = json.loads((finished[0] / "rollouts.jsonl").read_text().splitlines()[0])
+    assert row["prompt"].endswith("=") and row["status"] in ("correct", "wrong", "unparsable") and row["versions"] == [0]
+
+
+def test_the_same_seed_gives_the_same_run(finished, tmp_path):
+    train(tmp_path)
+    timeless = lambda row: {name: value for name, value in row.items() if "second" not in name}  # noqa: E731
+    assert [timeless(row) for row in rows(tmp_path / "run")] == [timeless(row) for row in rows(finished[0])]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm=grpo", "regime=on_policy"],
+        ["algorithm=dapo"],
+        ["algorithm=bapo_authors_code", "scale.micro_batch_tokens=200"],
+        ["logger=[wandb,csv]", "algorithm=grpo", "regime=on_policy"],
+    ],
+)
+def test_every_algorithm_and_logger_runs(tmp_path, overrides):
+    train(tmp_path, *overrides)
+    written = rows(tmp_path / "run")
+    assert len(written) == (1 if "regime=on_policy" in overrides else 8)
+    if "logger=[wandb,csv]" in overrides:
+        assert list((tmp_path / "run").rglob("*.wandb")) and list((tmp_path / "run").rglob("csv/metrics.csv"))
+
+
+def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
+    folder = tmp_path / "run"
+    overrides = ["debug=fast", "scale.num_rollout_batches=500", f"run_folder={folder}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "SIGINT: stopping after this update" in output
+    assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
+    assert json.loads((folder / "summary.json").read_text())["updates"] == len(rows(folder)) < 4000
+    assert (folder / "checkpoints/last.ckpt").is_file()
+
+
+def test_a_run_folder_that_exists_is_not_touched(tmp_path):
+    (tmp_path / "run").mkdir()
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", "debug=fast", f"run_folder={tmp_path / 'run'}"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1 and "exists already" in result.stderr
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_sweep_runs_lists_failures_and_skips_what_is_finished(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "bapo_lightning.cli.sweep",
+        "sweep=smoke",
+        "debug=fast",
+        "regime=on_policy",
+        f"output_root={tmp_path}",
+    ]
+    broken = subprocess.run([*command, "scale.group_size=1"], capture_output=True, text=True, check=False)
+    assert broken.returncode == 1 and "failed: algorithm_grpo" in broken.stderr
+    first = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stderr
+    assert {path.name for path in Path(tmp_path, "sweep-smoke").iterdir() if path.is_dir()} >= {
+        "algorithm_grpo",
+        "algorithm_bapo",
+    }
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "2 finished before" in again.stdout and again.returncode == 0

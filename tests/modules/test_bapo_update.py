@@ -1,0 +1,184 @@
+"""The update itself: what bounds, loss and gradients may and may not depend on."""
+
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import lightning as L
+import pytest
+import torch
+from tests.builders import adaptive, gradients, module, random_policy, stale_batch
+
+from bapo_lightning.errors import StaleDataError, TrainingError
+from bapo_lightning.modules.bound_rules import FixedBounds
+from bapo_lightning.modules.token_table import concatenate
+from bapo_lightning.objectives.weighting import fixed_length, sequence_mean
+
+
+class Untrained:
+    """Stands where Lightning would, for tests that call the step's parts without a trainer: backward only, no optimizer."""
+
+    def __init__(self, made):
+        made.manual_backward = lambda loss: loss.backward()
+        made.optimizers = lambda: SimpleNamespace(zero_grad=made.policy.zero_grad)
+        made.apply_gradients = lambda optimizer: 0.0
+        made._fabric = None
+        made._trainer = SimpleNamespace(global_step=3)
+
+
+def step(policy, bounds, batch, **changes):
+    made = module(policy, bounds, **changes)
+    Untrained(made)
+    outputs = made.training_step(batch, 0)
+    return outputs, gradients(policy)
+
+
+def budget_for(batch, parts):
+    """Smallest token budget that gives this many micro-batches."""
+    return next(budget for budget in range(2000, 0, -1) if len(batch.split(budget, batch.response_mask.float())) == parts)
+
+
+@pytest.mark.parametrize("weighting", [None, sequence_mean, partial(fixed_length, length=20)])
+def test_bounds_loss_and_gradients_do_not_depend_on_the_number_of_micro_batches(weighting):
+    changes = {} if weighting is None else {"weighting": weighting}
+    batch = stale_batch(random_policy(), num_groups=8)
+    found = {}
+    for parts in (1, 2, 5):
+        rule = adaptive(target=0.55)
+        found[parts] = step(random_policy(), rule, batch, micro_batch_tokens=budget_for(batch, parts), **changes)
+    (whole, whole_gradient) = found[1]
+    search = whole["bounds"][0]
+    assert 1.2 < float(search.high) < 3.0 or 0.6 < float(search.low) < 0.9, "the case must not sit at an end of the path"
+    for parts in (2, 5):
+        outputs, gradient = found[parts]
+        assert len(outputs["bounds"]) == 1
+        assert outputs["bounds"][0].low == search.low and outputs["bounds"][0].high == search.high
+        assert float(outputs["loss"]) == pytest.approx(float(whole["loss"]), rel=1e-5)
+        assert (gradient - whole_gradient).norm() / whole_gradient.norm() < 1e-5
+
+
+def test_fixed_bounds_are_ppo_clip_to_the_bit():
+    batch = stale_batch(random_policy())
+    policy = random_policy()
+    outputs, gradient = step(policy, FixedBounds(0.8, 1.2), batch)
+    policy.zero_grad()
+    (micro_batch,) = batch.split(10**6, batch.response_mask.float() / batch.num_tokens)
+    logp, _ = policy(micro_batch)
+    ratio = (logp - micro_batch.behaviour_logp).exp()
+    surrogate = torch.minimum(ratio * micro_batch.advantage, ratio.clamp(0.8, 1.2) * micro_batch.advantage)
+    loss = -(micro_batch.weight * surrogate).sum()
+    loss.backward()
+    assert torch.equal(outputs["loss"], loss.detach())
+    assert torch.equal(gradient, gradients(policy))
+
+
+def test_a_search_whose_range_is_a_point_equals_fixed_bounds():
+    batch = stale_batch(random_policy())
+    point = adaptive(low={"start": 0.8, "end": 0.8, "step": 0.1}, high={"start": 1.2, "end": 1.2, "step": 0.1})
+    _, searched = step(random_policy(), point, batch)
+    _, fixed = step(random_policy(), FixedBounds(0.8, 1.2), batch)
+    assert torch.equal(searched, fixed)
+
+
+def count_forwards(policy):
+    calls = []
+    policy.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    return calls
+
+
+def test_one_micro_batch_is_scored_once_and_several_are_scored_first_only_when_the_rule_searches():
+    batch = stale_batch(random_policy())
+    two = budget_for(batch, 2)
+    for rule, budget, expected in [
+        (adaptive(), 10**6, [True]),
+        (adaptive(), two, [False, False, True, True]),
+        (FixedBounds(0.8, 1.2), two, [True, True]),
+        (adaptive(scope="microbatch"), two, [True, True]),
+    ]:
+        policy = random_policy()
+        calls = count_forwards(policy)
+        step(policy, rule, batch, micro_batch_tokens=budget)
+        assert calls == expected
+
+
+def test_with_micro_batch_scope_every_micro_batch_has_its_own_search():
+    batch = stale_batch(random_policy())
+    outputs, _ = step(random_policy(), adaptive(scope="microbatch", target=0.6), batch, micro_batch_tokens=budget_for(batch, 5))
+    assert len(outputs["bounds"]) == 5
+    assert len({(float(search.low), float(search.high)) for search in outputs["bounds"]}) > 1
+
+
+def test_at_ratio_one_the_search_keeps_its_start_when_positives_suffice():
+    policy = random_policy()
+    outputs, _ = step(policy, adaptive(target=0.01), stale_batch(policy, noise=0.0))
+    assert float(outputs["bounds"][0].high) == pytest.approx(1.2) and float(outputs["bounds"][0].low) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0, 0.0])
+def test_one_sided_and_empty_advantages_give_finite_losses(sign):
+    from dataclasses import replace
+
+    batch = stale_batch(random_policy())
+    outputs, gradient = step(random_policy(), adaptive(), replace(batch, advantage=batch.advantage.abs() * sign))
+    assert math.isfinite(float(outputs["loss"])) and gradient.isfinite().all()
+    assert bool(outputs["bounds"][0].met) == (sign >= 0)
+
+
+def test_too_old_data_stops_the_step():
+    batch = stale_batch(random_policy(), version=0)
+    with pytest.raises(StaleDataError):
+        step(random_policy(), FixedBounds(0.8, 1.2), batch, max_age=2)
+
+
+def test_outputs_hold_a_detached_row_per_token():
+    batch = stale_batch(random_policy())
+    outputs, _ = step(random_policy(), adaptive(), batch, micro_batch_tokens=budget_for(batch, 5))
+    assert len(outputs["tokens"].logp) == batch.num_tokens and not outputs["tokens"].logp.requires_grad
+    assert concatenate([outputs["tokens"]]) is outputs["tokens"]
+
+
+class Poison(L.Callback):
+    """Makes the gradient of chosen updates infinite."""
+
+    def __init__(self, updates):
+        self.updates = updates
+        self.count = -1
+
+    def on_after_backward(self, trainer, pl_module):
+        self.count += 1
+        if self.count in self.updates:
+            next(pl_module.policy.parameters()).grad.fill_(float("inf"))
+
+
+class Batches:
+    def __init__(self, batch, count):
+        self.batch, self.count = batch, count
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        return iter([self.batch] * self.count)
+
+
+def fit(policy, poisoned, num_updates=5, **changes):
+    made = module(policy, FixedBounds(0.8, 1.2), **changes)
+    trainer = L.Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[Poison(poisoned)],
+    )  # fmt: skip
+    trainer.fit(made, Batches(stale_batch(random_policy()), num_updates))
+    return made, trainer
+
+
+def test_a_non_finite_gradient_is_skipped_counted_and_does_not_advance_the_version():
+    policy = random_policy()
+    made, trainer = fit(policy, poisoned={1, 3})
+    assert made.num_skipped_updates == 2 and trainer.global_step == 3
+    assert all(parameter.isfinite().all() for parameter in policy.parameters())
+
+
+def test_too_many_non_finite_gradients_in_a_row_end_the_run():
+    with pytest.raises(TrainingError, match="not finite in 3 updates in a row"):
+        fit(random_policy(), poisoned={1, 2, 3})
+    fit(random_policy(), poisoned={0, 1, 3, 4})

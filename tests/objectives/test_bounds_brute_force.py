@@ -1,0 +1,102 @@
+"""The curves and the search against the slowest and plainest thing that can be written: loops in numpy, Algorithm 1 as a loop."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from bapo_lightning.objectives.bounds import contribution_curves, search_bounds
+
+NUM_CASES = 400  # per combination of kind, order and measure: 3200 in all
+SHAPES = ("any", "ties", "no_positives", "no_negatives", "all_clipped", "one_token", "ratio_one", "all_masked", "no_tokens")
+
+
+def contributions(tokens, low, high, kind):
+    """P and N at one pair of bounds, token by token."""
+    positive = negative = 0.0
+    for ratio, advantage, mask, weight in zip(*tokens, strict=True):
+        if not mask:
+            continue
+        if kind == "surrogate":
+            value = weight * min(ratio * advantage, min(max(ratio, low), high) * advantage)
+        else:
+            clipped = (advantage > 0 and ratio > high) or (advantage < 0 and ratio < low)
+            value = 0.0 if clipped else weight * ratio * advantage
+        positive += max(value, 0.0)
+        negative += max(-value, 0.0)
+    return positive, negative
+
+
+def contribution(positive, negative, measure):
+    denominator = positive + negative if measure == "share" else negative
+    if denominator == 0:
+        return np.nan if positive == 0 else np.inf
+    return positive / denominator
+
+
+def algorithm_1(tokens, lows, highs, target, kind, order, measure):
+    """While the target is missed: one step of the bound whose turn it is. Returns low, high, value, met."""
+    low = high = 0
+    start = contributions(tokens, lows[0], highs[0], kind)
+    if start == (0.0, 0.0):
+        return lows[0], highs[0], np.nan, True
+    value = contribution(*start, measure)
+    while not value >= target and (low + 1 < len(lows) or high + 1 < len(highs)):
+        upper_turn = high + 1 < len(highs) if order == "upper_first" else low + 1 == len(lows)
+        low, high = (low, high + 1) if upper_turn else (low + 1, high)
+        value = contribution(*contributions(tokens, lows[low], highs[high], kind), measure)
+    return lows[low], highs[high], value, value >= target
+
+
+def random_case(rng, shape):
+    """Tokens (ratio, advantage, mask, weight), lows, highs; the numbers are multiples of 1/64, so that every sum is exact."""
+    size = {"one_token": 1, "no_tokens": 0}.get(shape, rng.integers(2, 20))
+    lows = np.sort(rng.choice(np.arange(20, 64), rng.integers(1, 7), replace=False)) / 64
+    highs = np.sort(rng.choice(np.arange(65, 200), rng.integers(1, 9), replace=False)) / 64
+    ratio = rng.integers(1, 220, size) / 64
+    if shape == "ties":
+        ratio = rng.choice(np.concatenate([lows, highs]), size)
+    elif shape == "ratio_one":
+        ratio = np.ones(size)
+    advantage = rng.integers(-8, 9, size) / 4
+    if shape == "all_clipped":
+        ratio = np.where(advantage > 0, highs[-1] + 1, lows[0] / 2)
+    elif shape == "no_positives":
+        advantage = -abs(advantage)
+    elif shape == "no_negatives":
+        advantage = abs(advantage)
+    mask = np.zeros(size, bool) if shape == "all_masked" else rng.random(size) < 0.85
+    return (ratio, advantage, mask, rng.integers(0, 9, size) / 8), lows, highs
+
+
+@pytest.mark.parametrize(
+    ("kind", "order", "measure"),
+    list(itertools.product(["gradient", "surrogate"], ["upper_first", "lower_first"], ["share", "ratio"])),
+)
+def test_curves_and_search_equal_the_brute_force(kind, order, measure) -> None:
+    rng = np.random.default_rng(0)
+    for case in range(NUM_CASES):
+        tokens, lows, highs = random_case(rng, SHAPES[case % len(SHAPES)])
+        target = float(rng.choice([0.25, 0.4, 0.5, 0.6, 1.0, 1.5]))
+        dtype = torch.float32 if case % 2 else torch.float64
+        tensors = [torch.as_tensor(values).to(torch.bool if values.dtype == bool else dtype) for values in tokens]
+        grids = torch.as_tensor(lows).to(dtype), torch.as_tensor(highs).to(dtype)
+        positive, negative = contribution_curves(*tensors, *grids, kind)
+        assert positive.tolist() == [contributions(tokens, lows[0], high, kind)[0] for high in highs]
+        assert negative.tolist() == [contributions(tokens, low, highs[0], kind)[1] for low in lows]
+        found = [value.item() for value in search_bounds(positive, negative, *grids, target, order, measure)]
+        expected = algorithm_1(tokens, lows, highs, target, kind, order, measure)
+        assert found == pytest.approx([float(value) for value in expected], rel=1e-15, nan_ok=True), (case, found, expected)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "surrogate"])
+def test_curves_of_real_numbers_equal_the_brute_force(kind) -> None:
+    rng = np.random.default_rng(1)
+    lows, highs = np.linspace(0.6, 0.9, 16), np.linspace(1.2, 3.0, 37)
+    for _ in range(30):
+        tokens = rng.lognormal(0, 0.5, 40), rng.normal(size=40), rng.random(40) < 0.8, rng.random(40)
+        grids = torch.as_tensor(lows), torch.as_tensor(highs)
+        positive, negative = contribution_curves(*map(torch.as_tensor, tokens), *grids, kind)
+        assert positive.tolist() == pytest.approx([contributions(tokens, lows[0], high, kind)[0] for high in highs], rel=1e-12)
+        assert negative.tolist() == pytest.approx([contributions(tokens, low, highs[0], kind)[1] for low in lows], rel=1e-12)

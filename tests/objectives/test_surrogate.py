@@ -1,0 +1,67 @@
+import pytest
+import torch
+
+from bapo_lightning.objectives.surrogate import clipped_mask, clipped_surrogate, importance_ratio
+
+
+def ppo_clip(ratio, advantage, epsilon_low, epsilon_high):
+    unclipped = ratio * advantage
+    clipped = torch.clamp(ratio, 1 - epsilon_low, 1 + epsilon_high) * advantage
+    return torch.min(unclipped, clipped)
+
+
+def test_the_ratio_is_the_quotient_of_probabilities_and_stays_finite() -> None:
+    ratio = importance_ratio(torch.tensor([0.5, 0.25, 1.0]).log(), torch.tensor([0.25, 0.5, 1.0]).log())
+    assert ratio.tolist() == pytest.approx([2.0, 0.5, 1.0])
+    extremes = importance_ratio(torch.tensor([0.0, -300.0]), torch.tensor([-300.0, 0.0]))
+    assert extremes.tolist() == pytest.approx([4.8516520e8, 2.0611537e-9])
+
+
+def test_the_objective_of_each_case_is_the_literal_number() -> None:
+    ratio = torch.tensor([0.5, 0.5, 1.0, 1.0, 2.0, 2.0])
+    advantage = torch.tensor([1.0, -1.0, 2.0, -2.0, 1.0, -1.0])
+    objective = clipped_surrogate(ratio, advantage, 0.75, 1.5)
+    assert objective.tolist() == [0.5, -0.75, 2.0, -2.0, 1.5, -2.0]
+    assert clipped_mask(ratio, advantage, 0.75, 1.5).tolist() == [False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("as_tensors", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1000,), (20, 50)])
+def test_fixed_bounds_are_ppo_clip_to_the_bit_with_its_gradients(as_tensors, dtype, shape) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ratio = torch.randn(shape, generator=generator, dtype=dtype).mul(0.4).exp()
+    ratio.view(-1)[:4] = torch.tensor([1 - 0.2, 1 + 0.28, 1 - 0.2, 1 + 0.28], dtype=dtype)  # exactly on the bounds
+    advantage = torch.randn(shape, generator=generator, dtype=dtype)
+    ours, theirs = ratio.clone().requires_grad_(), ratio.clone().requires_grad_()
+    low, high = (torch.tensor(bound, dtype=dtype) if as_tensors else bound for bound in (1 - 0.2, 1 + 0.28))
+    objective, reference = clipped_surrogate(ours, advantage, low, high), ppo_clip(theirs, advantage, 0.2, 0.28)
+    assert torch.equal(objective, reference)
+    objective.sum().backward()
+    reference.sum().backward()
+    assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_a_token_has_no_gradient_exactly_where_the_mask_says_so_and_is_alive_on_its_bound() -> None:
+    ratio = torch.tensor([0.7, 0.75, 0.8, 1.4, 1.5, 1.6] * 2, requires_grad=True)
+    advantage = torch.tensor([1.0] * 6 + [-1.0] * 6)
+    clipped_surrogate(ratio, advantage, torch.tensor(0.75), 1.5).sum().backward()
+    mask = clipped_mask(ratio, advantage, 0.75, torch.tensor(1.5))
+    assert mask.tolist() == [False] * 5 + [True] + [True] + [False] * 5
+    assert ((ratio.grad == 0) == mask).all()
+    assert torch.equal(ratio.grad, advantage.where(~mask, 0.0))
+
+
+def test_dual_clip_bounds_negative_tokens_only() -> None:
+    ratio = torch.tensor([10.0, 10.0, 2.0, 0.1], requires_grad=True)
+    advantage = torch.tensor([-2.0, 2.0, -2.0, -2.0])
+    objective = clipped_surrogate(ratio, advantage, 0.8, 1.25, dual_clip=3.0)
+    torch.testing.assert_close(objective, torch.tensor([-6.0, 2.5, -4.0, -1.6]))
+    objective.sum().backward()
+    assert ratio.grad.tolist() == [0.0, 0.0, -2.0, 0.0]
+
+
+@pytest.mark.parametrize("dual_clip", [1.0, 0.0, -3.0])
+def test_a_dual_clip_that_would_cut_unchanged_tokens_is_refused(dual_clip) -> None:
+    with pytest.raises(ValueError, match="dual_clip must be above 1"):
+        clipped_surrogate(torch.ones(1), torch.ones(1), 0.8, 1.2, dual_clip)

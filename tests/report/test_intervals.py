@@ -1,0 +1,51 @@
+"""Student intervals against tabled values."""
+
+from __future__ import annotations
+
+import pytest
+
+from bapo_lightning.report.intervals import Interval, mean_interval, paired_difference, t_quantile
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (31, 2.0395), (60, 2.0003), (1000, 1.9623)],
+)
+def test_t_quantiles_are_those_of_the_tables(degrees: int, quantile: float) -> None:
+    assert t_quantile(degrees) == pytest.approx(quantile, abs=1e-4)
+
+
+def test_no_degree_of_freedom_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 degree of freedom"):
+        t_quantile(0)
+
+
+def test_the_interval_of_five_values() -> None:
+    # s = sqrt(2.5), t(4) = 2.7764: half-width 2.7764 * sqrt(2.5 / 5) = 1.96323
+    interval = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert interval is not None
+    assert (interval.mean, interval.count) == (3.0, 5)
+    assert interval.half_width == pytest.approx(1.963211, abs=1e-5)
+    assert interval.excludes_zero
+
+
+def test_one_value_has_a_mean_but_no_interval() -> None:
+    assert mean_interval([0.7]) == Interval(0.7, None, 1)
+    assert not Interval(0.7, None, 1).excludes_zero
+
+
+def test_no_value_has_no_mean() -> None:
+    assert mean_interval([]) is None
+
+
+def test_paired_differences_use_only_common_seeds() -> None:
+    # differences 1, 2, 3: s = 1, t(2) = 4.3027, half-width 4.3027 / sqrt(3) = 2.48416
+    interval = paired_difference({0: 11.0, 1: 22.0, 2: 33.0, 7: 99.0}, {0: 10.0, 1: 20.0, 2: 30.0, 8: 1.0})
+    assert interval is not None
+    assert (interval.mean, interval.count) == (2.0, 3)
+    assert interval.half_width == pytest.approx(2.484165, abs=1e-5)
+    assert not interval.excludes_zero
+
+
+def test_without_a_common_seed_there_is_no_difference() -> None:
+    assert paired_difference({0: 1.0}, {1: 1.0}) is None

@@ -1,0 +1,103 @@
+"""Aggregation over seeds, paired differences, and that no run disappears without a word."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from conftest import RunMaker
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.study import collect, study_notes, study_table, write_study
+
+
+def constant_run(make_run: RunMaker, algorithm: str, seed: int, reward: float, name: str = "", **manifest: object) -> Path:
+    rows = [{"step": step, "train/reward": value, "train/grad_norm": 1.0 + step} for step, value in enumerate((0.5, reward))]
+    return make_run(name or f"{algorithm}-{seed}", rows=rows, algorithm=algorithm, seed=seed, **manifest)
+
+
+def test_the_table_has_means_and_differences_paired_by_seed(make_run: RunMaker) -> None:
+    rewards = {"grpo": (0.60, 0.70, 0.80), "bapo": (0.70, 0.82, 0.88)}
+    folders = [constant_run(make_run, name, seed, value) for name, values in rewards.items() for seed, value in enumerate(values)]
+    grpo, bapo = study_table(collect(folders))
+    assert (grpo.algorithm, grpo.staleness, grpo.seeds, grpo.differences) == ("grpo", 8, (0, 1, 2), {})
+    final, gain, difference = bapo.values["reward_last"], bapo.values["reward_gain"], bapo.differences["reward_last"]
+    assert final is not None and gain is not None and difference is not None
+    assert (final.mean, gain.mean, difference.mean) == pytest.approx((0.8, 0.3, 0.1))
+    # deviations: values 0.0916515, differences 0.02; t(2) / sqrt(3) = 2.484165
+    assert (final.half_width, difference.half_width) == pytest.approx((0.227677, 0.0496833), abs=1e-5)
+    assert difference.excludes_zero
+    assert bapo.values["entropy_last"] is None
+    assert bapo.values["grad_norm_max"] is not None and bapo.values["grad_norm_max"].mean == 2.0
+
+
+def test_staleness_separates_rows_and_references(make_run: RunMaker) -> None:
+    folders = [constant_run(make_run, "bapo", 0, 0.9, "a", staleness=1), constant_run(make_run, "grpo", 0, 0.6, "b", staleness=8)]
+    rows = study_table(collect(folders))
+    assert [(row.algorithm, row.staleness, row.differences) for row in rows] == [("bapo", 1, {}), ("grpo", 8, {})]
+
+
+def test_unusable_runs_are_listed_with_their_reason(make_run: RunMaker, tmp_path: Path) -> None:
+    good = constant_run(make_run, "bapo", 0, 0.9)
+    failed = constant_run(make_run, "bapo", 1, 0.1, status="failed")
+    nameless = constant_run(make_run, "bapo", 2, 0.9, staleness=None)
+    mute = make_run("mute", rows=[{"step": 0}], seed=3)
+    runs = collect([good, failed, nameless, mute, tmp_path / "nowhere"])
+    (row,) = study_table(runs)
+    assert row.seeds == (0,)
+    assert [run["problem"] for run in runs[:4]] == [
+        None,
+        "its status is 'failed' after 2 updates, not 'finished'",
+        "its manifest does not say its staleness",
+        "it recorded no reward",
+    ]
+    assert "does not exist" in runs[4]["problem"]
+    assert len(study_notes(runs)) == 4
+
+
+def test_of_two_runs_of_one_seed_the_later_counts(make_run: RunMaker) -> None:
+    early = constant_run(make_run, "bapo", 0, 0.1, "early", started_at="2026-01-01T00:00:00")
+    late = constant_run(make_run, "bapo", 0, 0.9, "late", started_at="2026-01-02T00:00:00")
+    runs = collect([late, early])
+    assert [run["problem"] for run in runs] == [None, "replaced by the later run late"]
+    (row,) = study_table(runs)
+    assert row.values["reward_last"] is not None and row.values["reward_last"].mean == 0.9
+
+
+def test_rows_whose_runs_are_not_alike_are_noted(make_run: RunMaker) -> None:
+    first, second = constant_run(make_run, "bapo", 0, 0.9), make_run("longer", num_updates=3, seed=1, experiment="other")
+    (second / "config.yaml").write_text("algorithm: {name: bapo, bounds: {target: 0.6}}")
+    assert study_notes(collect([first, second])) == [
+        "bapo at staleness 8: its runs differ in their algorithm settings",
+        "the runs come from different experiments: other, quickstart",
+        "the runs have different numbers of updates: 2, 3",
+    ]
+
+
+def test_a_study_is_written_as_csv_json_and_png(make_run: RunMaker, tmp_path: Path) -> None:
+    cells = [(name, staleness, seed) for name in ("grpo", "bapo") for staleness in (1, 8) for seed in (0, 1)]
+    folders = [make_run(f"{name}-{age}-{seed}", algorithm=name, seed=seed, staleness=age, num_updates=12) for name, age, seed in cells]
+    folders.append(constant_run(make_run, "dapo", 0, 0.5, status="interrupted"))
+    paths = write_study(collect(folders), tmp_path / "study")
+    assert [path.name for path in paths] == ["study.csv", "study.json", "study.png"]
+    assert paths[2].stat().st_size > 30_000
+    lines = list(csv.DictReader(paths[0].open()))
+    assert [(line["algorithm"], line["staleness"], line["num_seeds"]) for line in lines] == [
+        ("grpo", "1", "2"),
+        ("bapo", "1", "2"),
+        ("grpo", "8", "2"),
+        ("bapo", "8", "2"),
+    ]
+    assert lines[0]["reward_last_difference"] == ""
+    assert float(lines[1]["reward_last_difference"]) > 0
+    written = json.loads(paths[1].read_text())
+    assert written["reference"] == "grpo"
+    assert len(written["runs"]) == 9
+    assert "interrupted" in written["notes"][0]
+
+
+def test_a_study_without_a_usable_run_says_why(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no finished run to compare:\n  left out: .*nowhere"):
+        write_study(collect([tmp_path / "nowhere"]), tmp_path)

@@ -1,0 +1,83 @@
+"""The toy language: splits, demonstrations, tokenizer."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+from bapo_lightning.rewards.final_value import final_value
+from bapo_lightning.tiny_world.task import TinyWorld, demonstration, tiny_problems
+from bapo_lightning.tiny_world.tokenizer import build_tokenizer
+from bapo_lightning.types import Completion, FinishReason
+
+WORLD = TinyWorld()
+
+
+def _completion(text: str) -> Completion:
+    ended = text.endswith("#")
+    return Completion(text.removesuffix("#"), len(text), FinishReason.STOP if ended else FinishReason.LENGTH)
+
+
+def test_the_splits_share_no_problem_and_cover_all_8100() -> None:
+    train, validation = tiny_problems("train"), tiny_problems("validation")
+    assert (len(train), len(validation)) == (7200, 900)
+    assert len({problem.prompt for problem in train + validation}) == 8100
+    assert len({problem.id for problem in train + validation}) == 8100
+
+
+def test_the_split_is_the_same_every_time_and_a_limit_takes_its_beginning() -> None:
+    assert [problem.prompt for problem in tiny_problems("validation", 3)] == ["91+16=", "18+78=", "57+30="]
+    assert tiny_problems("train", 5) == tiny_problems("train")[:5]
+
+
+def test_every_answer_is_the_sum_of_the_prompt() -> None:
+    for problem in tiny_problems("validation"):
+        first, second = problem.prompt.rstrip("=").split("+")
+        assert int(problem.answer) == int(first) + int(second)
+
+
+def test_a_demonstration_without_noise_is_the_sum_and_the_sum_again() -> None:
+    calm = TinyWorld(slip=0.0, check_again=0.0)
+    (problem,) = tiny_problems("validation", 1)
+    assert demonstration(problem, random.Random(0), calm) == "107.107#"
+
+
+def test_a_demonstration_is_cut_at_the_token_limit() -> None:
+    (problem,) = tiny_problems("validation", 1)
+    endless = demonstration(problem, random.Random(0), TinyWorld(check_again=1.0))
+    assert len(endless) == WORLD.response_tokens
+    assert "#" not in endless
+
+
+def test_demonstrations_end_in_their_last_written_value() -> None:
+    generator = random.Random(0)
+    for problem in tiny_problems("train", 200):
+        text = demonstration(problem, generator)
+        if text.endswith("#"):
+            thoughts, final = text.removesuffix("#").split(".")
+            assert thoughts.replace(";", ",").replace(":", ",").split(",")[-1] == final
+
+
+def test_wrong_demonstrations_are_clearly_longer_than_right_ones() -> None:
+    generator, problems = random.Random(0), tiny_problems("train", 2000)
+    completions = [_completion(demonstration(problem, generator)) for problem in problems]
+    scores = final_value(problems, completions)
+    right = [completion.num_tokens for completion, score in zip(completions, scores, strict=True) if score.value == 1.0]
+    wrong = [completion.num_tokens for completion, score in zip(completions, scores, strict=True) if score.value == 0.0]
+    assert statistics.mean(wrong) > 1.3 * statistics.mean(right)
+
+
+def test_the_tokenizer_gives_back_what_it_was_given_one_token_per_character() -> None:
+    tokenizer = build_tokenizer()
+    text = "37+85=112,122;122:122.122#"
+    encoded = tokenizer(text).input_ids
+    assert len(encoded) == len(text)
+    assert tokenizer.decode(encoded) == text
+    assert tokenizer.decode(encoded, skip_special_tokens=True) == text.removesuffix("#")
+
+
+def test_the_end_mark_is_the_end_token_and_padding_is_id_0() -> None:
+    tokenizer = build_tokenizer()
+    assert tokenizer.convert_tokens_to_ids("#") == tokenizer.eos_token_id
+    assert tokenizer.pad_token_id == 0
+    assert tokenizer(["1", "12"], padding=True).input_ids == [[0, 2], [2, 3]]
