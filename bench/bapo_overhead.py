@@ -87,9 +87,7 @@ def main() -> None:
         for name, value in measured.items() if index >= 5 else ():
             times[name].append(value)
     ratios = [bapo / grpo for bapo, grpo in zip(times["bapo"], times["grpo"], strict=True)]
-    print(
-        f"{batch.num_tokens} response tokens, {batch.num_samples} samples, one micro-batch, {torch.get_num_threads()} threads, {rounds} rounds"
-    )
+    print(f"{batch.num_tokens} response tokens, {batch.num_samples} samples, one micro-batch, {rounds} rounds")
     print(describe("update, fixed bounds", times["grpo"]))
     print(describe("update, BAPO", times["bapo"]))
     print(describe("search alone", times["search"]))

@@ -96,7 +96,7 @@ def test_a_corrupt_model_folder_is_found_before_it_is_loaded(tmp_path):
 
 
 def test_a_missing_value_is_named():
-    with pytest.raises(ConfigError, match="name cannot be resolved .*; write name=VALUE"):
+    with pytest.raises(ConfigError, match=r"name cannot be resolved .*; write name=VALUE"):
         composed("name=???")
 
 

@@ -46,52 +46,27 @@ class Journal(L.Callback):
         self.ages.append(sorted(set((outputs["version"] - outputs["tokens"].version).tolist())))
 
 
-@pytest.mark.parametrize(
-    ("epochs", "minibatches", "expected_events", "expected_ages"),
-    [
-        (
-            1,
-            1,
-            ["sync 0", "produce 0", "update 1", "sync 1", "produce 1", "update 2", "sync 2", "produce 2", "update 3"],
-            [[0]] * 3,
-        ),
-        (
-            2,
-            1,
-            ["sync 0", "produce 0", "update 1", "update 2", "sync 2", "produce 2", "update 3", "update 4", "sync 4", "produce 4", "update 5", "update 6"],
-            [[0], [1]] * 3,
-        ),
-        (1, 2, ["sync 0", "produce 0", "update 1", "update 2", "sync 2", "produce 2", "update 3", "update 4"], [[0], [1]] * 3),
-    ],
-)
-def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_for(
-    tmp_path, epochs, minibatches, expected_events, expected_ages
-):
-    journal = Journal()
-    random_model().save_pretrained(tmp_path)
+class WitnessedEngine(HFEngine):
+    """Writes down syncs and generations, and checks at each generation that it holds the trainer's weights to the bit."""
 
-    class WitnessedEngine(HFEngine):
-        def load_weights(self, weights, version):
-            super().load_weights(weights, version)
-            journal.events.append(f"sync {version}")
+    def __init__(self, path, journal, policy):
+        super().__init__(str(path), seed=0)
+        self.journal, self.policy = journal, policy
 
-        def generate(self, requests, sampling, seed=None):
-            trained = dict(trained_policy.named_weights())
-            assert all(torch.equal(weight, trained[name]) for name, weight in self._model.named_parameters())
-            journal.events.append(f"produce {self.version}")
-            return super().generate(requests, sampling, seed)
+    def load_weights(self, weights, version):
+        super().load_weights(weights, version)
+        self.journal.events.append(f"sync {version}")
 
-    trained_policy = random_policy()
-    regime = ReplayRegime("test", epochs, minibatches)
-    sampler = RolloutSampler(
-        engine=WitnessedEngine(str(tmp_path), seed=0),
-        tokenizer=LettersTokenizer(),
-        reward=reward_of_even_length,
-        sampling=SamplingParams(1.0, (1, 2, 3)),
-        max_new_tokens=8,
-    )
-    data_module = RolloutDataModule(
-        sampler=sampler,
+    def generate(self, requests, sampling, seed=None):
+        trained = dict(self.policy.named_weights())
+        assert all(torch.equal(weight, trained[name]) for name, weight in self._model.named_parameters())
+        self.journal.events.append(f"produce {self.version}")
+        return super().generate(requests, sampling, seed)
+
+
+def data_module(engine, regime):
+    return RolloutDataModule(
+        sampler=RolloutSampler(engine, LettersTokenizer(), reward_of_even_length, SamplingParams(1.0, (1, 2, 3)), max_new_tokens=8),
         weight_sync=WeightSync(tolerance=1e-3),
         problems=[Problem(letter, letter, "") for letter in "defghijk"],
         admission=AdmitAll(),
@@ -102,11 +77,35 @@ def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_
         num_rollout_batches=3,
         seed=0,
     )
+
+
+TWO_UPDATES_PER_BATCH = (
+    "sync 0, produce 0, update 1, update 2, sync 2, produce 2, update 3, update 4, sync 4, produce 4, update 5, update 6"
+)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "minibatches", "events", "ages"),
+    [
+        (1, 1, "sync 0, produce 0, update 1, sync 1, produce 1, update 2, sync 2, produce 2, update 3", [[0]] * 3),
+        (2, 1, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
+        (1, 2, TWO_UPDATES_PER_BATCH, [[0], [1]] * 3),
+    ],
+)
+def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_for(tmp_path, epochs, minibatches, events, ages):
+    random_model().save_pretrained(tmp_path)
+    journal, policy, regime = Journal(), random_policy(), ReplayRegime("test", epochs, minibatches)
     trainer = L.Trainer(
-        accelerator="cpu", max_epochs=1, callbacks=[journal], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=[journal],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(module(trained_policy, FixedBounds(0.8, 1.2), max_age=regime.max_age), datamodule=data_module)
-    assert journal.events[: len(expected_events)] == expected_events
-    assert journal.ages == expected_ages
+    )
+    updater = module(policy, FixedBounds(0.8, 1.2), max_age=regime.max_age)
+    trainer.fit(updater, datamodule=data_module(WitnessedEngine(tmp_path, journal, policy), regime))
+    assert journal.events == events.split(", ")
+    assert journal.ages == ages
     assert trainer.global_step == 3 * epochs * minibatches

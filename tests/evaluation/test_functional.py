@@ -18,9 +18,9 @@ def test_pass_at_k_is_the_share_of_k_subsets_with_a_correct_sample(samples, corr
 
 
 def test_pass_at_k_refuses_impossible_counts():
-    with pytest.raises(ValueError, match="num_correct must be in 0..num_samples"):
+    with pytest.raises(ValueError, match=r"num_correct must be in 0..num_samples"):
         pass_at_k(4, 5, 1)
-    with pytest.raises(ValueError, match="k must be in 1..num_samples"):
+    with pytest.raises(ValueError, match=r"k must be in 1..num_samples"):
         pass_at_k(4, 2, 5)
 
 

@@ -27,7 +27,7 @@ def test_named_weights_are_the_models_and_hold_a_tied_head_once():
 def test_a_model_whose_logits_are_more_than_a_product_is_refused():
     model = random_model()
     model.config.final_logit_softcapping = 30.0
-    with pytest.raises(ConfigError, match="final_logit_softcapping=30.0"):
+    with pytest.raises(ConfigError, match=r"final_logit_softcapping=30.0"):
         Policy(model, 1.0)
 
 

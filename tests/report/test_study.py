@@ -99,5 +99,5 @@ def test_a_study_is_written_as_csv_json_and_png(make_run: RunMaker, tmp_path: Pa
 
 
 def test_a_study_without_a_usable_run_says_why(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no finished run to compare:\n  left out: .*nowhere"):
+    with pytest.raises(DataError, match=r"no finished run to compare:\n  left out: .*nowhere"):
         write_study(collect([tmp_path / "nowhere"]), tmp_path)

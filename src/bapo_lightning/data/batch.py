@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,9 +47,9 @@ class TrainBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
         """Copy with its tensors on `device`."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        tensors = {name: value.to(device, non_blocking=non_blocking) for name, value in moved.items() if isinstance(value, Tensor)}
-        return replace(self, **tensors)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {k: v.to(device, non_blocking=non_blocking) for k, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
     @property
     def num_tokens(self) -> int:

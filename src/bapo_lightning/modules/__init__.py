@@ -1,0 +1,1 @@
+"""The policy, its token scores, and the optimizer update."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -86,18 +87,18 @@ class BapoModule(L.LightningModule):
         if not hasattr(self, "policy"):
             self.policy = self._make_policy()
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """The schedule's name makes Lightning's learning-rate monitor write `train/learning_rate`."""
         optimizer = self._optimizer(self.policy.parameters())
         schedule = {"scheduler": self._scheduler(optimizer), "interval": "step", "name": "train/learning_rate"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Any]:
         """One update of Algorithm 1 on one minibatch of replayed samples."""
         start = time.perf_counter()
         version = self.policy_version
         batch.check_ages(version, self.max_age)
-        optimizer = self.optimizers()
+        optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         losses: list[Tensor] = []
         tables: list[TokenTable] = []

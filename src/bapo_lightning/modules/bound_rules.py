@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,14 @@ from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import BoundSearch, bound_grid, contribution_curves, search_bounds
 
 ContributionWeight = Literal["rollout_prob", "none"]
+
+
+class BoundRange(TypedDict):
+    """Where a searched bound starts and ends, and how far each step moves it."""
+
+    start: float
+    end: float
+    step: float
 
 
 def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
@@ -56,8 +64,8 @@ class AdaptiveBounds(nn.Module):
 
     def __init__(
         self,
-        low: Mapping[str, float],
-        high: Mapping[str, float],
+        low: BoundRange,
+        high: BoundRange,
         target: float,
         kind: Literal["gradient", "surrogate"],
         order: Literal["upper_first", "lower_first"],
@@ -77,8 +85,8 @@ class AdaptiveBounds(nn.Module):
             scope: one search for the whole minibatch of an update, or one per micro-batch as in the authors' code.
         """
         super().__init__()
-        self.register_buffer("lows", bound_grid(**low), persistent=False)
-        self.register_buffer("highs", bound_grid(**high), persistent=False)
+        self.register_buffer("lows", bound_grid(low["start"], low["end"], low["step"]), persistent=False)
+        self.register_buffer("highs", bound_grid(high["start"], high["end"], high["step"]), persistent=False)
         self.target = target
         self.kind = kind
         self.order = order

@@ -85,7 +85,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
