@@ -9,6 +9,7 @@ from hydra import compose, initialize_config_dir
 
 from bapo_lightning.cli.checks import complaints
 from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.cli.help import help_text
 from bapo_lightning.cli.train import resolve
 from bapo_lightning.errors import ConfigError
 
@@ -115,3 +116,11 @@ def test_the_command_ends_with_one_clear_error_and_no_traceback(tmp_path, overri
     assert "Traceback" not in result.stderr
     assert all(word in result.stderr for word in words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_lists_every_choice_with_what_it_is():
+    text = help_text(CONF)
+    for group in ("algorithm", "regime", "experiment", "logger", "debug"):
+        for name in names(group):
+            line = next(line for line in text.splitlines() if line.strip().startswith(f"{name} "))
+            assert len(line.split()) > 3, f"{group}/{name}.yaml needs a first line that says what it is"

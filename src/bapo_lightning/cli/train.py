@@ -6,6 +6,7 @@ Heavy imports come after the configuration is composed, so that `--help` and a m
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import hydra
@@ -13,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.cli.help import help_text
 from bapo_lightning.errors import BapoLightningError, ConfigError
 
 
@@ -40,4 +42,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(help_text(Path(conf_dir())))
+    else:
+        main()

@@ -19,15 +19,17 @@ COMPACTION_SHARE = 0.125  # rows leave the batch once this share of it has finis
 class HFEngine:
     """Samples with its own copy of the model. It does not share memory with the trainer, so its weights change only by a sync."""
 
-    def __init__(self, model_path: str, seed: int, max_rows: int = 512, dtype: str = "float32", device: str = "cpu") -> None:
+    def __init__(self, model_path: str, seed: int, max_rows: int = 512, dtype: str = "float32", device: str = "auto") -> None:
         """
         Args:
             model_path: Hugging Face folder or hub name; only its config is read, weights come from the trainer.
             seed: of the engine's own generator.
             max_rows: rows sampled at once; bounds the KV cache.
             dtype: of weights and cache, for example float32 or bfloat16.
-            device: torch device to sample on.
+            device: torch device to sample on; auto takes a GPU where there is one.
         """
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
         config = AutoConfig.from_pretrained(model_path)
         self._model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).to(device).eval()
         self._model.requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 
 import torch
@@ -20,7 +21,7 @@ class StartingFigures:
     num_problems: int
     samples: int  # per problem
     sampled_accuracy: float
-    greedy_accuracy: float
+    first_value_right: float  # share of responses whose first written value is the sum: the arithmetic alone
     entropy_nats: float  # per response token
     length_right: float
     length_not_right: float
@@ -39,15 +40,14 @@ def measure(
     torch.manual_seed(seed)
     problems = tiny_problems("validation", num_problems)
     repeated = [problem for problem in problems for _ in range(samples)]
-    response_BT, completions = _respond(model, tokenizer, repeated, do_sample=True)
+    response_BT, completions = _respond(model, tokenizer, repeated)
     right_B = _right(repeated, completions)
     length_B = torch.tensor([float(completion.num_tokens) for completion in completions])
-    _, greedy = _respond(model, tokenizer, problems, do_sample=False)
     return StartingFigures(
         num_problems=num_problems,
         samples=samples,
         sampled_accuracy=right_B.float().mean().item(),
-        greedy_accuracy=_right(problems, greedy).float().mean().item(),
+        first_value_right=_share_first_right(repeated, completions),
         entropy_nats=_mean_entropy(model, tokenizer, repeated, response_BT, length_B),
         length_right=length_B[right_B].mean().item(),
         length_not_right=length_B[~right_B].mean().item(),
@@ -55,14 +55,9 @@ def measure(
     )
 
 
-def _respond(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem], do_sample: bool
-) -> tuple[Tensor, list[Completion]]:
+def _respond(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem]) -> tuple[Tensor, list[Completion]]:
     prompts = tokenizer([problem.prompt for problem in problems], return_tensors="pt")
-    tokens = model.generate(
-        **prompts, do_sample=do_sample, temperature=1.0 if do_sample else None, top_k=0 if do_sample else None,
-        top_p=1.0 if do_sample else None, max_new_tokens=TinyWorld().response_tokens,
-    )  # fmt: skip
+    tokens = model.generate(**prompts, do_sample=True, top_k=0, top_p=1.0, max_new_tokens=TinyWorld().response_tokens)
     response_BT = tokens[:, prompts.input_ids.shape[1] :]
     return response_BT, [_completion(tokenizer, row) for row in response_BT]
 
@@ -78,6 +73,12 @@ def _completion(tokenizer: PreTrainedTokenizerBase, row: Tensor) -> Completion:
 
 def _right(problems: list[Problem], completions: list[Completion]) -> Tensor:
     return torch.tensor([score.value == 1.0 for score in final_value(problems, completions)])
+
+
+def _share_first_right(problems: list[Problem], completions: list[Completion]) -> float:
+    first = [re.match(r"\d*", completion.text) for completion in completions]
+    right = [match is not None and match.group() == problem.answer for match, problem in zip(first, problems, strict=True)]
+    return sum(right) / len(right)
 
 
 def _mean_entropy(

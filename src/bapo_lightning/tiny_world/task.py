@@ -20,7 +20,7 @@ SOURCE = "tiny_world"
 SEPARATORS = ",;:"
 FINAL_MARK = "."
 END_MARK = "#"
-CHARACTERS = "0123456789+-=" + SEPARATORS + FINAL_MARK + END_MARK
+CHARACTERS = "0123456789+=" + SEPARATORS + FINAL_MARK + END_MARK
 
 Split = Literal["train", "validation"]
 
@@ -34,9 +34,8 @@ class TinyWorld:
     validation_problems: int = 900
     split_seed: int = 2718
     response_tokens: int = 32  # a response is cut here, the end mark included
-    slip: float = 0.1  # a written value is wrong
-    repeat: float = 0.0  # a re-check repeats the last value unseen instead of adding afresh
-    check_again: float = 0.85  # one more re-check follows a written value
+    slip: float = 0.05  # a written value is wrong
+    check_again: float = 0.94  # one more re-check follows a written value
     slips: tuple[int, ...] = (-10, -1, 1, 10)  # what a slip adds to the sum, equally likely
 
 
@@ -61,8 +60,7 @@ def demonstration(problem: Problem, generator: random.Random, world: TinyWorld =
         if generator.random() >= world.check_again:
             text += f"{FINAL_MARK}{value}{END_MARK}"
             break
-        if generator.random() >= world.repeat:
-            value = _value(total, generator, world)
+        value = _value(total, generator, world)
         text += f"{generator.choice(SEPARATORS)}{value}"
     return text[: world.response_tokens]
 
