@@ -4,6 +4,9 @@ EXP ?= quickstart
 SWEEP ?= quickstart
 ARGS ?=
 
+# Threads that spin while they wait stop small models as soon as anything else runs on the cores.
+export OMP_WAIT_POLICY ?= PASSIVE
+
 VENV_PYTHON := .venv/bin/python
 READY := .venv/.ready
 

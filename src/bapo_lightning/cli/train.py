@@ -5,6 +5,7 @@ Heavy imports come after the configuration is composed, so that `--help` and a m
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 from bapo_lightning.cli.conf_dir import conf_dir
 from bapo_lightning.cli.help import help_text
 from bapo_lightning.errors import BapoLightningError, ConfigError
+
+# Read by OpenMP when torch loads: threads that spin while they wait stop a small model as soon as anything else runs on the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.tiny_world.task import TinyWorld, tiny_problems
@@ -34,7 +35,7 @@ class StartingFigures:
 
 @torch.no_grad()
 def measure(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int = 0, num_problems: int = 256, samples: int = 4
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, seed: int = 0, num_problems: int = 256, samples: int = 4
 ) -> StartingFigures:
     """Sample validation problems at temperature 1 with torch's global generator seeded to `seed`."""
     torch.manual_seed(seed)
@@ -55,9 +56,10 @@ def measure(
     )
 
 
-def _respond(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem]) -> tuple[Tensor, list[Completion]]:
+def _respond(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, problems: list[Problem]) -> tuple[Tensor, list[Completion]]:
     prompts = tokenizer([problem.prompt for problem in problems], return_tensors="pt")
-    tokens = model.generate(**prompts, do_sample=True, top_k=0, top_p=1.0, max_new_tokens=TinyWorld().response_tokens)
+    # transformers 5 types `generate` by a self argument that no model class satisfies.
+    tokens = cast(Any, model).generate(**prompts, do_sample=True, top_k=0, top_p=1.0, max_new_tokens=TinyWorld().response_tokens)
     response_BT = tokens[:, prompts.input_ids.shape[1] :]
     return response_BT, [_completion(tokenizer, row) for row in response_BT]
 
@@ -65,7 +67,7 @@ def _respond(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problem
 def _completion(tokenizer: PreTrainedTokenizerBase, row: Tensor) -> Completion:
     ended = bool((row == tokenizer.eos_token_id).any())
     return Completion(
-        text=tokenizer.decode(row, skip_special_tokens=True),
+        text=str(tokenizer.decode(row, skip_special_tokens=True)),
         num_tokens=int((row != tokenizer.pad_token_id).sum()),
         finish=FinishReason.STOP if ended else FinishReason.LENGTH,
     )
@@ -82,7 +84,7 @@ def _share_first_right(problems: list[Problem], completions: list[Completion]) -
 
 
 def _mean_entropy(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem], response_BT: Tensor, length_B: Tensor
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, problems: list[Problem], response_BT: Tensor, length_B: Tensor
 ) -> float:
     """Entropy of the next-token distribution, averaged over the sampled response tokens."""
     prompt_BP = tokenizer([problem.prompt for problem in problems], return_tensors="pt").input_ids

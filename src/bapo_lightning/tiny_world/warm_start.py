@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from bapo_lightning.tiny_world.measure import measure
 from bapo_lightning.tiny_world.task import TinyWorld, demonstration, tiny_problems
 from bapo_lightning.tiny_world.tokenizer import build_tokenizer
+from bapo_lightning.types import Problem
 
 LEARNING_RATE = 3e-3
 BATCH_SIZE = 128
@@ -74,7 +75,7 @@ def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
     return loss.item()
 
 
-def _batch(tokenizer: PreTrainedTokenizerFast, generator: random.Random, problems: list) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(tokenizer: PreTrainedTokenizerFast, generator: random.Random, problems: list[Problem]) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-padded token ids and labels [B, T]; prompt and padding carry no loss."""
     chosen = [generator.choice(problems) for _ in range(BATCH_SIZE)]
     texts = [problem.prompt + demonstration(problem, generator) for problem in chosen]
