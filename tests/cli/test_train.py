@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -159,22 +158,13 @@ def test_a_run_folder_that_exists_is_not_touched(tmp_path):
 
 
 def test_a_sweep_runs_lists_failures_and_skips_what_is_finished(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.sweep",
-        "sweep=smoke",
-        "debug=fast",
-        "regime=on_policy",
-        f"output_root={tmp_path}",
-    ]
+    command = [sys.executable, "-m", "bapo_lightning.cli.sweep", "sweep=smoke", "debug=fast", "regime=on_policy", f"output_root={tmp_path}"]
     broken = subprocess.run([*command, "scale.group_size=1"], capture_output=True, text=True, check=False)
     assert broken.returncode == 1 and "failed: algorithm_grpo" in broken.stderr
     first = subprocess.run(command, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
-    assert {path.name for path in Path(tmp_path, "sweep-smoke").iterdir() if path.is_dir()} >= {
-        "algorithm_grpo",
-        "algorithm_bapo",
-    }
+    folder = tmp_path / "sweep-smoke-debug_fast-regime_on_policy"
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"algorithm_grpo", "algorithm_bapo"}
+    assert (folder / "study.csv").is_file()
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "2 finished before" in again.stdout and again.returncode == 0

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunMaker
+from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.report.plot_style import algorithm_colour, algorithm_rank, smoothed, smoothing_window
 from bapo_lightning.report.plots import plot_run, run_panels, target_share
@@ -69,15 +69,15 @@ def test_smoothing_keeps_the_length_and_shrinks_at_the_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "share"),
+    ("config", "target"),
     [
-        ({"algorithm": {"bounds": {"target": 0.4, "measure": "share"}}}, 0.4),
-        ({"algorithm": {"bounds": {"target": 0.5, "measure": "ratio"}}}, 1 / 3),
-        ({"algorithm": {"target": 0.45}}, 0.45),
+        ({"algorithm": {"bounds": {"target": 0.4, "measure": "share"}}}, (0.4, "gradient")),
+        ({"algorithm": {"bounds": {"target": 1.0, "measure": "ratio", "kind": "surrogate"}}}, (0.5, "surrogate")),
+        ({"algorithm": {"target": 0.45}}, (0.45, "gradient")),
         ({"algorithm": {"bounds": {"target": None}}}, None),
         ({"algorithm": "grpo"}, None),
         ({}, None),
     ],
 )
-def test_the_target_is_found_and_shown_as_a_share(config: dict[str, object], share: float | None) -> None:
-    assert target_share(config) == (None if share is None else pytest.approx(share))
+def test_the_target_is_found_and_shown_as_a_share(config: dict[str, object], target: tuple[float, str] | None) -> None:
+    assert target_share(config) == target

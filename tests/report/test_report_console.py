@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 import pytest
-from conftest import RunMaker
 from rich.console import Console
+from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.report.console import print_summary
 from bapo_lightning.report.study import collect

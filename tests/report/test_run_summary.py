@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import RunMaker
+from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.report.run_folder import Row
 from bapo_lightning.report.summary import moving_average, summarise, write_json, write_summary

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import RunMaker
+from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.study import collect, study_notes, study_table, write_study

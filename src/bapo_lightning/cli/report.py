@@ -47,9 +47,14 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
         if not matches and glob.has_magic(pattern):
             raise DataError(f"no folder matches {pattern!r}; give run folders like outputs/<experiment>/<run>")
         for folder in matches or [Path(pattern)]:
-            runs = [] if (folder / "manifest.json").exists() else [path.parent for path in folder.glob("*/manifest.json")]
+            runs = [] if _is_run(folder) else [child for child in folder.glob("*") if _is_run(child)]
             found.update(runs or [folder])
     return sorted(found)
+
+
+def _is_run(folder: Path) -> bool:
+    # A run that failed while it was set up has its configuration only; it must show up as left out.
+    return any((folder / name).exists() for name in ("manifest.json", "config.yaml"))
 
 
 def _report_run(folder: Path, output: Path | None) -> None:

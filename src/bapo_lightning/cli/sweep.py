@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -35,18 +35,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     root = next((item.removeprefix(ROOT_KEY) for item in overrides if item.startswith(ROOT_KEY)), "outputs")
-    folder = Path(root, f"sweep-{name}")
     common = [item for item in overrides if not item.startswith((SWEEP_KEY, ROOT_KEY))]
+    folder = Path(root, "-".join([f"sweep-{name}", *([run_name(common)] if common else [])]))
     folder.mkdir(parents=True, exist_ok=True)
     todo = [job for job in jobs if not is_finished(folder / run_name(job))]
     print(f"{len(jobs)} runs in {folder}: {len(jobs) - len(todo)} finished before, {num_parallel} at a time", flush=True)
-    with ThreadPoolExecutor(num_parallel) as pool:
-        codes = list(pool.map(partial(run_job, folder, common, max(1, (os.cpu_count() or 1) // num_parallel)), todo))
+    codes = run_all(partial(run_job, folder, common, max(1, (os.cpu_count() or 1) // num_parallel)), todo, num_parallel)
     report([str(folder), "--output", str(folder)])
     failed = [run_name(job) for job, code in zip(todo, codes, strict=True) if code]
     for job in failed:
         print(f"failed: {job}, see {folder / job}.log", file=sys.stderr)
     return 1 if failed else 0
+
+
+def run_all(run: Callable[[tuple[str, ...]], int], jobs: Sequence[tuple[str, ...]], num_parallel: int) -> list[int]:
+    """Exit code of every job. Ctrl-C reaches the running jobs, which end by themselves; those not begun are given up as failed."""
+    with ThreadPoolExecutor(num_parallel) as pool:
+        futures = [pool.submit(run, job) for job in jobs]
+        try:
+            wait(futures)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+    return [1 if future.cancelled() else future.result() for future in futures]
 
 
 def read_sweep(names: Sequence[str]) -> tuple[str, list[tuple[str, ...]], int]:
@@ -60,7 +70,7 @@ def read_sweep(names: Sequence[str]) -> tuple[str, list[tuple[str, ...]], int]:
 
 
 def run_name(job: Sequence[str]) -> str:
-    """Folder name of a run within its sweep."""
+    """Folder name of a run within its sweep; runs that differ from the sweep's file in other overrides have a folder apart."""
     return "-".join(override.rsplit(".", 1)[-1].replace("=", "_") for override in job)
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
+_LABEL_WIDTH = 16  # of the longest label, so that every summary is aligned alike
 _ARTEFACTS = ("summary.json", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "plots")
 
 
@@ -24,16 +25,16 @@ def print_summary(summary: dict[str, Any], folder: str | Path, console: Console 
     console.print()
     console.print(_headline(summary), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True, min_width=_LABEL_WIDTH)
     table.add_column(overflow="fold")
     for label, text in _summary_lines(summary):
         table.add_row(f"  {label}", Text(text))
     console.print(table)
     found = [name for name in _ARTEFACTS if (Path(folder) / name).exists()]
     # Paths are never wrapped, so that they can be copied whole.
-    console.print(Text("  written to   ", style="dim") + Text(f"{folder}/", style="bold"), soft_wrap=True)
+    console.print(Text(f"{'  written to':<{_LABEL_WIDTH + 2}}", style="dim") + Text(f"{folder}/", style="bold"), soft_wrap=True)
     if found:
-        console.print(Text(f"               {'  '.join(found)}"), soft_wrap=True)
+        console.print(Text(f"{'':{_LABEL_WIDTH + 2}}{'  '.join(found)}"), soft_wrap=True)
     console.print()
 
 

@@ -1,0 +1,108 @@
+"""Synthetic runs with every metric name of a real one, so that reports can be tested without training."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# algorithm: (entropy at the end, reward at the end, positive share, how far the upper bound moves)
+PROFILES = {
+    "grpo": (0.08, 0.66, 0.41, 0.0),
+    "dapo": (0.15, 0.71, 0.43, 0.0),
+    "bapo": (0.26, 0.79, 0.48, 0.9),
+    "bapo_authors_code": (0.2, 0.74, 0.45, 0.5),
+}
+RunMaker = Callable[..., Path]
+
+
+def synthetic_row(step: int, total: int, algorithm: str, noise: random.Random) -> dict[str, Any]:
+    """One update as the training loop logs it, along plausible curves."""
+    entropy_end, reward_end, share, reach = PROFILES[algorithm]
+    progress = step / max(1, total - 1)
+    rise = 1 - math.exp(-3 * progress)
+    high = 1.2 + round(reach * progress * noise.uniform(0.4, 1.6) / 0.05) * 0.05
+    spike = 40 * noise.random() if algorithm == "grpo" and noise.random() < 0.05 else 0.0
+    clipped = 0.02 + 0.03 * progress * noise.random()
+    row = {
+        "step": step,
+        "train/reward": 0.4 + (reward_end - 0.4) * rise + noise.gauss(0, 0.03),
+        "train/response_length": 22 + noise.gauss(0, 1),
+        "train/loss": noise.gauss(0, 0.02),
+        "train/grad_norm": abs(noise.gauss(0.6, 0.15)) + spike,
+        "train/learning_rate": 3e-4,
+        "train/clip_fraction": clipped,
+        "train/clip_fraction_positive": 1.3 * clipped,
+        "train/clip_fraction_negative": 0.8 * clipped,
+        "train/skipped_updates": 0,
+        "policy/entropy": 0.6 + (entropy_end - 0.6) * rise + noise.gauss(0, 0.01),
+        "policy/approx_kl": 0.01,
+        "bapo/positive_share": share + noise.gauss(0, 0.015),
+        "bapo/positive_share_unclipped": share - 0.03 * (1 + reach) + noise.gauss(0, 0.015),
+        "bapo/positive_token_fraction": 0.4,
+        "bapo/clip_low": 0.6 + 0.3 * reach * progress * noise.random(),
+        "bapo/clip_high": high,
+        "bapo/target_met": float(noise.random() < 0.8),
+    }
+    return row | provenance_metrics(step) | (batch_metrics(row, noise) if step % 8 == 0 else {})
+
+
+def provenance_metrics(step: int) -> dict[str, Any]:
+    """What an update logs about the age, the origin and the cost of its data."""
+    return {
+        "entropy_rule/predicted_delta": -0.01,
+        "entropy_rule/measured_delta": -0.012,
+        **{f"entropy_rule/{sign}_{level}_prob": 0.25 for sign in ("positive", "negative") for level in ("high", "low")},
+        "staleness/age_mean": step % 8,
+        "staleness/age_max": step % 8,
+        "staleness/segments_mean": 1.0,
+        "mismatch/abs_logp_diff_mean": 1e-6,
+        "mismatch/ratio_max": 1.0,
+        "mismatch/kl": 0.0,
+        **{f"rollout/{kind}": 0 for kind in ("dropped", "evicted", "resumed", "cut", "reward_timeouts")},
+        "time/update_seconds": 0.2,
+        "time/wait_seconds": 0.0,
+        "progress/version": step + 1,
+        "progress/samples": 64 * (step + 1),
+        "progress/tokens": 1400 * (step + 1),
+    }
+
+
+def batch_metrics(row: dict[str, Any], noise: random.Random) -> dict[str, Any]:
+    """What only the update after a new rollout batch logs."""
+    return {
+        "time/rollout_seconds": 0.9,
+        "time/reward_seconds": 0.05,
+        "time/sync_seconds": 0.02,
+        "rollout/tokens_per_second": 12000 + noise.gauss(0, 400),
+        "rollout/uniform_groups": noise.randrange(12),
+        "val/sums/avg@8": row["train/reward"] - 0.02,
+        "val/sums/pass@8": 0.97,
+    }
+
+
+def write_run(folder: Path, rows: list[dict[str, Any]], algorithm: str = "bapo", seed: int = 0, **manifest: Any) -> Path:
+    """A run folder with these rows; `manifest` overrides its entries."""
+    folder.mkdir(parents=True)
+    settings = {"name": algorithm, "bounds": {"target": 0.45} if algorithm.startswith("bapo") else {}}
+    (folder / "config.yaml").write_text(json.dumps({"seed": seed, "algorithm": settings}))
+    defaults = {
+        "experiment": "quickstart",
+        "algorithm": algorithm,
+        "regime": "replay",
+        "seed": seed,
+        "started_at": "2026-01-01T00:00:00",
+        "command": "train",
+        "git_commit": "abc",
+        "versions": {},
+        "devices": "cpu",
+        "wall_seconds": 75.0,
+        "status": "finished",
+        "staleness": 8,
+    }
+    (folder / "manifest.json").write_text(json.dumps(defaults | manifest))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
