@@ -68,6 +68,12 @@ def test_smoothing_keeps_the_length_and_shrinks_at_the_ends() -> None:
     assert [smoothing_window(count) for count in (1, 29, 30, 150)] == [1, 1, 3, 11]
 
 
+def test_smoothing_over_whole_rollout_batches_removes_their_saw_tooth() -> None:
+    assert [smoothing_window(count, 8) for count in (15, 16, 120, 320)] == [1, 8, 8, 24]
+    saw_tooth = [float(step % 4) for step in range(16)]
+    assert set(smoothed(saw_tooth, 4)[2:-1]) == {1.5}
+
+
 @pytest.mark.parametrize(
     ("config", "target"),
     [

@@ -65,15 +65,17 @@ def test_irregularities_are_told(make_run: RunMaker) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])
-def test_the_study_fits_without_cutting_a_number(make_run: RunMaker, width: int) -> None:
-    cells = [(name, seed) for name in ("grpo", "bapo", "bapo_authors_code") for seed in (0, 1, 2)]
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_the_study_fits_without_cutting_a_number(make_run: RunMaker, width: int, num_seeds: int) -> None:
+    cells = [(name, seed) for name in ("grpo", "bapo", "bapo_authors_code") for seed in range(num_seeds)]
     folders = [make_run(f"{name}-{seed}", algorithm=name, seed=seed, num_updates=10) for name, seed in cells]
     console = piped_console(width)
     print_study(collect(folders), console=console)
     text = printed(console)
-    assert "9 of 9 runs" in text
+    assert f"{3 * num_seeds} of {3 * num_seeds} runs" in text
     assert "Difference to grpo" in text
     assert "\u2026" not in text
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("algorithm ")] == ["raised", "raised"]
     assert all(len(line) <= width for line in text.splitlines())
 
 

@@ -104,9 +104,12 @@ def test_gradient_norm_clip_fraction_and_age() -> None:
     assert summary["age"] == {"mean": 0.5, "max": 3.0}
 
 
-def test_validation_keeps_first_last_and_best() -> None:
-    summary = summarise(rows_of("val/sums/avg@8", [0.5, None, 0.9, 0.7]), {})
-    assert summary["validation"] == {"val/sums/avg@8": {"first": 0.5, "last": 0.7, "best": 0.9}}
+def test_validation_keeps_first_and_last_and_the_best_accuracy() -> None:
+    rows = [row | {"val/sums/response_length": 20.0} for row in rows_of("val/sums/avg@8", [0.5, None, 0.9, 0.7])]
+    assert summarise(rows, {})["validation"] == {
+        "val/sums/avg@8": {"first": 0.5, "last": 0.7, "best": 0.9},
+        "val/sums/response_length": {"first": 20.0, "last": 20.0},
+    }
 
 
 def test_non_finite_values_are_counted_and_enter_no_mean() -> None:

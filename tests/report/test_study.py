@@ -67,13 +67,17 @@ def test_of_two_runs_of_one_seed_the_later_counts(make_run: RunMaker) -> None:
 
 
 def test_rows_whose_runs_are_not_alike_are_noted(make_run: RunMaker) -> None:
-    first, second = constant_run(make_run, "bapo", 0, 0.9), make_run("longer", num_updates=3, seed=1, experiment="other")
-    (second / "config.yaml").write_text("algorithm: {name: bapo, bounds: {target: 0.6}}")
+    first, second = constant_run(make_run, "bapo", 0, 0.9), make_run("longer", num_updates=3, seed=1)
+    (second / "config.yaml").write_text("{algorithm: {name: bapo, bounds: {target: 0.6}}, optimizer: {lr: 0.1}, seed: 1}")
     assert study_notes(collect([first, second])) == [
         "bapo at staleness 8: its runs differ in their algorithm settings",
-        "the runs come from different experiments: other, quickstart",
-        "the runs have different numbers of updates: 2, 3",
+        "staleness 8: the runs differ in more than the algorithm: optimizer",
+        "staleness 8: the runs have different numbers of updates: 2 to 3",
     ]
+
+
+def test_runs_that_differ_only_in_algorithm_seed_and_folder_need_no_note(make_run: RunMaker) -> None:
+    assert study_notes(collect([constant_run(make_run, "bapo", 0, 0.9), constant_run(make_run, "grpo", 1, 0.9)])) == []
 
 
 def test_a_study_is_written_as_csv_json_and_png(make_run: RunMaker, tmp_path: Path) -> None:

@@ -57,9 +57,10 @@ def run(config: dict[str, Any]) -> None:
     try:
         trainer.fit(module, datamodule=data_module)
     finally:
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and (folder / "manifest.json").exists():  # else it failed before there was a run
+            summary = write_summary(folder)
             plot_run(folder)
-            print_summary(write_summary(folder), folder)
+            print_summary(summary, folder)
 
 
 def make_run_folder(config: dict[str, Any]) -> Path:

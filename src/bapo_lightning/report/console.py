@@ -79,7 +79,8 @@ def _trend(trend: dict[str, float | None], extreme: str, unit: str = "") -> str:
 
 
 def _validation(values: dict[str, float]) -> str:
-    return f"{_number(values['first'])} -> {_number(values['last'])}  (best {_number(values['best'])})"
+    best = f"  (best {_number(values['best'])})" if "best" in values else ""
+    return f"{_number(values['first'])} -> {_number(values['last'])}{best}"
 
 
 def _share(share: dict[str, float | None]) -> str:
@@ -140,7 +141,10 @@ def _number(value: float | None) -> str:
 
 
 def _percent(fraction: float | None, decimals: int = 0) -> str:
-    return "" if fraction is None else f"{100 * fraction:.{decimals}f}%"
+    if fraction is None:
+        return ""
+    smallest = 10.0**-decimals
+    return f"<{smallest:g}%" if 0 < 100 * fraction < smallest / 2 else f"{100 * fraction:.{decimals}f}%"
 
 
 def _plural(count: int, noun: str) -> str:

@@ -93,10 +93,14 @@ def say_missing(axes: Axes, text: str) -> None:
 def smoothed(values: list[float], window: int, middle: Callable[[list[float]], float] = fmean) -> list[float]:
     """Centred moving average (or median) of the same length; the window shrinks at both ends, where nothing may be invented."""
     half = window // 2
-    parts = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
-    return [middle(part) for part in parts]
+    return [middle(values[max(0, index - half) : index - half + window]) for index in range(len(values))]
 
 
-def smoothing_window(count: int) -> int:
-    """Odd number of updates to average over: about a fifteenth of the run."""
-    return 2 * (count // 30) + 1
+def smoothing_window(count: int, period: int = 1) -> int:
+    """Number of updates to average over: about a fifteenth of `count`, in whole periods when these fit at least twice.
+
+    Updates on one rollout batch differ by age; a window that cuts through a batch would show its saw-tooth.
+    """
+    if not 1 < period <= count // 2:
+        return 2 * (count // 30) + 1
+    return period * max(1, round(count / (15 * period)))

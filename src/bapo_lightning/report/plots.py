@@ -115,7 +115,7 @@ def draw_panel(axes: Axes, panel: Panel, record: RunRecord) -> None:
         say_missing(axes, f"{panel.curves[-1].metric}\nwas not recorded")
         return
     for curve, steps, values in recorded:
-        _draw_curve(axes, curve, steps, values)
+        _draw_curve(axes, curve, steps, values, batch_period(record.manifest))
     if panel.decorate:
         panel.decorate(axes, record)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -123,8 +123,14 @@ def draw_panel(axes: Axes, panel: Panel, record: RunRecord) -> None:
         draw_legend(axes)
 
 
-def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float]) -> None:
-    window = smoothing_window(len(values))
+def batch_period(manifest: dict[str, Any]) -> int:
+    """Updates on each rollout batch, 1 where the manifest does not say."""
+    staleness = manifest.get("staleness")
+    return staleness if isinstance(staleness, int) and staleness > 0 else 1
+
+
+def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float], period: int) -> None:
+    window = smoothing_window(len(values), period)
     if curve.spiky:
         # Spikes are the message: join the raw points, and keep them out of the smooth curve, where a mean would smear them.
         axes.plot(steps, values, color=curve.colour, alpha=0.35, linewidth=0.8)
@@ -163,7 +169,7 @@ def _draw_trust_region(axes: Axes, record: RunRecord) -> None:
     axes.axhline(1.0, color=FAINT, linewidth=0.8, linestyle=":")
     (low_steps, lows), (high_steps, highs) = record.series("bapo/clip_low"), record.series("bapo/clip_high")
     if lows and low_steps == high_steps:
-        window = smoothing_window(len(lows))
+        window = smoothing_window(len(lows), batch_period(record.manifest))
         axes.fill_between(low_steps, smoothed(lows, window), smoothed(highs, window), color=GRID, alpha=0.6, linewidth=0, zorder=0)
 
 

@@ -23,6 +23,8 @@ from bapo_lightning.report.run_folder import RunRecord, read_run
 from bapo_lightning.report.summary import summarise, write_json
 
 Run = dict[str, Any]
+# Keys of a run's configuration that say what it is or where it writes, not under which conditions it learns.
+_MAY_DIFFER = {"algorithm", "seed", "run_folder", "output_root", "logger", "callbacks"}
 CURVES = ("train/reward", "policy/entropy")
 
 
@@ -56,7 +58,7 @@ class StudyRow:
 
 
 def collect(folders: Iterable[str | Path]) -> list[Run]:
-    """One dict per folder: identity, the values of `METRICS`, `curves`, and `problem` (None when the run can enter a mean).
+    """One dict per folder: identity, the values of `METRICS`, `config`, `curves`, and `problem` (None when the run can enter a mean).
 
     Of two finished runs of one (algorithm, staleness, seed) the later one counts, and the earlier one's problem names it.
     """
@@ -78,17 +80,20 @@ def study_table(runs: Sequence[Run], reference: str = "grpo") -> list[StudyRow]:
 
 
 def study_notes(runs: Sequence[Run]) -> list[str]:
-    """What a reader must know before comparing: runs left out, and rows whose runs are not alike."""
+    """What a reader must know before comparing: runs left out, and runs whose settings are not alike where they should be."""
     notes = [f"left out: {run['path']}: {run['problem']}" for run in runs if run["problem"] is not None]
     usable = [run for run in runs if run["problem"] is None]
     for algorithm, staleness in sorted({(run["algorithm"], run["staleness"]) for run in usable}):
-        cell = _cell(usable, algorithm, staleness)
-        if len({json.dumps(run["algorithm_config"], sort_keys=True, default=str) for run in cell}) > 1:
+        if _differing([run["config"].get("algorithm") for run in _cell(usable, algorithm, staleness)]):
             notes.append(f"{algorithm} at staleness {staleness}: its runs differ in their algorithm settings")
-    if len(experiments := {str(run["experiment"]) for run in usable}) > 1:
-        notes.append(f"the runs come from different experiments: {', '.join(sorted(experiments))}")
-    if len(updates := {run["updates"] for run in usable}) > 1:
-        notes.append(f"the runs have different numbers of updates: {', '.join(map(str, sorted(updates)))}")
+    for staleness in sorted({run["staleness"] for run in usable}):
+        peers = [run for run in usable if run["staleness"] == staleness]
+        keys = {key for run in peers for key in run["config"]} - _MAY_DIFFER
+        differing = sorted(key for key in keys if _differing([run["config"].get(key) for run in peers]))
+        if differing:
+            notes.append(f"staleness {staleness}: the runs differ in more than the algorithm: {', '.join(differing)}")
+        if _differing(updates := [run["updates"] for run in peers]):
+            notes.append(f"staleness {staleness}: the runs have different numbers of updates: {min(updates)} to {max(updates)}")
     return notes
 
 
@@ -106,7 +111,7 @@ def write_study(runs: Sequence[Run], folder: str | Path, reference: str = "grpo"
         raise DataError("no finished run to compare:\n  " + "\n  ".join(notes or ["no folder was given"]))
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    listed = [{key: value for key, value in run.items() if key != "curves"} for run in runs]
+    listed = [{key: value for key, value in run.items() if key not in ("curves", "config")} for run in runs]
     write_json(target / "study.json", {"reference": reference, "rows": [asdict(row) for row in rows], "runs": listed, "notes": notes})
     _write_csv(target / "study.csv", rows)
     return [target / "study.csv", target / "study.json", plot_study(runs, target / "study.png")]
@@ -123,7 +128,7 @@ def _collect_run(path: Path) -> Run:
         "path": str(path),
         "problem": _problem(record),
         **{key: summary[key] for key in ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at", "updates")},
-        "algorithm_config": record.config.get("algorithm"),
+        "config": record.config,
         "reward_last": reward["last"],
         "reward_gain": None if reward["first"] is None else reward["last"] - reward["first"],
         "entropy_last": summary["entropy"]["last"],
@@ -159,6 +164,10 @@ def _study_row(usable: Sequence[Run], algorithm: str, staleness: int, reference:
 
 def _cell(usable: Sequence[Run], algorithm: str, staleness: int) -> list[Run]:
     return [run for run in usable if (run["algorithm"], run["staleness"]) == (algorithm, staleness)]
+
+
+def _differing(values: Sequence[object]) -> bool:
+    return len({json.dumps(value, sort_keys=True, default=str) for value in values}) > 1
 
 
 def _by_seed(cell: Sequence[Run], key: str) -> dict[int, float]:

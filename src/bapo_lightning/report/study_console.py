@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _PLUS_MINUS = "\u00b1"
-_WIDE_COLUMNS = 120  # below this, mean and interval go on two lines
 
 
 def print_study(runs: Sequence[dict[str, Any]], reference: str = "grpo", console: Console | None = None) -> None:
@@ -22,25 +21,34 @@ def print_study(runs: Sequence[dict[str, Any]], reference: str = "grpo", console
 
     console = console or Console()
     rows = study_table(runs, reference)
-    separator = " " if console.width >= _WIDE_COLUMNS else "\n"
     usable = sum(run["problem"] is None for run in runs)
     console.print(f"\n[bold]{usable} of {len(runs)} runs[/], mean {_PLUS_MINUS} 95 % interval over seeds", highlight=False)
-    console.print(_table([(row, row.values) for row in rows], separator, star=False))
+    console.print(_fitting_table([(row, row.values) for row in rows], console, star=False))
+    console.print()
     compared = [(row, row.differences) for row in rows if row.differences]
     if compared:
         console.print(f"[bold]Difference to {reference}[/] at the same staleness, by seed; * = the interval excludes 0", highlight=False)
-        console.print(_table(compared, separator, star=True))
+        console.print(_fitting_table(compared, console, star=True))
+        console.print()
     for note in study_notes(runs):
         console.print(f"  {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     console.print()
+
+
+def _fitting_table(lines: Sequence[tuple[StudyRow, dict[str, Interval | None]]], console: Console, star: bool) -> Table:
+    """Mean and interval side by side where the console is wide enough, otherwise below each other."""
+    wide = _table(lines, " ", star)
+    # Measured on boundless paper: rich caps what it measures at the width it is given.
+    needed = console.measure(wide, options=console.options.update(width=10_000)).maximum
+    return wide if needed <= console.width else _table(lines, "\n", star)
 
 
 def _table(lines: Sequence[tuple[StudyRow, dict[str, Interval | None]]], separator: str, star: bool) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("algorithm", overflow="fold", min_width=10)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("algorithm", overflow="fold", min_width=9)
     for title in ("stale-\nness", "seeds", *(metric.title for metric in METRICS)):
         table.add_column(title, justify="right", no_wrap=True)
     for row, intervals in lines:

@@ -83,12 +83,13 @@ def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], stalen
             last_row, first_column = metric == _CURVES[-1][0], staleness == stalenesses[0]
             style_axes(axes, f"{title}, staleness {staleness}", "optimizer update" if last_row else "", ylabel if first_column else "")
             for algorithm in algorithms:
-                _draw_curve(axes, [run["curves"][metric] for run in _cell(usable, algorithm, staleness)], algorithm_colour(algorithm))
+                curves = [run["curves"][metric] for run in _cell(usable, algorithm, staleness)]
+                _draw_curve(axes, curves, algorithm_colour(algorithm), staleness)
 
 
-def _draw_curve(axes: Axes, curves: Sequence[tuple[list[int], list[float]]], colour: str) -> None:
+def _draw_curve(axes: Axes, curves: Sequence[tuple[list[int], list[float]]], colour: str, period: int) -> None:
     """Mean and band at the steps that all runs recorded, so that the mean never changes its members on the way."""
-    smooth = [dict(zip(steps, smoothed(values, smoothing_window(len(values))), strict=True)) for steps, values in curves]
+    smooth = [dict(zip(steps, smoothed(values, smoothing_window(len(values), period)), strict=True)) for steps, values in curves]
     steps = sorted(set.intersection(*(set(curve) for curve in smooth))) if smooth else []
     intervals = [interval for step in steps if (interval := mean_interval([curve[step] for curve in smooth])) is not None]
     means = [interval.mean for interval in intervals]

@@ -135,7 +135,12 @@ def _tokens_per_second(rows: list[Row]) -> float | None:
 def _validation(rows: list[Row]) -> dict[str, dict[str, float]]:
     names = sorted({name for row in rows for name in row if name.startswith("val/")})
     found = {name: _values(rows, name) for name in names}
-    return {name: {"first": values[0], "last": values[-1], "best": max(values)} for name, values in found.items() if values}
+    return {name: {"first": values[0], "last": values[-1], **_best(name, values)} for name, values in found.items() if values}
+
+
+def _best(name: str, values: list[float]) -> dict[str, float]:
+    # Accuracies are named <measure>@k; of others, such as a length, the largest is not the best.
+    return {"best": max(values)} if "@" in name else {}
 
 
 def _non_finite(rows: list[Row]) -> int:
