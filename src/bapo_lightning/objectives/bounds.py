@@ -94,7 +94,13 @@ def contribution_curves(
 
 
 def search_bounds(
-    positive: Tensor, negative: Tensor, lows: Tensor, highs: Tensor, target: float | Tensor, order: Order, measure: Measure
+    positive: Tensor,
+    negative: Tensor,
+    lows: Tensor,
+    highs: Tensor,
+    target: float | Tensor,
+    order: Order = "upper_first",
+    measure: Measure = "share",
 ) -> BoundSearch:
     """First point of Algorithm 1's path at which positives contribute at least `target`, else the path's end.
 
