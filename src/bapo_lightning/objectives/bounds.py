@@ -131,17 +131,22 @@ def search_bounds(
     if positive.shape != highs.shape or negative.shape != lows.shape:
         shapes = [list(tensor.shape) for tensor in (positive, highs, negative, lows)]
         raise ValueError("positive needs the shape of highs, {1}, got {0}; negative that of lows, {3}, got {2}".format(*shapes))
-    steps = torch.arange(len(lows) + len(highs) - 1, device=highs.device)
-    low_index = (steps - len(highs) + 1).clamp_min(0) if order == "upper_first" else steps.clamp_max(len(lows) - 1)
-    high_index = steps - low_index
+    low_index, high_index = _path(len(lows), len(highs), order, highs.device)
     path_positive, path_negative = positive[high_index], negative[low_index]
     value = positive_contribution(path_positive, path_negative, measure)
     reached = value >= target
     nothing = (path_positive[0] == 0) & (path_negative[0] == 0)
     met = reached.any() | nothing
-    first = torch.where(nothing, 0, torch.where(met, reached.to(torch.uint8).argmax(), len(steps) - 1))
+    first = torch.where(nothing, 0, torch.where(met, reached.to(torch.uint8).argmax(), len(value) - 1))
     # take, not [first]: indexing with a 0-dim tensor reads it back to the host
     return BoundSearch(lows.take(low_index.take(first)), highs.take(high_index.take(first)), value.take(first), met)
+
+
+def _path(num_lows: int, num_highs: int, order: Order, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Grid indices (low, high) of the points that Algorithm 1 visits, each [H + L - 1]."""
+    steps = torch.arange(num_lows + num_highs - 1, device=device)
+    low_index = (steps - (num_highs - 1)).clamp_min(0) if order == "upper_first" else steps.clamp_max(num_lows - 1)
+    return low_index, steps - low_index
 
 
 def positive_contribution(positive: Tensor, negative: Tensor, measure: Measure) -> Tensor:
