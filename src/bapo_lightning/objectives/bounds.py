@@ -104,10 +104,6 @@ def search_bounds(
 ) -> BoundSearch:
     """First point of Algorithm 1's path at which positives contribute at least `target`, else the path's end.
 
-    upper_first (the paper): (low_0, high_0), ..., (low_0, high_end), (low_1, high_end), ..., (low_end, high_end).
-    lower_first (the authors' code): (low_0, high_0), ..., (low_end, high_0), (low_end, high_1), ..., (low_end, high_end).
-    Algorithm 1 as printed also stops when only the upper bound could still move. That differs for a grid of one lower bound
-    alone, which here means "low is fixed" and leaves the upper one free.
     All H + L - 1 points are compared at once: the cost does not depend on the data, and the host waits for nothing.
 
     Args:
@@ -116,7 +112,7 @@ def search_bounds(
         lows: [L] ascending.
         highs: [H] ascending.
         target: rho_0, in the unit of `measure`.
-        order: which bound moves first.
+        order: which bound moves first, see `_path`.
         measure: see `positive_contribution`.
 
     Returns:
@@ -143,7 +139,13 @@ def search_bounds(
 
 
 def _path(num_lows: int, num_highs: int, order: Order, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Grid indices (low, high) of the points that Algorithm 1 visits, each [H + L - 1]."""
+    """Grid indices (low, high) of the points that Algorithm 1 visits, each [H + L - 1].
+
+    upper_first (the paper): (low_0, high_0), ..., (low_0, high_end), (low_1, high_end), ..., (low_end, high_end).
+    lower_first (the authors' code): (low_0, high_0), ..., (low_end, high_0), (low_end, high_1), ..., (low_end, high_end).
+    Algorithm 1 as printed also stops when only the upper bound could still move. That differs for a grid of one lower bound
+    alone, which here means "low is fixed" and leaves the upper one free.
+    """
     steps = torch.arange(num_lows + num_highs - 1, device=device)
     low_index = (steps - (num_highs - 1)).clamp_min(0) if order == "upper_first" else steps.clamp_max(num_lows - 1)
     return low_index, steps - low_index
