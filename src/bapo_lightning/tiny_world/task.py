@@ -34,8 +34,8 @@ class TinyWorld:
     validation_problems: int = 900
     split_seed: int = 2718
     response_tokens: int = 32  # a response is cut here, the end mark included
-    slip: float = 0.04  # a written value is wrong
-    check_again: float = 0.95  # one more re-check follows a written value
+    slip: float = 0.05  # a written value is wrong
+    check_again: float = 0.94  # one more re-check follows a written value
     slips: tuple[int, ...] = (-10, -1, 1, 10)  # what a slip adds to the sum, equally likely
 
 

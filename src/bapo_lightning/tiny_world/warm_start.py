@@ -98,11 +98,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Train, measure, save; the figures go to the console and to the folder's README."""
     parser = argparse.ArgumentParser(description="Make the tiny world's starting model.")
     parser.add_argument("--output", type=Path, required=True, help="model folder to write")
-    parser.add_argument("--steps", type=int, default=3500, help="supervised updates (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=2000, help="supervised updates (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.steps < 1:
-        parser.error(f"--steps is {options.steps}, but training needs at least one update: write --steps 3500")
+        parser.error(f"--steps is {options.steps}, but training needs at least one update: write --steps 2000")
     set_seed(options.seed)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer)
