@@ -1,9 +1,17 @@
 import json
+from dataclasses import replace
 
 import torch
 
 from bapo_lightning.callbacks.metrics_file import MetricsFile
+from bapo_lightning.callbacks.monitor import Update
 from bapo_lightning.callbacks.record import to_floats
+from bapo_lightning.callbacks.training import TrainingMonitor
+from bapo_lightning.data.batch import collate
+from bapo_lightning.modules.bound_rules import FixedBounds
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.bounds import BoundSearch
+from tests.builders import group, module, random_policy, rollout
 
 
 def test_tensors_become_numbers_and_undefined_values_are_left_out():
@@ -21,3 +29,16 @@ def test_the_learning_rate_is_merged_into_the_row_of_its_update(tmp_path):
         {"step": 0, "train/learning_rate": 0.0, "progress/version": 1, "train/loss": 0.5},
         {"step": 1, "train/learning_rate": 0.1, "progress/version": 2, "train/loss": 0.5},
     ]
+
+
+def test_reward_is_the_verdict_and_shaped_reward_what_advantages_see():
+    shaped = group("p", [rollout([1], [2, 3], [-1.0, -1.0])] * 2, [1.0, 0.0], [1.0, -1.0])
+    samples = tuple(replace(sample, reward=sample.reward - 0.5) for sample in shaped.samples)
+    batch = collate([replace(shaped, samples=samples)], {"rollout/num_samples": 2.0, "rollout/num_tokens": 4.0})
+    flat = torch.zeros(4)
+    tokens = TokenTable(flat, flat, flat + 1, flat, flat, flat + 1, flat + 0.25)
+    search = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.5), torch.tensor(True))
+    metrics = TrainingMonitor().measure(Update(0, 0, tokens, [search], batch, module(random_policy(), FixedBounds(0.8, 1.2))))
+    assert (metrics["train/reward"], metrics["train/shaped_reward"]) == (0.5, 0.0)
+    assert (metrics["progress/samples"], metrics["progress/tokens"]) == (2, 4)
+    assert metrics["train/response_length_positive"] == metrics["train/response_length_negative"] == 2

@@ -10,7 +10,9 @@ from bapo_lightning.objectives.surrogate import clipped_mask
 
 
 class TrainingMonitor(Monitor):
-    """Emits `train/{reward, response_length, response_length_positive, response_length_negative, clip_fraction, clip_fraction_positive,
+    """`train/reward` is the verdict before any length shaping, so that algorithms with and without it can be compared.
+
+    Emits `train/{reward, shaped_reward, response_length, response_length_positive, response_length_negative, clip_fraction, clip_fraction_positive,
     clip_fraction_negative}` and `progress/{samples, tokens}` (rollouts and tokens generated so far).
     """
 
@@ -25,7 +27,8 @@ class TrainingMonitor(Monitor):
         samples = [sample for group in update.batch.groups for sample in group.samples]
         return (
             {
-                "train/reward": fmean(sample.reward for sample in samples),
+                "train/reward": fmean(sample.score.value for sample in samples),
+                "train/shaped_reward": fmean(sample.reward for sample in samples),
                 "train/response_length": update.batch.num_tokens / update.batch.num_samples,
                 "progress/samples": self._num_samples,
                 "progress/tokens": self._num_tokens,
