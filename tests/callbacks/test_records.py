@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 
 import torch
+from tests.builders import group, module, random_policy, rollout
 
 from bapo_lightning.callbacks.metrics_file import MetricsFile
 from bapo_lightning.callbacks.monitor import Update
@@ -11,7 +12,6 @@ from bapo_lightning.data.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import BoundSearch
-from tests.builders import group, module, random_policy, rollout
 
 
 def test_tensors_become_numbers_and_undefined_values_are_left_out():

@@ -12,8 +12,8 @@ from bapo_lightning.objectives.surrogate import clipped_mask
 class TrainingMonitor(Monitor):
     """`train/reward` is the verdict before any length shaping, so that algorithms with and without it can be compared.
 
-    Emits `train/{reward, shaped_reward, response_length, response_length_positive, response_length_negative, clip_fraction, clip_fraction_positive,
-    clip_fraction_negative}` and `progress/{samples, tokens}` (rollouts and tokens generated so far).
+    Emits `train/{reward, shaped_reward, response_length, response_length_positive, response_length_negative, clip_fraction,
+    clip_fraction_positive, clip_fraction_negative}` and `progress/{samples, tokens}` (rollouts and tokens generated so far).
     """
 
     def __init__(self) -> None:
