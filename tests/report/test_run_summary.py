@@ -31,7 +31,7 @@ def test_one_update_is_first_last_and_best() -> None:
     summary = summarise([{"step": 0, "train/reward": 0.25, "bapo/positive_share": 0.4, "bapo/clip_high": 1.2}], {})
     assert summary["reward"] == {"first": 0.25, "last": 0.25, "best": 0.25, "lowest": 0.25}
     assert summary["positive_share"]["first_half"] == 0.4
-    assert summary["bounds"]["clip_high_above_smallest_fraction"] == 0.0
+    assert summary["bounds"]["clip_high_raised_fraction"] is None
 
 
 def test_moving_average_takes_full_windows_only() -> None:
@@ -45,17 +45,15 @@ def test_positive_share_of_the_first_half_and_overall() -> None:
     assert share == pytest.approx({"first_half": 0.35, "overall": 0.5, "unclipped": 0.35, "target_met_fraction": 0.75})
 
 
-def test_bounds_count_the_updates_above_the_smallest_bound() -> None:
-    highs, lows = [1.2, 1.2000000477, 1.25, 1.45], [0.6, 0.6, 0.6, 0.7]  # the second is 1.2 as a float32
+def test_bounds_count_the_updates_above_the_start_that_the_configuration_gives() -> None:
+    highs, lows = [1.25, 1.2000000477, 1.25, 1.45], [0.7, 0.7, 0.7, 0.7]  # the second is 1.2 as a float32
     rows: list[Row] = [{"step": i, "bapo/clip_high": highs[i], "bapo/clip_low": lows[i]} for i in range(4)]
-    assert summarise(rows, {})["bounds"] == pytest.approx(
-        {
-            "clip_low_mean": 0.625,
-            "clip_high_mean": 1.275,
-            "clip_low_above_smallest_fraction": 0.25,
-            "clip_high_above_smallest_fraction": 0.5,
-        }
+    searched = {"algorithm": {"bounds": {"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}}}}
+    assert summarise(rows, {}, searched)["bounds"] == pytest.approx(
+        {"clip_low_mean": 0.7, "clip_high_mean": 1.2875, "clip_low_raised_fraction": 1.0, "clip_high_raised_fraction": 0.75}
     )
+    fixed = summarise(rows_of("bapo/clip_high", [1.2, 1.2]), {}, {"algorithm": {"bounds": {"low": 0.8, "high": 1.2}}})["bounds"]
+    assert fixed["clip_high_raised_fraction"] == 0.0
 
 
 def test_time_is_split_into_parts_and_the_rest_of_the_wall_time() -> None:

@@ -94,7 +94,7 @@ def _share(share: dict[str, float | None]) -> str:
 
 def _bounds(bounds: dict[str, float | None]) -> str:
     means = [("low", _number(bounds["clip_low_mean"])), ("high", _number(bounds["clip_high_mean"]))]
-    return _labelled([*means, ("high raised in", _percent(bounds["clip_high_above_smallest_fraction"]))])
+    return _labelled([*means, ("high raised in", _percent(bounds["clip_high_raised_fraction"]))])
 
 
 def _clip_fraction(fractions: dict[str, float | None]) -> str:

@@ -122,7 +122,7 @@ def _collect_run(path: Path) -> Run:
         record = read_run(path)
     except DataError as error:
         return {"path": str(path), "problem": str(error)}
-    summary = summarise(record.rows, record.manifest)
+    summary = summarise(record.rows, record.manifest, record.config)
     reward, share = summary["reward"], summary["positive_share"]
     return {
         "path": str(path),
@@ -134,7 +134,7 @@ def _collect_run(path: Path) -> Run:
         "entropy_last": summary["entropy"]["last"],
         "grad_norm_max": summary["grad_norm_max"],
         "positive_share": share["overall"],
-        "clip_high_raised_fraction": summary["bounds"]["clip_high_above_smallest_fraction"],
+        "clip_high_raised_fraction": summary["bounds"]["clip_high_raised_fraction"],
         "curves": {name: record.series(name) for name in CURVES},
     }
 

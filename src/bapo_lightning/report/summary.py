@@ -20,11 +20,12 @@ IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", 
 _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 
 
-def summarise(rows: list[Row], manifest: dict[str, Any]) -> dict[str, Any]:
+def summarise(rows: list[Row], manifest: dict[str, Any], config: dict[str, Any] | None = None) -> dict[str, Any]:
     """Summary of a run: JSON-ready, every value finite or None.
 
     `first` / `last` are means over the first / last tenth of the recorded updates (at least one), `best` / `lowest` the extreme
-    moving average over a window of that size. Works with zero rows and with metrics that are missing.
+    moving average over a window of that size. Bounds count as raised above the start that `config` gives them. Works with zero rows
+    and with metrics that are missing.
     """
     summary: dict[str, Any] = {key: manifest.get(key) for key in IDENTITY}
     summary |= {
@@ -37,7 +38,7 @@ def summarise(rows: list[Row], manifest: dict[str, Any]) -> dict[str, Any]:
         "response_length": _trend(_values(rows, "train/response_length")),
         "grad_norm_max": max(_values(rows, "train/grad_norm"), default=None),
         "positive_share": _positive_share(rows),
-        "bounds": _bounds(rows),
+        "bounds": _bounds(rows, config or {}),
         "clip_fraction": {
             "total": _mean(_values(rows, "train/clip_fraction")),
             "positive": _mean(_values(rows, "train/clip_fraction_positive")),
@@ -60,7 +61,7 @@ def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[
         DataError: `folder` is not a run folder.
     """
     record = read_run(folder)
-    summary = summarise(record.rows, record.manifest)
+    summary = summarise(record.rows, record.manifest, record.config)
     summary["unreadable_lines"] = record.unreadable_lines
     summary["rolled_back_rows"] = record.rolled_back_rows
     write_json(Path(output or folder) / "summary.json", summary)
@@ -97,21 +98,26 @@ def _positive_share(rows: list[Row]) -> dict[str, float | None]:
     }
 
 
-def _bounds(rows: list[Row]) -> dict[str, float | None]:
+def _bounds(rows: list[Row], config: dict[str, Any]) -> dict[str, float | None]:
     highs, lows = _values(rows, "bapo/clip_high"), _values(rows, "bapo/clip_low")
     return {
         "clip_low_mean": _mean(lows),
         "clip_high_mean": _mean(highs),
-        "clip_low_above_smallest_fraction": _above_smallest(lows),
-        "clip_high_above_smallest_fraction": _above_smallest(highs),
+        "clip_low_raised_fraction": _raised(lows, _start(config, "low")),
+        "clip_high_raised_fraction": _raised(highs, _start(config, "high")),
     }
 
 
-def _above_smallest(values: list[float]) -> float | None:
-    if not values:
+def _start(config: dict[str, Any], side: str) -> float | None:
+    """Where a bound starts in every update: the start of its search, or the fixed bound itself."""
+    bound = config.get("algorithm", {}).get("bounds", {}).get(side)
+    return bound.get("start") if isinstance(bound, dict) else bound
+
+
+def _raised(values: list[float], start: float | None) -> float | None:
+    if not values or start is None:
         return None
-    smallest = min(values)
-    return sum(value > smallest + _BOUND_TOLERANCE for value in values) / len(values)
+    return sum(value > start + _BOUND_TOLERANCE for value in values) / len(values)
 
 
 def _seconds(rows: list[Row], manifest: dict[str, Any]) -> dict[str, float | None]:
