@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bapo_lightning.errors import DataError
@@ -39,9 +40,10 @@ class StudyMetric:
 METRICS = (
     StudyMetric("reward_last", "final\nreward"),
     StudyMetric("reward_gain", "last -\nfirst\nreward"),
+    StudyMetric("accuracy_last", "held-\nout\navg@k"),
     StudyMetric("entropy_last", "final\nentropy"),
     StudyMetric("grad_norm_max", "max\ngrad.\nnorm"),
-    StudyMetric("positive_share", "positive\nshare"),
+    StudyMetric("positive_share", "pos.\nshare"),
     StudyMetric("clip_high_raised_fraction", "bound\nraised"),
 )
 
@@ -131,12 +133,19 @@ def _collect_run(path: Path) -> Run:
         "config": record.config,
         "reward_last": reward["last"],
         "reward_gain": None if reward["first"] is None else reward["last"] - reward["first"],
+        "accuracy_last": _held_out_accuracy(summary["validation"]),
         "entropy_last": summary["entropy"]["last"],
         "grad_norm_max": summary["grad_norm_max"],
         "positive_share": share["overall"],
         "clip_high_raised_fraction": summary["bounds"]["clip_high_raised_fraction"],
         "curves": {name: record.series(name) for name in CURVES},
     }
+
+
+def _held_out_accuracy(validation: dict[str, dict[str, float]]) -> float | None:
+    """Mean over the sets: training rewards alone do not compare, since dynamic sampling chooses which groups they are taken from."""
+    values = [numbers["last"] for name, numbers in validation.items() if "/avg@" in name]
+    return fmean(values) if values else None
 
 
 def _problem(record: RunRecord) -> str | None:
