@@ -49,7 +49,7 @@ def _table(lines: Sequence[tuple[StudyRow, dict[str, Interval | None]]], separat
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("algorithm", overflow="fold", min_width=9)
-    for title in ("stale-\nness", "seeds", *(metric.title for metric in METRICS)):
+    for title in ("stale-\nness", "runs", *(metric.title for metric in METRICS)):
         table.add_column(title, justify="right", no_wrap=True)
     for row, intervals in lines:
         num_seeds = max((interval.count for interval in intervals.values() if interval), default=0)
@@ -62,6 +62,6 @@ def _interval(interval: Interval | None, separator: str, star: bool) -> str:
     if interval is None:
         return "-"
     mark = ("*" if interval.excludes_zero else " ") if star else ""
-    decimals = 3 if abs(interval.mean) < 10 else 1
+    decimals = 1 if abs(interval.mean) >= 10 else 3 if separator == " " else 2  # all columns must fit 80 characters
     half_width = "n/a" if interval.half_width is None else f"{interval.half_width:.{decimals}f}"
     return f"{interval.mean:{'+' if star else ''}.{decimals}f}{mark}{separator}{_PLUS_MINUS}{half_width}"
