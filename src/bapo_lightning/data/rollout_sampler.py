@@ -1,4 +1,4 @@
-"""Problems in, scored groups out: Algorithm 1, lines 2-5 (sample responses, compute rewards)."""
+"""Problems in, scored groups out: the first steps of Algorithm 1 (sample responses, compute rewards)."""
 
 from __future__ import annotations
 

@@ -105,17 +105,17 @@ class BapoModule(L.LightningModule):
         searches: list[BoundSearch] = []
         micro_batches = batch.split(self.micro_batch_tokens, self.global_weights(batch))
         for scope in self.bound_rule.scopes(micro_batches):
-            scored = self.score_for_search(scope)  # line 8: r_t of every token
-            bounds = self.bound_rule.choose(scored)  # lines 9-15: c_low, c_high
+            scored = self.score_for_search(scope)  # r_t of every token
+            bounds = self.bound_rule.choose(scored)  # Algorithm 1: search c_low, c_high
             for micro_batch in scope:
                 table = scored[0] if len(scored) == 1 else self.score(micro_batch)
-                objective = self.objective(table.ratio, table.advantage, bounds.low, bounds.high)  # line 16
+                objective = self.objective(table.ratio, table.advantage, bounds.low, bounds.high)  # Eq. 4
                 loss = -(table.weight * objective).sum()
                 self.manual_backward(loss * num_ranks())  # ranks average their gradients; the weights already make a global mean
                 losses.append(loss.detach())
                 tables.append(table.detach())
             searches.append(bounds)
-        grad_norm = self.apply_gradients(optimizer)  # lines 17-18
+        grad_norm = self.apply_gradients(optimizer)
         metrics = batch.metrics | {
             "train/loss": float(torch.stack(losses).sum()),
             "train/grad_norm": grad_norm,
