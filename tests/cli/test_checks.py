@@ -107,6 +107,7 @@ def test_a_missing_value_is_named():
         ("experiment=nope", ["Could not find 'experiment/nope'", "quickstart"]),
         ("algorithm.bounds.lo=3", ["Could not override 'algorithm.bounds.lo'"]),
         ("scale.group_size=1", ["error: the configuration has 1 problem", "scale.group_size=1"]),
+        ("model.path=nobody/nothing", ["error: model.path=nobody/nothing could not be loaded"]),
     ],
 )
 def test_the_command_ends_with_one_clear_error_and_no_traceback(tmp_path, override, words):

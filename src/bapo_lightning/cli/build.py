@@ -33,6 +33,7 @@ from bapo_lightning.data.regime import ReplayRegime
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
 from bapo_lightning.data.rollout_sampler import RolloutSampler
 from bapo_lightning.data.validation import ValidationSet
+from bapo_lightning.errors import DataError
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy import Policy
 from bapo_lightning.rollout.engine import SamplingParams
@@ -47,10 +48,16 @@ def make(node: Config | None, **extra: Any) -> Any:
 
 
 def build_data_module(config: Config) -> RolloutDataModule:
-    """Engine, sampler, queue: everything before the update."""
+    """Engine, sampler, queue: everything before the update. Raises DataError when the model's tokenizer cannot be loaded."""
     scale, rollout, algorithm = config["scale"], config["rollout"], config["algorithm"]
     path = model_path(config["model"]["path"])
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf download {path}"
+        ) from None
     sampler = RolloutSampler(
         engine=make(rollout["engine"], model_path=path, seed=config["seed"]),
         tokenizer=tokenizer,

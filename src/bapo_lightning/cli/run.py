@@ -34,13 +34,13 @@ def run(config: dict[str, Any]) -> None:
     found = complaints(config)
     if found:
         raise ConfigError(found)
-    folder = make_run_folder(config)
     quiet_lightning()
     if config["trainer"]["cpu_threads"]:
         torch.set_num_threads(config["trainer"]["cpu_threads"])
     L.seed_everything(config["seed"], verbose=False)
     data_module = build_data_module(config)
     module = build_module(config, data_module.regime)
+    folder = make_run_folder(config)
     progress_bar = sys.stdout.isatty()
     trainer = L.Trainer(
         accelerator=config["trainer"]["accelerator"],
