@@ -15,8 +15,9 @@ SHOWN = {"reward": "train/reward", "entropy": "policy/entropy", "share": "bapo/p
 
 
 class Record(L.Callback):
-    """Comes after all monitors. They do not use Lightning's `self.log`: its bookkeeping runs per metric, and there are fifty of them; here all
-    tensors are read in one transfer. `trainer.callback_metrics` is filled, so that Lightning's own callbacks can follow any metric.
+    """Comes after all monitors. They do not use Lightning's `self.log`, whose bookkeeping runs per metric, and there are fifty of them;
+    here all tensors are read in one transfer. `trainer.callback_metrics` is filled, so that Lightning's own callbacks can follow any
+    metric.
     """
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
