@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_dir
 
-from bapo_lightning.cli.build import build_data_module, build_module
+from bapo_lightning.cli.build import build_data_module, build_module, make
 from bapo_lightning.cli.conf_dir import conf_dir
 from bapo_lightning.cli.train import resolve
 from bapo_lightning.data.batch import TrainBatch
@@ -34,13 +34,12 @@ class Attached:
 def quickstart(algorithm: str) -> dict[str, Any]:
     """Resolved configuration of the quickstart with another algorithm, in replay."""
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        config = resolve(compose("train", overrides=[f"algorithm={algorithm}", "run_folder=unused"]))
-    return config
+        return resolve(compose("train", overrides=[f"algorithm={algorithm}", "run_folder=unused"]))
 
 
 def ready_module(config: dict[str, Any]) -> BapoModule:
     """A module that can be stepped without a trainer."""
-    module = build_module(config, build_data_module(config).regime)
+    module = build_module(config, make(config["regime"]))
     module.configure_model()
     optimizer = module.configure_optimizers()["optimizer"]
     module.optimizers = lambda: optimizer  # type: ignore[assignment, method-assign]
@@ -80,9 +79,9 @@ def main() -> None:
     batch = first_minibatch(quickstart("bapo"), modules["bapo"])
     steps = {name: partial(module.training_step, batch, 0) for name, module in modules.items()}
     times: dict[str, list[float]] = {"grpo": [], "bapo": [], "search": []}
+    tables = [steps["bapo"]()["tokens"]]
     for index in range(rounds + 5):
         measured = {name: seconds(step) for name, step in (steps.items() if index % 2 else reversed(steps.items()))}
-        tables = [steps["bapo"]()["tokens"]]
         measured["search"] = seconds(partial(modules["bapo"].bound_rule.choose, tables))
         for name, value in measured.items() if index >= 5 else ():
             times[name].append(value)

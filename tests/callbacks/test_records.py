@@ -38,7 +38,7 @@ def test_reward_is_the_verdict_and_shaped_reward_what_advantages_see():
     flat = torch.zeros(4)
     tokens = TokenTable(flat, flat, flat + 1, flat, flat, flat + 1, flat + 0.25)
     search = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.5), torch.tensor(True))
-    metrics = TrainingMonitor().measure(Update(0, 0, tokens, [search], batch, module(random_policy(), FixedBounds(0.8, 1.2))))
+    metrics = TrainingMonitor().measure(Update(0, 0, tokens, [search], batch, module(random_policy(), FixedBounds(0.8, 1.2)), {}))
     assert (metrics["train/reward"], metrics["train/shaped_reward"]) == (0.5, 0.0)
     assert (metrics["progress/samples"], metrics["progress/tokens"]) == (2, 4)
     assert metrics["train/response_length_positive"] == metrics["train/response_length_negative"] == 2

@@ -6,7 +6,6 @@ import torch
 
 from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
 from bapo_lightning.objectives.entropy_rule import predicted_entropy_change, quadrant_masses
-from bapo_lightning.objectives.surrogate import clipped_mask
 
 
 class EntropyRuleMonitor(Monitor):
@@ -24,7 +23,7 @@ class EntropyRuleMonitor(Monitor):
     def measure(self, update: Update) -> Metrics:
         """See `Monitor.measure`."""
         tokens = update.tokens
-        alive = ~clipped_mask(tokens.ratio, tokens.advantage, update.low, update.high)
+        alive = ~update.clipped
         learning_rate = update.module.last_learning_rate
         masses = quadrant_masses(tokens.logp, tokens.advantage, alive)
         metrics: Metrics = {f"entropy_rule/{name}": mass for name, mass in masses._asdict().items()}

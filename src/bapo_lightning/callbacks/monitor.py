@@ -15,6 +15,7 @@ from bapo_lightning.data.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.surrogate import clipped_mask
 
 Metrics = dict[str, float | Tensor]  # 0-dim tensors are read once, by `Record`
 
@@ -29,6 +30,7 @@ class Update:
     searches: Sequence[BoundSearch]  # one for the minibatch, or one per micro-batch
     batch: TrainBatch
     module: BapoModule
+    metrics: Mapping[str, float | Tensor]  # of the step itself and of the monitors before this one
 
     @property
     def low(self) -> Tensor:
@@ -39,6 +41,11 @@ class Update:
     def high(self) -> Tensor:
         """Upper bound, the mean over searches."""
         return torch.stack([search.high for search in self.searches]).mean()
+
+    @property
+    def clipped(self) -> Tensor:
+        """Which tokens' gradients the bounds cut off, [N] bool."""
+        return clipped_mask(self.tokens.ratio, self.tokens.advantage, self.low, self.high)
 
 
 class Monitor(L.Callback, ABC):
@@ -52,5 +59,5 @@ class Monitor(L.Callback, ABC):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int) -> None:
         """Measure and add."""
         assert isinstance(outputs, Mapping) and isinstance(pl_module, BapoModule)
-        update = Update(batch_idx, outputs["version"], outputs["tokens"], outputs["bounds"], batch, pl_module)
+        update = Update(batch_idx, outputs["version"], outputs["tokens"], outputs["bounds"], batch, pl_module, outputs["metrics"])
         outputs["metrics"].update(self.measure(update))

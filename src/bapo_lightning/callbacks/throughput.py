@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import lightning as L
 
@@ -22,14 +21,9 @@ class ThroughputMonitor(Monitor):
         """Start the clock."""
         self._last = time.perf_counter()
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Measure with the update's own seconds at hand."""
-        seconds = outputs["metrics"]["time/update_seconds"]
-        outputs["metrics"]["train/tokens_per_second"] = batch.num_tokens / seconds
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-
     def measure(self, update: Update) -> Metrics:
         """See `Monitor.measure`."""
         now = time.perf_counter()
         elapsed, self._last = now - self._last, now
-        return {"time/step_seconds": elapsed}
+        tokens_per_second = update.batch.num_tokens / update.metrics["time/update_seconds"]
+        return {"time/step_seconds": elapsed, "train/tokens_per_second": tokens_per_second}

@@ -6,7 +6,6 @@ from statistics import fmean
 from typing import Any
 
 from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
-from bapo_lightning.objectives.surrogate import clipped_mask
 
 
 class TrainingMonitor(Monitor):
@@ -49,7 +48,7 @@ class TrainingMonitor(Monitor):
 def clip_fractions(update: Update) -> Metrics:
     """Share of the tokens, and of the positive and negative ones, whose gradient the bounds cut off."""
     advantage = update.tokens.advantage
-    clipped = clipped_mask(update.tokens.ratio, advantage, update.low, update.high).float()
+    clipped = update.clipped.float()
     positive, negative = (advantage > 0).float(), (advantage < 0).float()
     return {
         "train/clip_fraction": clipped.mean(),

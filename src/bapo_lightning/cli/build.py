@@ -108,8 +108,8 @@ def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, progress
         "algorithm": config["algorithm"]["name"],
         "regime": regime.name,
         "seed": config["seed"],
+        "staleness": regime.updates_per_rollout_batch,
     }
-    description["staleness"] = regime.updates_per_rollout_batch
     checkpoints = ModelCheckpoint(
         dirpath=folder / "checkpoints",
         filename="update{step:06d}",

@@ -114,11 +114,10 @@ def number_complaints(config: Config) -> Iterator[str]:
         value, least = _value(config, name), 0 if name in MAY_BE_ZERO else 1
         if not (isinstance(value, int) and not isinstance(value, bool) and value >= least):
             yield f"{name}={value} must be a whole number of at least {least}"
-    bounds = config["algorithm"]["bounds"]
-    sides = (
-        [f"low.{part}" for part in bounds["low"]] + [f"high.{part}" for part in bounds["high"]] if "target" in bounds else ["low", "high"]
-    )
-    for name in [*NUMBERS, *(f"algorithm.bounds.{side}" for side in [*sides, *(["target"] if "target" in bounds else [])])]:
+    bounds = {key: value for key, value in config["algorithm"]["bounds"].items() if key in ("low", "high", "target")}
+    grids = [f"{key}.{part}" for key, value in bounds.items() if isinstance(value, dict) for part in value]
+    plain = [key for key, value in bounds.items() if not isinstance(value, dict)]
+    for name in [*NUMBERS, *(f"algorithm.bounds.{key}" for key in grids + plain)]:
         value = _value(config, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             yield f"{name}={value} must be a number"
