@@ -23,7 +23,9 @@ from bapo_lightning.data.problem_stream import ProblemStream
 from bapo_lightning.data.regime import ReplayRegime
 from bapo_lightning.data.replay_queue import ReplayQueue
 from bapo_lightning.data.rollout_sampler import RolloutSampler, SamplingStatistics
-from bapo_lightning.rollout.weight_sync import SyncReport, WeightSource, WeightSync
+from bapo_lightning.rollout.engine import EngineDied
+from bapo_lightning.rollout.recovery import EngineRecovery
+from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
 from bapo_lightning.types import Group, Problem
 
 
@@ -38,7 +40,7 @@ class Admission(Protocol):
 class VersionedPolicyOwner(Protocol):
     """What this module needs of the LightningModule it feeds."""
 
-    policy: WeightSource
+    policy: ScoringWeightSource
 
     @property
     def policy_version(self) -> int:
@@ -56,6 +58,7 @@ class RolloutDataModule(L.LightningDataModule):
         self,
         sampler: RolloutSampler,
         weight_sync: WeightSync,
+        recovery: EngineRecovery,
         problems: Sequence[Problem],
         admission: Admission,
         advantages: Callable[[torch.Tensor], torch.Tensor],
@@ -69,6 +72,7 @@ class RolloutDataModule(L.LightningDataModule):
         Args:
             sampler: samples and scores groups with the rollout engine.
             weight_sync: hands the trainer's weights to that engine.
+            recovery: restarts the engine when its process dies.
             problems: training set.
             admission: which sampled groups are trained on.
             advantages: rewards[P, G] -> advantages[P, G].
@@ -82,6 +86,8 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler = sampler
         self.regime = regime
         self._weight_sync = weight_sync
+        self._recovery = recovery
+        self.sampler.revive = self._revive_engine
         self._stream = ProblemStream(problems, seed)
         self._admission = admission
         self._advantages = advantages
@@ -89,7 +95,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._prompts_per_batch = prompts_per_batch
         self._num_rollout_batches = num_rollout_batches
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
-        self._sync_seconds = 0.0
+        self._sync_reports: list[SyncReport] = []
 
     @property
     def num_updates(self) -> int:
@@ -106,24 +112,28 @@ class RolloutDataModule(L.LightningDataModule):
         if not len(self._queue):
             self.refresh_engine()
             self._queue.put(self._produce())
+            self.sampler.engine.sleep()
         statistics = self.sampler.statistics.take()
-        sync_seconds, self._sync_seconds = self._sync_seconds, 0.0
-        groups = self._queue.take()
-        known_seconds = statistics.rollout_seconds + statistics.reward_seconds + sync_seconds
-        metrics = production_metrics(statistics) | {"time/sync_seconds": sync_seconds}
-        batch = collate(groups, metrics)
+        reports, self._sync_reports = self._sync_reports, []
+        metrics = production_metrics(statistics) | sync_metrics(reports) | {"rollout/engine_restarts": self._recovery.num_restarts}
+        known_seconds = statistics.rollout_seconds + statistics.reward_seconds + metrics["time/sync_seconds"]
+        batch = collate(self._queue.take(), metrics)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
 
-    def refresh_engine(self) -> SyncReport | None:
+    def refresh_engine(self) -> None:
         """Give the engine the trainer's current weights unless it has them already."""
         owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
-        engine = self.sampler.engine
-        if engine.version == owner.policy_version:
-            return None
-        report = self._weight_sync.push(owner.policy, engine, owner.policy_version, self.sampler.tokenizer.vocab_size)
-        self._sync_seconds += report.seconds
-        return report
+        engine, vocab_size = self.sampler.engine, self.sampler.tokenizer.vocab_size
+        while engine.version != owner.policy_version:
+            try:
+                self._sync_reports.append(self._weight_sync.push(owner.policy, engine, owner.policy_version, vocab_size))
+            except EngineDied as death:
+                self._recovery.restart(engine, death)
+
+    def _revive_engine(self, death: EngineDied) -> None:
+        self._recovery.restart(self.sampler.engine, death)
+        self.refresh_engine()
 
     def teardown(self, stage: str) -> None:
         """Close the engine at the end of training."""
@@ -154,6 +164,18 @@ class RolloutLoader:
         """Batches without end; `__len__` ends the epoch."""
         while True:
             yield self._data_module.next_batch()
+
+
+def sync_metrics(reports: Sequence[SyncReport]) -> dict[str, float]:
+    """Time of the weight syncs since the last update, and how far engine and trainer were apart after the last one."""
+    metrics = {"time/sync_seconds": sum(report.seconds for report in reports)}
+    if reports:
+        metrics |= {
+            "sync/transfer_seconds": sum(report.transfer_seconds for report in reports),
+            "sync/logp_diff_mean": reports[-1].mean_logprob_difference,
+            "sync/logp_diff_max": reports[-1].max_logprob_difference,
+        }
+    return metrics
 
 
 def production_metrics(statistics: SamplingStatistics) -> dict[str, float]:
