@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests.builders import random_model, random_policy
-from tests.rollout.contract import SAMPLING, EngineContract, requests
+from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import SamplingParams
@@ -37,6 +37,12 @@ def test_a_draw_picks_the_token_at_its_share_of_the_cumulative_probability():
     tokens, logprobs = sample_tokens(logits, SamplingParams(1.0, ()), draws)
     assert tokens.tolist() == [0, 0, 2, 2, 3]  # never token 1, which has no mass
     assert logprobs.exp().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25])
+
+
+def test_a_weight_of_another_shape_is_an_error(engine):
+    name, weight = next(random_policy().named_weights())
+    with pytest.raises(EngineError, match="has shape"):
+        engine.load_weights(SomeWeights([(name, weight[:, :5])]), version=4)
 
 
 def test_an_engine_without_weights_refuses_to_generate(tmp_path):

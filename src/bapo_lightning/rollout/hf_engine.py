@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams, WeightSource
 from bapo_lightning.rollout.seeds import uniforms
+from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.types import FinishReason, Segment
 
 COMPACTION_SHARE = 0.125  # rows leave the batch once this share of it has finished: each compaction copies the KV cache
@@ -64,10 +65,7 @@ class HFEngine:
                     raise EngineError(f"weight {name!r} has shape {tuple(weight.shape)}, the engine's has {tuple(own[name].shape)}")
                 own[name].copy_(weight)
                 missing.discard(name)
-        if missing:
-            raise EngineError(
-                f"the weight sync left {len(missing)} weights unset, first {min(missing)!r}: the engine is in no usable state"
-            )
+        check_complete(sorted(missing))
         self._version = version
 
     def sleep(self) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from array import array
 from collections.abc import Sequence
@@ -20,8 +19,6 @@ from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, Generati
 from bapo_lightning.rollout.vllm_containment import Containment, Deadline, default_group_kept
 from bapo_lightning.rollout.vllm_options import VLLMOptions
 from bapo_lightning.types import FinishReason, Segment
-
-logger = logging.getLogger(__name__)
 
 
 class VLLMLocalEngine:
@@ -44,7 +41,8 @@ class VLLMLocalEngine:
         self._model_path = model_path
         self._options = options
         self._deadline = Deadline(deadline_seconds)
-        self._contained = Containment({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, eager=False)
+        environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+        self._contained = Containment(environment, eager=False)
         self._llm: Any = None
         self._version = UNSYNCED_VERSION
         self._asleep = False
@@ -74,7 +72,10 @@ class VLLMLocalEngine:
 
                 if self._asleep:
                     self._llm.wake_up(tags=["weights"])
-                self._llm.collective_rpc(partial(reload_worker, weights=self._watched(source)))
+                try:
+                    self._llm.collective_rpc(partial(reload_worker, weights=self._watched(source)))
+                except (KeyError, ValueError, RuntimeError, AssertionError) as error:
+                    raise EngineError(f"vLLM did not take the trainer's weights ({type(error).__name__}: {error})") from error
                 if self._asleep:
                     self._llm.wake_up(tags=["kv_cache"])
                 self._asleep = False
@@ -109,7 +110,6 @@ class VLLMLocalEngine:
                     llm.llm_engine.engine_core.shutdown()
 
     def _start(self) -> None:
-        logging.getLogger("vllm").setLevel(logging.ERROR)
         with self._contained():
             from vllm import LLM
             from vllm.platforms import current_platform

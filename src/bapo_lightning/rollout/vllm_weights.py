@@ -23,7 +23,7 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 )
 from vllm.platforms import current_platform
 
-from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.weight_transport import check_complete
 
 
 class Reload:
@@ -41,13 +41,12 @@ class Reload:
         loaded = self._model.load_weights(weights)  # type: ignore[operator]
         self._missing = self._missing - loaded if loaded is not None else set()  # None: a model that does not tell
 
-    def finish(self) -> None:
-        """Put everything in place. Raises EngineError, after that, when weights were missing."""
+    def finish(self) -> list[str]:
+        """Put everything in place; returns what was missing, as vLLM's names of parameters and of half-loaded layers."""
         missing = sorted(self._missing | incomplete_layers(self._model))
         finalize_layerwise_reload(self._model, self._model_config)
         repack_tied(self._model)
-        if missing:
-            raise EngineError(f"the weight sync left {len(missing)} weights unset, first {missing[0]!r}: the engine is in no usable state")
+        return missing
 
 
 def reload_worker(worker: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -57,7 +56,8 @@ def reload_worker(worker: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> N
         try:
             reload.load(weights)
         finally:
-            reload.finish()
+            missing = reload.finish()
+    check_complete(missing)
 
 
 def incomplete_layers(model: nn.Module) -> set[str]:

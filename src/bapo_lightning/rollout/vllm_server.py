@@ -1,0 +1,302 @@
+"""vLLM in processes of its own: one or several HTTP servers, given by URL or started and restarted by this engine on this machine.
+
+Each prompt's samples go to one server, whose prefix cache then computes the prompt once. Weights go through a `WeightTransport`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from array import array
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import torch
+
+from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, GenerationRequest, SamplingParams, WeightSource
+from bapo_lightning.rollout.server_process import ServerProcess
+from bapo_lightning.rollout.vllm_http import ServerClient, error_message
+from bapo_lightning.rollout.vllm_local import require_vllm
+from bapo_lightning.rollout.vllm_options import VLLMOptions, command_line
+from bapo_lightning.rollout.weight_transport import WeightTransport
+from bapo_lightning.types import FinishReason, Segment
+
+WORKER_EXTENSION = "bapo_lightning.rollout.vllm_shared_memory.WorkerExtension"
+TOKENS_COUNTER = "vllm:generation_tokens_total"
+
+
+class VLLMServerEngine:
+    """A client of vLLM servers. Tensor and data parallelism within a server are the server's business."""
+
+    def __init__(
+        self,
+        model_path: str,
+        options: VLLMOptions,
+        transport: WeightTransport,
+        log_folder: str,
+        urls: Sequence[str] = (),
+        num_servers: int = 1,
+        cpu_threads: int | None = None,
+        start_seconds: float = 900,
+        deadline_seconds: float = 300,
+    ) -> None:
+        """
+        Args:
+            model_path: Hugging Face folder or hub name, for servers started here.
+            options: of vLLM, for servers started here; `max_model_len` is checked of others.
+            transport: how weights get there.
+            log_folder: where servers started here write their output.
+            urls: servers that run already; empty starts some.
+            num_servers: to start.
+            cpu_threads: of a server on a CPU; None shares the cores out.
+            start_seconds: a server must answer within this time of its start.
+            deadline_seconds: a server that generates nothing, or does not answer a control call, for so long is taken for dead.
+
+        Raises:
+            ConfigError: vLLM is not installed, or a server of `urls` cannot be reached or serves sequences that are too short.
+        """
+        self._options = options
+        self._transport = transport
+        self._start_seconds = start_seconds
+        self._deadline_seconds = deadline_seconds
+        self._version = UNSYNCED_VERSION
+        self._model_name = ""
+        if urls:
+            self._processes: list[ServerProcess] = []
+        else:
+            require_vllm()
+            threads = cpu_threads or max(1, (os.cpu_count() or 1) // num_servers)
+            arguments, environment = server_arguments(model_path, options, transport.backend, threads)
+            logs = [Path(log_folder, f"vllm-server-{number}.log") for number in range(num_servers)]
+            self._processes = [ServerProcess(arguments, environment, log) for log in logs]
+        self._clients = [ServerClient(url, deadline_seconds) for url in urls or [process.url for process in self._processes]]
+        self._connected: set[str] = set()
+        if urls:
+            self._check_given_servers()
+
+    @property
+    def version(self) -> int:
+        """Policy version of the weights held by all servers."""
+        return self._version
+
+    @property
+    def server_pids(self) -> list[int]:
+        """Processes of the servers started here that are up."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        """See `RolloutEngine.generate`."""
+        if self._version == UNSYNCED_VERSION:
+            raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
+        finished, reasons = asyncio.run(self._generate(requests, sampling))
+        if reasons:
+            self._version = UNSYNCED_VERSION
+            raise EngineDied("; ".join(reasons), finished)
+        return [finished[place] for place in range(len(requests))]
+
+    def load_weights(self, source: WeightSource, version: int) -> None:
+        """See `RolloutEngine.load_weights`."""
+        self._version = UNSYNCED_VERSION
+        self._start()
+        for client in self._clients:
+            if client.url not in self._connected:
+                self._transport.connect(client, source)
+                self._connected.add(client.url)
+        self._transport.send(source, self._clients, version)
+        for client in self._clients:
+            client.reset_prefix_cache()
+            if client.weight_version() != str(version):
+                raise EngineError(f"{client.url} holds weights of version {client.weight_version()}, version {version} was sent")
+        self._model_name = self._clients[0].model()[0]
+        self._version = version
+
+    def sleep(self) -> None:
+        """Nothing: servers have devices of their own."""
+
+    def restart(self) -> None:
+        """Start dead servers anew, or wait until others have started them."""
+        self._version = UNSYNCED_VERSION
+        for client in self._clients:
+            if client.lost or not client.is_healthy():
+                self._connected.discard(client.url)
+            client.lost = False
+        for process in self._processes:
+            if process.url not in self._connected:
+                process.stop()
+        self._start()
+
+    def close(self) -> None:
+        """End the servers that were started here."""
+        self._version = UNSYNCED_VERSION
+        for process in self._processes:
+            process.stop()
+
+    def _start(self) -> None:
+        """Servers of our own start side by side; others are waited for."""
+        if self._processes:
+            down = [process for process in self._processes if not process.is_running()]
+            if down:
+                with ThreadPoolExecutor(len(down)) as pool:
+                    list(pool.map(lambda process: process.start(self._start_seconds), down))
+        else:
+            for client in self._clients:
+                wait_until_healthy(client, self._start_seconds)
+
+    def _check_given_servers(self) -> None:
+        complaints = []
+        for client in self._clients:
+            try:
+                _, max_model_len = client.model()
+            except EngineError as error:
+                complaints.append(f"rollout.engine.urls: no vLLM server answers at {client.url} ({error}); start one: make serve")
+                continue
+            if max_model_len < self._options.max_model_len:
+                complaints.append(
+                    f"rollout.engine.urls: {client.url} serves at most {max_model_len} tokens, prompt and response need "
+                    f"{self._options.max_model_len}; start it with --max-model-len {self._options.max_model_len}, or lower scale.max_new_tokens"
+                )
+        if complaints:
+            raise ConfigError(complaints)
+
+    async def _generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> tuple[dict[int, Generation], list[str]]:
+        """What was finished, by place, and why the servers that died did."""
+        finished: dict[int, Generation] = {}
+        bounds = [len(requests) * server // len(self._clients) for server in range(len(self._clients) + 1)]
+        shares = [range(first, last) for first, last in pairwise(bounds)]  # neighbours have the same prompt
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._deadline_seconds)
+        async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+            runs = [
+                self._generate_on(session, client, {place: requests[place] for place in share}, sampling, finished)
+                for client, share in zip(self._clients, shares, strict=True)
+            ]
+            deaths = await asyncio.gather(*runs)
+        return finished, [reason for reason in deaths if reason]
+
+    async def _generate_on(
+        self,
+        session: aiohttp.ClientSession,
+        client: ServerClient,
+        requests: dict[int, GenerationRequest],
+        sampling: SamplingParams,
+        finished: dict[int, Generation],
+    ) -> str | None:
+        """Generate one server's share into `finished`; returns the reason when the server is lost."""
+
+        async def one(place: int) -> None:
+            body = completion_body(self._model_name, requests[place], sampling)
+            finished[place] = generation_from(await post(session, f"{client.url}/v1/completions", body), sampling, self._version)
+
+        everything = asyncio.gather(*(one(place) for place in requests))
+        watch = asyncio.create_task(watch_progress(session, client.url, self._deadline_seconds))
+        try:
+            await asyncio.wait([everything, watch], return_when=asyncio.FIRST_COMPLETED)
+            if everything.done():
+                everything.result()
+            else:
+                watch.result()
+        except (aiohttp.ClientError, OSError, EngineDied) as error:
+            client.lost = True
+            return f"{client.url}: {str(error) or type(error).__name__}"
+        finally:
+            everything.cancel()
+            watch.cancel()
+            await asyncio.gather(everything, watch, return_exceptions=True)
+        return None
+
+
+def server_arguments(model_path: str, options: VLLMOptions, backend: str, cpu_threads: int) -> tuple[list[str], dict[str, str]]:
+    """Flags and environment of a server that a trainer can send weights to."""
+    on_cpu = not torch.cuda.is_available()
+    arguments = options.engine_arguments(model_path, on_cpu)
+    if not on_cpu and "gpu_memory_utilization" not in options.extra:
+        arguments["gpu_memory_utilization"] = max(options.gpu_memory_utilization, 0.9)  # its GPUs are its own
+    flags = command_line(arguments) + [
+        *("--weight-transfer-config", f'{{"backend": "{backend}"}}'),
+        *("--worker-extension-cls", WORKER_EXTENSION),
+        *("--served-model-name", "policy"),
+        *("--generation-config", "vllm"),  # not the model's own file, whose top_p, top_k and penalties would be applied silently
+        "--disable-uvicorn-access-log",
+    ]
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if on_cpu:
+        environment |= {"OMP_NUM_THREADS": str(cpu_threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE"}
+        if arguments["enforce_eager"]:
+            environment["TORCHDYNAMO_DISABLE"] = "1"
+    return flags, environment
+
+
+def completion_body(model: str, request: GenerationRequest, sampling: SamplingParams) -> dict[str, Any]:
+    """Body of `/v1/completions`. Everything that shapes the distribution is said: a server may have defaults of its own."""
+    return {
+        "model": model,
+        "prompt": request.token_ids.tolist(),
+        "max_tokens": request.max_new_tokens,
+        "seed": request.seed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": True,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+
+
+def generation_from(answer: dict[str, Any], sampling: SamplingParams, version: int) -> Generation:
+    """Our record of the server's answer. Greedy tokens have log-prob 0: all mass was on them."""
+    choice = answer["choices"][0]
+    if choice["finish_reason"] not in ("stop", "length"):
+        raise EngineDied(f"a request ended with {choice['finish_reason']!r}")
+    token_ids = array("i", choice["token_ids"])
+    logprobs = array("f", choice["logprobs"]["token_logprobs"]) if sampling.temperature > 0 else array("f", [0.0]) * len(token_ids)
+    finish = FinishReason.STOP if choice["finish_reason"] == "stop" else FinishReason.LENGTH
+    return Generation(Segment(token_ids, logprobs, version), finish)
+
+
+async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """POST JSON. Raises EngineError for a request that the server refuses, EngineDied when the server itself fails."""
+    async with session.post(url, json=body) as response:
+        if response.status == 200:
+            return dict(await response.json())
+        reason = error_message(await response.read(), response.status)
+    raise EngineError(f"{url} refused a request: {reason}") if response.status < 500 else EngineDied(reason)
+
+
+async def watch_progress(session: aiohttp.ClientSession, url: str, deadline_seconds: float) -> None:
+    """Raises EngineDied when the server generates nothing for so long; never returns otherwise."""
+    last = -1.0
+    while True:
+        try:
+            async with asyncio.timeout(deadline_seconds), session.get(f"{url}/metrics") as response:
+                generated = tokens_generated(await response.text())
+        except TimeoutError:
+            raise EngineDied(f"it did not answer within {deadline_seconds:.0f} s") from None
+        if generated == last:
+            raise EngineDied(f"it generated nothing for {deadline_seconds:.0f} s")
+        last = generated
+        await asyncio.sleep(deadline_seconds)
+
+
+def tokens_generated(metrics: str) -> float:
+    """Sum of vLLM's token counters in its Prometheus text."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith(TOKENS_COUNTER))
+
+
+def wait_until_healthy(client: ServerClient, deadline_seconds: float) -> None:
+    """Wait for a server that somebody else starts. Raises EngineError when it does not come."""
+    give_up = time.monotonic() + deadline_seconds
+    while not client.is_healthy():
+        if time.monotonic() > give_up:
+            raise EngineError(f"{client.url} did not come back within {deadline_seconds:.0f} s; start it again: make serve")
+        time.sleep(0.5)

@@ -1,0 +1,161 @@
+"""The trainer's side of sending weights to vLLM servers; through shared memory on one machine here, between GPUs in `nccl_transport`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, TypedDict
+
+import torch
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.engine import WeightSource
+
+SHARED_MEMORY_BACKEND = "bapo_shared_memory"
+SHARED_MEMORY_FOLDER = Path("/dev/shm")
+ALIGNMENT = 64  # bytes; a view of another dtype must start at a multiple of its size
+
+
+class ControlClient(Protocol):
+    """The control plane of one server: vLLM's own `VLLMWeightSyncClient`, and calls of the worker extension."""
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Once after the server's start."""
+        ...
+
+    def start_weight_update(self) -> None:
+        """Begin."""
+        ...
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Load a part."""
+        ...
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """End."""
+        ...
+
+    def missing_weights(self) -> list[str]:
+        """What the last update did not bring, on any worker."""
+        ...
+
+    def update_weight_version(self, version: str) -> None:
+        """Name the weights held."""
+        ...
+
+    def get_world_size(self) -> int:
+        """Number of the server's workers."""
+        ...
+
+
+class WeightTransport(Protocol):
+    """Sends all weights to all servers. One that was (re)started must be announced with `connect` first."""
+
+    backend: str  # name in vLLM's factory
+
+    def connect(self, client: ControlClient, source: WeightSource) -> None:
+        """Prepare a new server."""
+        ...
+
+    def send(self, source: WeightSource, clients: Sequence[ControlClient], version: int) -> None:
+        """Replace the weights of all servers. Raises EngineError when one of them did not get all."""
+        ...
+
+
+class WeightPart(TypedDict):
+    """Some weights in one file of shared memory."""
+
+    path: str
+    num_bytes: int
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    offsets: list[int]  # bytes from the start of the file
+
+
+class SharedMemoryTransport:
+    """Writes weights into shared memory part by part, so that the extra memory is one part, and lets all servers load each."""
+
+    backend = SHARED_MEMORY_BACKEND
+
+    def __init__(self, part_megabytes: int = 256, dtype: str | None = None) -> None:
+        """
+        Args:
+            part_megabytes: size of a part; a larger tensor is a part of its own.
+            dtype: weights are cast to it before they are written, for engines of lower precision; None sends them as they are.
+        """
+        self._part_bytes = part_megabytes << 20
+        self._dtype = getattr(torch, dtype) if dtype else None
+
+    def connect(self, client: ControlClient, source: WeightSource) -> None:
+        """See `WeightTransport.connect`."""
+        client.init_weight_transfer_engine({})
+
+    def send(self, source: WeightSource, clients: Sequence[ControlClient], version: int) -> None:
+        """See `WeightTransport.send`."""
+        with ThreadPoolExecutor(len(clients)) as pool:
+
+            def all_clients(call: Callable[[ControlClient], Any]) -> list[Any]:
+                return list(pool.map(call, clients))
+
+            all_clients(lambda client: client.start_weight_update())
+            try:
+                for part in self._parts(source):
+                    all_clients(lambda client, part=part: client.update_weights({"part": part}))  # type: ignore[misc]
+            except EngineError:
+                with suppress(EngineError):  # vLLM would refuse the next update if this one had no end
+                    all_clients(lambda client: client.finish_weight_update())
+                raise
+            all_clients(lambda client: client.finish_weight_update(str(version)))
+            missing = sorted({name for names in all_clients(lambda client: client.missing_weights()) for name in names})
+        check_complete(missing)
+
+    def _parts(self, source: WeightSource) -> Iterator[WeightPart]:
+        """Parts that exist until the next one is asked for."""
+        tensors: list[tuple[str, torch.Tensor]] = []
+        size = 0
+        for name, weight in source.named_weights():
+            weight = weight.detach().to("cpu", self._dtype).contiguous()
+            if tensors and size + weight.nbytes > self._part_bytes:
+                yield from written_part(tensors)
+                tensors, size = [], 0
+            tensors.append((name, weight))
+            size += weight.nbytes
+        if tensors:
+            yield from written_part(tensors)
+
+
+def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:
+    """Write tensors into a file of shared memory, hand it out once, remove it. Raises EngineError when there is no room."""
+    ends = [-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for _, weight in tensors]
+    offsets = [sum(ends[:place]) for place in range(len(ends))]
+    free = shutil.disk_usage(SHARED_MEMORY_FOLDER).free
+    if free < sum(ends):
+        raise EngineError(
+            f"shared memory has {free >> 20} MiB left, a part of the weights needs {sum(ends) >> 20}; give it more (docker run --shm-size) "
+            "or lower rollout.engine.transport.part_megabytes"
+        )
+    with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY_FOLDER, prefix="bapo-weights-") as file:
+        os.truncate(file.name, sum(ends))
+        memory = torch.from_file(file.name, shared=True, size=sum(ends), dtype=torch.uint8)
+        for (_, weight), offset in zip(tensors, offsets, strict=True):
+            memory[offset : offset + weight.nbytes].copy_(weight.view(-1).view(torch.uint8))
+        yield WeightPart(
+            path=file.name,
+            num_bytes=sum(ends),
+            names=[name for name, _ in tensors],
+            dtypes=[str(weight.dtype).removeprefix("torch.") for _, weight in tensors],
+            shapes=[list(weight.shape) for _, weight in tensors],
+            offsets=offsets,
+        )
+
+
+def check_complete(missing: Sequence[str]) -> None:
+    """Raises EngineError when weights were missing."""
+    if missing:
+        raise EngineError(f"the weight sync left {len(missing)} weights unset, first {missing[0]!r}: the engine is in no usable state")

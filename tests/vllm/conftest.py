@@ -1,0 +1,18 @@
+"""What the tests with a real vLLM share."""
+
+import pytest
+from tests.builders import random_model
+
+from bapo_lightning.rollout.vllm_options import VLLMOptions
+
+
+@pytest.fixture(scope="session")
+def options():
+    return VLLMOptions(max_model_len=64, dtype="float32", max_num_seqs=64, kv_cache_bytes=1 << 26)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    random_model().save_pretrained(folder)
+    return str(folder)
