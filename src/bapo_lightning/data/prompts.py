@@ -42,8 +42,8 @@ class ChatPrompt:
         if not tokenizer.chat_template:
             raise DataError(
                 f"data.prompt={type(self).__name__} needs a chat template, and the tokenizer of {tokenizer.name_or_path or 'the model'} "
-                "has none; choose an instruction-tuned model, or the problem's bare text: "
-                f"data.prompt._target_={PlainPrompt.__module__}.{PlainPrompt.__name__} ~data.prompt.system ~data.prompt.template"
+                "has none; choose an instruction-tuned model, or give it the problem's bare text: "
+                f"~data.prompt '+data.prompt={{_target_: {PlainPrompt.__module__}.{PlainPrompt.__name__}}}'"
             )
         # Not str.format: other braces, in the template (\boxed{}) or in a problem's text, are meant as they stand.
         user = {"role": "user", "content": self.template.replace(_PLACE, problem.prompt)}

@@ -62,9 +62,9 @@ def reasoning_gym_score(problems: list[Problem], completions: list[Completion], 
 
 def tagged_answer(text: str) -> str | None:
     """The text of the last closed <answer>...</answer>, without the spaces around it; None when there is none or it is empty."""
-    before, closed, _ = text.rpartition("</answer>")
-    _, opened, answer = before.rpartition("<answer>")
-    return (answer.strip() or None) if opened and closed else None
+    before, _, _ = text.rpartition("</answer>")
+    _, opened, behind = before.rpartition("<answer>")
+    return (behind.partition("</answer>")[0].strip() or None) if opened else None
 
 
 def _whole_text(text: str) -> str | None:
