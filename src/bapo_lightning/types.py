@@ -8,6 +8,7 @@ Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -37,6 +38,8 @@ class Problem:
     prompt: str  # text the policy continues
     answer: str  # gold answer
     source: str = ""  # data set it comes from
+    # What the data set's own scorer needs. Apart from comparison, so that a problem stays hashable.
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

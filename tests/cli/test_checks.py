@@ -40,6 +40,16 @@ def test_every_shipped_experiment_passes(experiment):
     assert found(f"experiment={experiment}") == []
 
 
+@pytest.mark.parametrize("override", [f"{group}={name}" for group in ("data", "reward", "scale") for name in names(group)])
+def test_every_shipped_data_set_reward_and_scale_passes(override):
+    assert found(override) == []
+
+
+def test_the_bare_text_can_be_chosen_where_a_data_set_has_a_chat_prompt():
+    plain = {"_target_": "bapo_lightning.data.prompts.PlainPrompt"}
+    assert composed("data=gsm8k", "~data.prompt", f"+data.prompt={{_target_: {plain['_target_']}}}")["data"]["prompt"] == plain
+
+
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
@@ -59,6 +69,7 @@ def test_every_shipped_experiment_passes(experiment):
         ("regime.minibatches=5", "regime.minibatches=5 does not divide scale.prompts_per_batch=64"),
         ("regime.epochs=0", "regime.epochs=0 must be a whole number of at least 1"),
         ("scale.max_new_tokens=many", "scale.max_new_tokens=many must be a whole number"),
+        ("scale.max_prompt_tokens=0", "scale.max_prompt_tokens=0 must be a whole number of at least 1"),
         ("scale.overlong_buffer=100", "scale.overlong_buffer=100 must be in 1..scale.max_new_tokens"),
         ("rollout.temperature=0", "rollout.temperature=0: training samples must come from a distribution"),
         ("optimizer.optimizer.lr=0", "optimizer.optimizer.lr=0 would change nothing"),

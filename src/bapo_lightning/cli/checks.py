@@ -28,7 +28,7 @@ CHOICES = {
 
 COUNTS = (
     *(f"scale.{name}" for name in ("prompts_per_batch", "group_size", "num_rollout_batches", "max_new_tokens", "overlong_buffer")),
-    *(f"scale.{name}" for name in ("micro_batch_tokens", "validation_problems", "validation_samples")),
+    *(f"scale.{name}" for name in ("max_prompt_tokens", "micro_batch_tokens", "validation_problems", "validation_samples")),
     *(f"regime.{name}" for name in ("epochs", "minibatches")),
     *(f"trainer.{name}" for name in ("devices", "checkpoint_every", "checkpoints_kept")),
     *(f"callbacks.{name}" for name in ("print_every", "samples_every", "samples_num_groups", "measure_entropy_every", "validate_every")),

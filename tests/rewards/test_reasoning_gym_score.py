@@ -1,0 +1,90 @@
+"""Verdicts of reasoning-gym's own scorers on literal responses."""
+
+from __future__ import annotations
+
+import pytest
+
+from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.rewards.reasoning_gym_score import reasoning_gym_score, tagged_answer
+from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+
+UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
+
+
+def problem(answer: str, task: str = "chain_sum", **metadata: object) -> Problem:
+    return Problem(f"{task}/0/0", "", answer, task, {"question": "", "answer": answer, "metadata": metadata})
+
+
+def score(one: Problem, text: str, **options) -> Score:
+    return reasoning_gym_score([one], [Completion(text, 3, FinishReason.STOP)], **options)[0]
+
+
+@pytest.mark.parametrize(
+    ("gold", "text", "value", "status"),
+    [
+        ("7", "3 + 4 = 7", 1.0, ScoreStatus.CORRECT),
+        ("7", "3 + 4 = 7.0.", 1.0, ScoreStatus.CORRECT),
+        ("1234", "1,234", 1.0, ScoreStatus.CORRECT),
+        ("-4", "0 - 4 = -4", 1.0, ScoreStatus.CORRECT),
+        ("-4", "0 - 4 = 4", 0.0, ScoreStatus.WRONG),
+        ("7", "8", 0.0, ScoreStatus.WRONG),
+        ("7", "17", 0.5, ScoreStatus.WRONG),
+        ("7", "-7", 0.5, ScoreStatus.WRONG),
+        ("7", "none", 0.0, ScoreStatus.UNPARSABLE),
+        ("7", "", 0.0, ScoreStatus.UNPARSABLE),
+    ],
+)
+def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right_one(gold, text, value, status) -> None:
+    assert score(problem(gold), text) == Score(value, status)
+
+
+@pytest.mark.parametrize(
+    ("extract", "text", "value"),
+    [
+        ("answer_tag", "<answer>5</answer> no, <answer> 7 </answer> of 9", 1.0),
+        ("answer_tag", "7 </answer>", None),
+        ("answer_tag", "<answer> </answer>", None),
+        ("answer_tag", "<answer>7", None),
+        ("all", " 7\n", 1.0),
+        ("all", "it is 7", 1 / 7),
+        ("all", " \n", None),
+    ],
+)
+def test_what_of_a_response_is_its_answer(extract, text, value) -> None:
+    verdict = score(problem("7"), text, extract=extract)
+    assert verdict == (UNPARSABLE if value is None else Score(value, ScoreStatus.CORRECT if value == 1 else ScoreStatus.WRONG))
+
+
+def test_the_last_closed_tag_counts() -> None:
+    assert tagged_answer("<answer>1</answer><answer>2") == "1"
+    assert tagged_answer("<answer>1</answer></answer>") == "1"
+    assert tagged_answer("<answer>" * 50_000 + "</answer>" * 50_000) is None
+
+
+def test_a_scorer_that_fails_on_an_answer_makes_it_unparsable() -> None:
+    incomplete = problem("7", "sudoku")  # its scorer looks for a solution in the entry: KeyError
+    assert score(incomplete, "7") == UNPARSABLE
+    assert score(problem("7", "sudoku", solution=[[7]]), "7") == Score(1.0, ScoreStatus.CORRECT)
+
+
+@pytest.mark.parametrize("task", ["spiral_matrix", "string_insertion", "n_queens", "countdown", "polynomial_multiplication"])
+def test_no_text_of_the_policy_reaches_a_scorer_that_would_run_it(task, tmp_path) -> None:
+    trap = f"[open({str(tmp_path / 'run')!r}, 'w')]"
+    with pytest.raises(ConfigError, match=f"the scorer of {task}, which runs it as Python code"):
+        score(problem("1", task), trap, extract="all")
+    score(problem("1", task), trap + " 1", extract="last_number")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_scorer_that_only_runs_the_gold_answer_is_used() -> None:
+    numbers = problem("['1', '2']", "number_sorting", direction="ascending")
+    assert score(numbers, "<answer>['1', '2']</answer>", extract="answer_tag").status is ScoreStatus.CORRECT
+
+
+def test_options_and_problems_that_do_not_fit_are_clear_errors() -> None:
+    with pytest.raises(ConfigError, match=r"reward\.extract=first is none of its values; write last_number, answer_tag, all"):
+        score(problem("7"), "7", extract="first")
+    with pytest.raises(DataError, match=r"problem a does not come from reasoning-gym.*reward=last_number"):
+        score(Problem("a", "", "7"), "7")
+    with pytest.raises(ValueError, match="got 1 problems and 0 completions"):
+        reasoning_gym_score([problem("7")], [])
