@@ -12,6 +12,7 @@ loader without a length makes Lightning fetch one batch ahead; `RolloutLoader` t
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, cast
 
@@ -20,11 +21,12 @@ import torch
 
 from bapo_lightning.data.batch import TrainBatch, collate
 from bapo_lightning.data.problem_stream import ProblemStream
+from bapo_lightning.data.proximal import with_proximal_logprobs
 from bapo_lightning.data.regime import ReplayRegime
 from bapo_lightning.data.replay_queue import ReplayQueue
 from bapo_lightning.data.rollout_sampler import RolloutSampler, SamplingStatistics
 from bapo_lightning.rollout.weight_sync import SyncReport, WeightSource, WeightSync
-from bapo_lightning.types import Group, Problem
+from bapo_lightning.types import Group, Problem, Rollout
 
 
 class Admission(Protocol):
@@ -43,6 +45,10 @@ class VersionedPolicyOwner(Protocol):
     @property
     def policy_version(self) -> int:
         """Optimizer updates made so far."""
+        ...
+
+    def proximal_logprobs(self, rollouts: Sequence[Rollout]) -> list[array[float]]:
+        """Log-probs of each rollout's response tokens under the current weights, in nats."""
         ...
 
 
@@ -64,6 +70,7 @@ class RolloutDataModule(L.LightningDataModule):
         prompts_per_batch: int,
         num_rollout_batches: int,
         seed: int,
+        recompute_logprobs: bool = False,
     ) -> None:
         """
         Args:
@@ -77,6 +84,7 @@ class RolloutDataModule(L.LightningDataModule):
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run; updates = this times the regime's updates per rollout batch.
             seed: of the data order and the minibatch order.
+            recompute_logprobs: score each fresh rollout batch with the trainer's weights, as a correction needs.
         """
         super().__init__()
         self.sampler = sampler
@@ -90,6 +98,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._num_rollout_batches = num_rollout_batches
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
         self._sync_seconds = 0.0
+        self._recompute_logprobs = recompute_logprobs
+        self._proximal_metrics: dict[str, float] = {}
 
     @property
     def num_updates(self) -> int:
@@ -108,9 +118,11 @@ class RolloutDataModule(L.LightningDataModule):
             self._queue.put(self._produce())
         statistics = self.sampler.statistics.take()
         sync_seconds, self._sync_seconds = self._sync_seconds, 0.0
+        proximal_metrics, self._proximal_metrics = self._proximal_metrics, {}
         groups = self._queue.take()
-        known_seconds = statistics.rollout_seconds + statistics.reward_seconds + sync_seconds
-        metrics = production_metrics(statistics) | {"time/sync_seconds": sync_seconds}
+        proximal_seconds = proximal_metrics.get("time/proximal_seconds", 0.0)
+        known_seconds = statistics.rollout_seconds + statistics.reward_seconds + sync_seconds + proximal_seconds
+        metrics = production_metrics(statistics) | {"time/sync_seconds": sync_seconds} | proximal_metrics
         batch = collate(groups, metrics)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
@@ -135,7 +147,11 @@ class RolloutDataModule(L.LightningDataModule):
 
         groups = self._admission.collect(self._prompts_per_batch, sample, self.sampler.statistics)
         advantages = self._advantages(torch.tensor([group.rewards for group in groups], dtype=torch.float32)).tolist()
-        return [Group(group.problem, group.samples, tuple(values)) for group, values in zip(groups, advantages, strict=True)]
+        groups = [Group(group.problem, group.samples, tuple(values)) for group, values in zip(groups, advantages, strict=True)]
+        if self._recompute_logprobs:
+            owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
+            groups, self._proximal_metrics = with_proximal_logprobs(groups, owner.proximal_logprobs, owner.policy_version)
+        return groups
 
 
 class RolloutLoader:
