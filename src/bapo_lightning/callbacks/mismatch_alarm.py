@@ -77,6 +77,6 @@ def alarm_text(difference: float, threshold: float, version: int) -> str:
     return (
         f"rollout engine and trainer differ by {difference:.3g} nats per token on a fresh batch of policy version {version} "
         f"(callbacks.mismatch_threshold={threshold:g}). Likely causes: the engine reports log-probs at another temperature or before top-p "
-        "or top-k, holds stale weights, reuses a prefix cache of older weights, or computes in lower precision (about 0.03 are expected "
-        "of bfloat16). Fix the engine's settings; for a difference that must stay, write correction=truncated_is or correction=masked_is"
+        "or top-k, holds stale weights, reuses a prefix cache of older weights, or computes in lower precision (up to 0.03 is usual "
+        "for bfloat16). Fix the engine's settings; for a difference that must stay, write correction=truncated_is or correction=masked_is"
     )
