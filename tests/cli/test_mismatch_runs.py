@@ -10,19 +10,26 @@ LYING_ENGINE = '''
 from array import array
 from dataclasses import replace
 
+import torch
+
 from bapo_lightning.rollout.hf_engine import HFEngine
 
 
 class RawLogprobsEngine(HFEngine):
     """Samples at the temperature asked for and reports log-probs at temperature 1."""
 
-    def generate(self, requests, sampling, seed=None):
-        made = super().generate(requests, sampling, seed)
-        scores = self.score([array("i", [*r.token_ids, *g.segment.token_ids]) for r, g in zip(requests, made)])
-        raw = [scored[-len(g.segment.token_ids) :] for scored, g in zip(scores, made)]
-        return [replace(g, segment=replace(g.segment, logprobs=logprobs)) for g, logprobs in zip(made, raw)]
+    def generate(self, requests, *sampling):
+        made = super().generate(requests, *sampling)
+        return [replace(g, segment=replace(g.segment, logprobs=self.raw(r.token_ids, g.segment.token_ids))) for r, g in zip(requests, made)]
+
+    @torch.inference_mode()
+    def raw(self, prompt, response):
+        tokens = torch.tensor([[*prompt, *response]])
+        logp = self._model(tokens, use_cache=False).logits[0, :-1].log_softmax(-1).gather(-1, tokens[0, 1:, None])
+        return array("f", logp[-len(response) :, 0].tolist())
 '''
-LYING = ["rollout.engine._target_=raw_engine.RawLogprobsEngine", "rollout.temperature=1.6"]
+# The tolerance lets it past the probe of the weight sync, which is the first to notice.
+LYING = ["rollout.engine._target_=raw_engine.RawLogprobsEngine", "rollout.temperature=1.6", "rollout.weight_sync.tolerance=100"]
 
 
 def train(folder, *overrides):
