@@ -38,7 +38,7 @@ PAPER_BOUNDS = {
 def model_config() -> LlamaConfig:
     return LlamaConfig(
         vocab_size=VOCAB_SIZE,
-        hidden_size=32,
+        hidden_size=64,  # heads of 32: the smallest that vLLM's CPU kernels take
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=2,

@@ -13,6 +13,7 @@ from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.advantages import group_advantages
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.hf_engine import HFEngine
+from bapo_lightning.rollout.recovery import EngineRecovery
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import Problem, Score, ScoreStatus
 
@@ -50,24 +51,26 @@ class WitnessedEngine(HFEngine):
     """Writes down syncs and generations, and checks at each generation that it holds the trainer's weights to the bit."""
 
     def __init__(self, path, journal, policy):
-        super().__init__(str(path), seed=0)
+        super().__init__(str(path))
         self.journal, self.policy = journal, policy
 
-    def load_weights(self, weights, version):
-        super().load_weights(weights, version)
+    def load_weights(self, source, version):
+        super().load_weights(source, version)
         self.journal.events.append(f"sync {version}")
 
-    def generate(self, requests, sampling, seed=None):
+    def generate(self, requests, sampling):
         trained = dict(self.policy.named_weights())
         assert all(torch.equal(weight, trained[name]) for name, weight in self._model.named_parameters())
-        self.journal.events.append(f"produce {self.version}")
-        return super().generate(requests, sampling, seed)
+        if sampling.stop_token_ids:  # not the probe of a sync
+            self.journal.events.append(f"produce {self.version}")
+        return super().generate(requests, sampling)
 
 
 def data_module(engine, regime):
     return RolloutDataModule(
-        sampler=RolloutSampler(engine, LettersTokenizer(), reward_of_even_length, SamplingParams(1.0, (1, 2, 3)), max_new_tokens=8),
+        sampler=RolloutSampler(engine, LettersTokenizer(), reward_of_even_length, SamplingParams(1.0, (1, 2, 3)), max_new_tokens=8, seed=0),
         weight_sync=WeightSync(tolerance=1e-3),
+        recovery=EngineRecovery(max_restarts=0),
         problems=[Problem(letter, letter, "") for letter in "defghijk"],
         admission=AdmitAll(),
         advantages=lambda rewards: group_advantages(rewards, scale="std"),

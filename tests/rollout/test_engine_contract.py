@@ -1,103 +1,58 @@
-"""The promises of `RolloutEngine`, run against every engine."""
+"""The in-process transformers engine keeps the promises of `RolloutEngine`; vLLM's engines: tests/vllm."""
 
-from array import array
-
+import numpy as np
 import pytest
 import torch
-from tests.builders import VOCAB_SIZE, random_model, random_policy
+from tests.builders import random_model, random_policy
+from tests.rollout.contract import SAMPLING, EngineContract, requests
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.hf_engine import HFEngine, sample_tokens
-from bapo_lightning.types import FinishReason
-
-SAMPLING = SamplingParams(temperature=1.0, stop_token_ids=(1,))
+from bapo_lightning.rollout.seeds import request_seed, uniforms
 
 
-@pytest.fixture
-def engine(tmp_path):
-    random_model().save_pretrained(tmp_path)
-    made = HFEngine(str(tmp_path), seed=0, max_rows=7)
-    made.load_weights(random_policy().named_weights(), version=3)
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    random_model().save_pretrained(folder)
+    made = HFEngine(str(folder), max_rows=7)
+    made.load_weights(random_policy(), version=3)
     yield made
     made.close()
 
 
-def requests(count: int, limit: int = 12) -> list[GenerationRequest]:
-    return [
-        GenerationRequest(array("i", [(3 * row + column) % VOCAB_SIZE for column in range(1 + row % 5)]), limit) for row in range(count)
-    ]
-
-
-def test_every_request_gets_one_generation_in_order_with_the_engines_version(engine):
-    wanted = [GenerationRequest(array("i", [5, row]), 1 + row) for row in range(9)]
-    generations = engine.generate(wanted, SamplingParams(1.0, stop_token_ids=()))
-    assert [len(generation.segment.token_ids) for generation in generations] == [1 + row for row in range(9)]
-    assert {generation.segment.version for generation in generations} == {3}
-    assert {generation.finish for generation in generations} == {FinishReason.LENGTH}
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_log_probs_are_those_of_the_sampling_distribution_for_ragged_prompts_and_early_stops(engine, temperature):
-    policy = random_policy(temperature=temperature)
-    wanted = requests(40)
-    for request, generation in zip(wanted, engine.generate(wanted, SamplingParams(temperature, (1,))), strict=True):
-        tokens = torch.tensor([[*request.token_ids, *generation.segment.token_ids]])
-        with torch.no_grad():
-            logp = (policy.model(tokens).logits[0, :-1] / temperature).log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-        expected = logp[len(request.token_ids) - 1 :]
-        torch.testing.assert_close(torch.tensor(generation.segment.logprobs), expected, atol=2e-5, rtol=1e-5)
-
-
-def test_a_response_ends_with_its_first_stop_token_and_says_so(engine):
-    generations = engine.generate(requests(60, limit=30), SamplingParams(1.0, (1, 2, 3, 4)))
-    stopped = [generation for generation in generations if generation.finish is FinishReason.STOP]
-    assert stopped
-    for generation in stopped:
-        assert generation.segment.token_ids[-1] in (1, 2, 3, 4)
-        assert not set(generation.segment.token_ids[:-1]) & {1, 2, 3, 4}
-
-
-def test_a_seeded_draw_repeats_and_leaves_the_engines_stream_and_the_global_ones_alone(engine):
-    state = torch.get_rng_state()
-    first = engine.generate(requests(10), SAMPLING, seed=11)
-    assert engine.generate(requests(10), SAMPLING, seed=11) == first
-    assert torch.equal(torch.get_rng_state(), state)
-    assert engine.generate(requests(10), SAMPLING) != engine.generate(requests(10), SAMPLING)
-
-
-def test_sampled_frequencies_follow_the_policy(engine):
-    wanted = [GenerationRequest(array("i", [4, 7]), 1)] * 7000
-    sampled = torch.tensor([generation.segment.token_ids[0] for generation in engine.generate(wanted, SAMPLING)])
-    frequency = torch.bincount(sampled, minlength=VOCAB_SIZE) / len(sampled)
-    with torch.no_grad():
-        expected = random_policy().model(torch.tensor([[4, 7]])).logits[0, -1].softmax(-1)
-    assert (frequency - expected).abs().max() < 4 * (0.25 / 7000) ** 0.5
+class TestHFEngine(EngineContract):
+    """Everything is inherited."""
 
 
 def test_greedy_takes_the_best_token_with_log_prob_zero():
-    tokens, logprobs = sample_tokens(torch.tensor([[0.0, 3.0, 1.0]]), 0.0, torch.Generator())
+    tokens, logprobs = sample_tokens(torch.tensor([[0.0, 3.0, 1.0]]), SamplingParams(0.0, ()), torch.zeros(1))
     assert (tokens.tolist(), logprobs.tolist()) == ([1], [0.0])
 
 
-def test_scores_equal_the_policys(engine):
-    sequences = [array("i", [1, 2, 3, 4, 5]), array("i", [9, 8])]
-    for got, expected in zip(engine.score(sequences), random_policy().score(sequences), strict=True):
-        assert got.tolist() == pytest.approx(expected.tolist(), abs=2e-5)
+def test_a_draw_picks_the_token_at_its_share_of_the_cumulative_probability():
+    logits = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().expand(5, 4)
+    draws = torch.tensor([0.0, 0.49, 0.51, 0.74, 0.999999999], dtype=torch.float64)
+    tokens, logprobs = sample_tokens(logits, SamplingParams(1.0, ()), draws)
+    assert tokens.tolist() == [0, 0, 2, 2, 3]  # never token 1, which has no mass
+    assert logprobs.exp().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25])
 
 
 def test_an_engine_without_weights_refuses_to_generate(tmp_path):
     random_model().save_pretrained(tmp_path)
     with pytest.raises(EngineError, match="before it was given weights"):
-        HFEngine(str(tmp_path), seed=0).generate(requests(1), SAMPLING)
+        HFEngine(str(tmp_path)).generate(requests(1), SAMPLING)
 
 
-def test_weights_that_do_not_all_arrive_are_an_error(engine):
-    weights = list(random_policy().named_weights())
-    with pytest.raises(EngineError, match="left 1 weights unset"):
-        engine.load_weights(weights[:-1], version=4)
-    with pytest.raises(EngineError, match="does not have"):
-        engine.load_weights([("unknown.weight", torch.zeros(1))], version=4)
-    with pytest.raises(EngineError, match="has shape"):
-        engine.load_weights([(weights[0][0], torch.zeros(1))], version=4)
-    assert engine.version == 3
+def test_the_draws_are_the_published_splitmix64_stream():
+    # Reference values of the generator's author for seed 1234567.
+    stream = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    got = [float(uniforms(np.array([1234567], dtype=np.uint64), position)[0]) for position in range(4)]
+    assert got == [(value >> 11) * 2.0**-53 for value in stream]
+
+
+def test_seeds_differ_in_everything_they_are_made_of_and_fit_into_63_bits():
+    seeds = {request_seed(run, version, name, index) for run in (0, 1) for version in (0, 7) for name in ("a", "b") for index in range(50)}
+    assert len(seeds) == 400
+    assert all(0 <= seed < 2**63 for seed in seeds)

@@ -10,7 +10,7 @@ from bapo_lightning.rollout.weight_sync import WeightSync
 @pytest.fixture
 def engine(tmp_path):
     random_model().save_pretrained(tmp_path)
-    return HFEngine(str(tmp_path), seed=0)
+    return HFEngine(str(tmp_path))
 
 
 def test_after_each_of_five_pushes_of_changed_weights_both_sides_agree(engine):
@@ -27,17 +27,17 @@ def test_after_each_of_five_pushes_of_changed_weights_both_sides_agree(engine):
 class ForgetfulEngine(HFEngine):
     """Takes every weight but the first, and claims to have them all."""
 
-    def load_weights(self, weights, version):
+    def load_weights(self, source, version):
         held = dict(self._model.named_parameters())
         name, _ = next(iter(held.items()))
         kept = held[name].clone()
-        super().load_weights(weights, version)
+        super().load_weights(source, version)
         held[name].copy_(kept)
 
 
 def test_a_sabotaged_push_is_found_out(tmp_path):
     random_model().save_pretrained(tmp_path)
-    engine = ForgetfulEngine(str(tmp_path), seed=0)
+    engine = ForgetfulEngine(str(tmp_path))
     with pytest.raises(EngineError, match="does not hold the trainer's weights"):
         WeightSync(tolerance=1e-3).push(random_policy(), engine, 1, VOCAB_SIZE)
 

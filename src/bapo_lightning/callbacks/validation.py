@@ -31,3 +31,4 @@ class Validation(L.Callback):
             data_module.refresh_engine()
             for validation_set in self.sets:
                 outputs["metrics"].update(validation_set.evaluate(data_module.sampler))
+            data_module.sampler.engine.sleep()

@@ -39,6 +39,7 @@ from bapo_lightning.errors import DataError
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy import Policy
 from bapo_lightning.rollout.engine import SamplingParams
+from bapo_lightning.rollout.recovery import EngineRecovery
 
 Config = dict[str, Any]
 VALIDATION_SEED = 20251021  # the same draws in every run, so that validation curves differ by the policy alone
@@ -61,16 +62,18 @@ def build_data_module(config: Config) -> RolloutDataModule:
             f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf download {path}"
         ) from None
     sampler = RolloutSampler(
-        engine=make(rollout["engine"], model_path=path, seed=config["seed"]),
+        engine=make(rollout["engine"], model_path=path),
         tokenizer=tokenizer,
         reward=make(config["reward"]),
         sampling=SamplingParams(temperature=rollout["temperature"], stop_token_ids=(tokenizer.eos_token_id,)),
         max_new_tokens=scale["max_new_tokens"],
+        seed=config["seed"],
         length_shaping=make(algorithm["length_shaping"]),
     )
     return RolloutDataModule(
         sampler=sampler,
         weight_sync=make(rollout["weight_sync"]),
+        recovery=EngineRecovery(rollout["max_restarts"]),
         problems=make(config["data"]["train"]),
         admission=make(algorithm["admission"]),
         advantages=make(algorithm["advantages"]),

@@ -34,11 +34,11 @@ COUNTS = (
     *(f"trainer.{name}" for name in ("devices", "checkpoint_every", "checkpoints_kept")),
     *(f"callbacks.{name}" for name in ("print_every", "samples_every", "samples_num_groups", "measure_entropy_every", "validate_every")),
     "optimizer.max_nonfinite_in_a_row",
+    "rollout.max_restarts",
 )
-MAY_BE_ZERO = ("callbacks.measure_entropy_every", "callbacks.validate_every")
+MAY_BE_ZERO = ("rollout.max_restarts", "callbacks.measure_entropy_every", "callbacks.validate_every")
 NUMBERS = (
-    "rollout.temperature",
-    "rollout.weight_sync.tolerance",
+    *(f"rollout.{name}" for name in ("temperature", "top_p", "top_k", "weight_sync.tolerance")),
     "optimizer.optimizer.lr",
     "optimizer.max_grad_norm",
     "callbacks.mismatch_threshold",
@@ -111,6 +111,12 @@ def rollout_complaints(config: Config) -> Iterator[str]:
     temperature = config["rollout"]["temperature"]
     if not temperature > 0:
         yield f"rollout.temperature={temperature}: training samples must come from a distribution; write 1.0"
+    for name, off in (("top_p", 1.0), ("top_k", 0)):
+        if config["rollout"][name] != off:
+            yield (
+                f"rollout.{name}={config['rollout'][name]} is refused for training: engine and trainer would cut different tokens at the "
+                f"edge of the nucleus, and the importance ratio of those means nothing; write {off} (evaluation may differ)"
+            )
     tolerance = config["rollout"]["weight_sync"]["tolerance"]
     if not tolerance > 0:
         yield f"rollout.weight_sync.tolerance={tolerance}: no two computations agree to the last bit; write e.g. 1e-3"

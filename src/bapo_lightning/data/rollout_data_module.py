@@ -25,7 +25,9 @@ from bapo_lightning.data.proximal import with_proximal_logprobs
 from bapo_lightning.data.regime import ReplayRegime
 from bapo_lightning.data.replay_queue import ReplayQueue
 from bapo_lightning.data.rollout_sampler import RolloutSampler, SamplingStatistics
-from bapo_lightning.rollout.weight_sync import SyncReport, WeightSource, WeightSync
+from bapo_lightning.rollout.engine import EngineDied
+from bapo_lightning.rollout.recovery import EngineRecovery
+from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
 from bapo_lightning.types import Group, Problem, Rollout
 
 
@@ -40,7 +42,7 @@ class Admission(Protocol):
 class VersionedPolicyOwner(Protocol):
     """What this module needs of the LightningModule it feeds."""
 
-    policy: WeightSource
+    policy: ScoringWeightSource
 
     @property
     def policy_version(self) -> int:
@@ -62,6 +64,7 @@ class RolloutDataModule(L.LightningDataModule):
         self,
         sampler: RolloutSampler,
         weight_sync: WeightSync,
+        recovery: EngineRecovery,
         problems: Sequence[Problem],
         admission: Admission,
         advantages: Callable[[torch.Tensor], torch.Tensor],
@@ -76,6 +79,7 @@ class RolloutDataModule(L.LightningDataModule):
         Args:
             sampler: samples and scores groups with the rollout engine.
             weight_sync: hands the trainer's weights to that engine.
+            recovery: restarts the engine when its process dies.
             problems: training set.
             admission: which sampled groups are trained on.
             advantages: rewards[P, G] -> advantages[P, G].
@@ -90,6 +94,8 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler = sampler
         self.regime = regime
         self._weight_sync = weight_sync
+        self._recovery = recovery
+        self.sampler.revive = self._revive_engine
         self._stream = ProblemStream(problems, seed)
         self._admission = admission
         self._advantages = advantages
@@ -97,9 +103,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._prompts_per_batch = prompts_per_batch
         self._num_rollout_batches = num_rollout_batches
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
-        self._sync_seconds = 0.0
+        self._sync_reports: list[SyncReport] = []
         self._recompute_logprobs = recompute_logprobs
-        self._proximal_metrics: dict[str, float] = {}
 
     @property
     def num_updates(self) -> int:
@@ -113,29 +118,37 @@ class RolloutDataModule(L.LightningDataModule):
     def next_batch(self) -> TrainBatch:
         """The minibatch of the next update, generating a new rollout batch first when the last one is used up."""
         start = time.perf_counter()
+        proximal: dict[str, float] = {}
         if not len(self._queue):
             self.refresh_engine()
-            self._queue.put(self._produce())
+            groups = self._produce()
+            self.sampler.engine.sleep()
+            if self._recompute_logprobs:
+                groups, proximal = self._scored(groups)
+            self._queue.put(groups)
         statistics = self.sampler.statistics.take()
-        sync_seconds, self._sync_seconds = self._sync_seconds, 0.0
-        proximal_metrics, self._proximal_metrics = self._proximal_metrics, {}
-        groups = self._queue.take()
-        proximal_seconds = proximal_metrics.get("time/proximal_seconds", 0.0)
-        known_seconds = statistics.rollout_seconds + statistics.reward_seconds + sync_seconds + proximal_seconds
-        metrics = production_metrics(statistics) | {"time/sync_seconds": sync_seconds} | proximal_metrics
-        batch = collate(groups, metrics)
+        reports, self._sync_reports = self._sync_reports, []
+        metrics = (
+            production_metrics(statistics) | sync_metrics(reports) | {"rollout/engine_restarts": self._recovery.num_restarts} | proximal
+        )
+        known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in ("rollout", "reward", "sync", "proximal"))
+        batch = collate(self._queue.take(), metrics)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
 
-    def refresh_engine(self) -> SyncReport | None:
+    def refresh_engine(self) -> None:
         """Give the engine the trainer's current weights unless it has them already."""
         owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
-        engine = self.sampler.engine
-        if engine.version == owner.policy_version:
-            return None
-        report = self._weight_sync.push(owner.policy, engine, owner.policy_version, self.sampler.tokenizer.vocab_size)
-        self._sync_seconds += report.seconds
-        return report
+        engine, vocab_size = self.sampler.engine, self.sampler.tokenizer.vocab_size
+        while engine.version != owner.policy_version:
+            try:
+                self._sync_reports.append(self._weight_sync.push(owner.policy, engine, owner.policy_version, vocab_size))
+            except EngineDied as death:
+                self._recovery.restart(engine, death)
+
+    def _revive_engine(self, death: EngineDied) -> None:
+        self._recovery.restart(self.sampler.engine, death)
+        self.refresh_engine()
 
     def teardown(self, stage: str) -> None:
         """Close the engine at the end of training."""
@@ -147,11 +160,11 @@ class RolloutDataModule(L.LightningDataModule):
 
         groups = self._admission.collect(self._prompts_per_batch, sample, self.sampler.statistics)
         advantages = self._advantages(torch.tensor([group.rewards for group in groups], dtype=torch.float32)).tolist()
-        groups = [Group(group.problem, group.samples, tuple(values)) for group, values in zip(groups, advantages, strict=True)]
-        if self._recompute_logprobs:
-            owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
-            groups, self._proximal_metrics = with_proximal_logprobs(groups, owner.proximal_logprobs, owner.policy_version)
-        return groups
+        return [Group(group.problem, group.samples, tuple(values)) for group, values in zip(groups, advantages, strict=True)]
+
+    def _scored(self, groups: list[Group]) -> tuple[list[Group], dict[str, float]]:
+        owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
+        return with_proximal_logprobs(groups, owner.proximal_logprobs, owner.policy_version)
 
 
 class RolloutLoader:
@@ -170,6 +183,18 @@ class RolloutLoader:
         """Batches without end; `__len__` ends the epoch."""
         while True:
             yield self._data_module.next_batch()
+
+
+def sync_metrics(reports: Sequence[SyncReport]) -> dict[str, float]:
+    """Time of the weight syncs since the last update, and how far engine and trainer were apart after the last one."""
+    metrics = {"time/sync_seconds": sum(report.seconds for report in reports)}
+    if reports:
+        metrics |= {
+            "sync/transfer_seconds": sum(report.transfer_seconds for report in reports),
+            "sync/logp_diff_mean": reports[-1].mean_logprob_difference,
+            "sync/logp_diff_max": reports[-1].max_logprob_difference,
+        }
+    return metrics
 
 
 def production_metrics(statistics: SamplingStatistics) -> dict[str, float]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bapo_lightning.rollout.engine import Generation, GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.rollout.recovery import generate_all
+from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.types import Completion, FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus
 
 RewardFunction = Callable[[list[Problem], list[Completion]], list[Score]]
@@ -36,23 +39,33 @@ class SamplingStatistics:
         return taken
 
 
+def engine_stays_dead(death: EngineDied) -> None:
+    """Without anybody to restart it, an engine's death is the end."""
+    raise death
+
+
 @dataclass(slots=True)
 class RolloutSampler:
-    """Samples a group of responses per problem and scores them. It knows nothing of versions, queues or training."""
+    """Samples a group of responses per problem and scores them. It knows nothing of queues or training."""
 
     engine: RolloutEngine
     tokenizer: Any  # a transformers tokenizer
     reward: RewardFunction
     sampling: SamplingParams
     max_new_tokens: int
+    seed: int  # of the run; each sample's own seed also depends on version, problem and its number
     length_shaping: LengthShaping | None = None
+    revive: Callable[[EngineDied], None] = engine_stays_dead  # brings a dead engine back, with its weights
     statistics: SamplingStatistics = field(default_factory=SamplingStatistics)
+    _num_drawn: Counter[tuple[int, str]] = field(default_factory=Counter)
 
-    def sample_groups(self, problems: Sequence[Problem], group_size: int, seed: int | None = None) -> list[Group]:
-        """One group of `group_size` scored samples per problem, in order. `seed` as in `RolloutEngine.generate`."""
+    def sample_groups(self, problems: Sequence[Problem], group_size: int) -> list[Group]:
+        """One group of `group_size` scored samples per problem, in order."""
         prompts = [self.encode_prompt(problem) for problem in problems for _ in range(group_size)]
+        seeds = [seed for problem in problems for seed in self._seeds(problem, group_size)]
+        requests = [GenerationRequest(ids, self.max_new_tokens, seed) for ids, seed in zip(prompts, seeds, strict=True)]
         start = time.perf_counter()
-        generations = self.engine.generate([GenerationRequest(ids, self.max_new_tokens) for ids in prompts], self.sampling, seed)
+        generations = generate_all(self.engine, requests, self.sampling, self.revive)
         rollouts = [Rollout(ids, (generation.segment,), generation.finish) for ids, generation in zip(prompts, generations, strict=True)]
         completions = [self.complete(rollout) for rollout in rollouts]
         scored = time.perf_counter()
@@ -70,6 +83,15 @@ class RolloutSampler:
         """What a reward may see of a rollout."""
         text = self.tokenizer.decode(rollout.response_ids.tolist(), skip_special_tokens=True)
         return Completion(text=text, num_tokens=rollout.length, finish=rollout.finish)
+
+    def _seeds(self, problem: Problem, count: int) -> list[int]:
+        """Seeds of the problem's next samples under the engine's version; a problem drawn twice under one version is not sampled alike."""
+        version = self.engine.version
+        if any(drawn != version for drawn, _ in self._num_drawn):
+            self._num_drawn.clear()
+        first = self._num_drawn[version, problem.id]
+        self._num_drawn[version, problem.id] += count
+        return [request_seed(self.seed, version, problem.id, first + index) for index in range(count)]
 
     def _shaped(self, rollout: Rollout, completion: Completion, score: Score) -> Sample:
         shaping = self.length_shaping(rollout.length) if self.length_shaping is not None else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -18,12 +19,13 @@ class ValidationSet:
     name: str
     problems: Sequence[Problem]
     num_samples: int
-    seed: int  # every validation of a run draws from the same stream, and the training stream does not move
+    seed: int  # of the draws, apart from training's
 
     def evaluate(self, sampler: RolloutSampler) -> dict[str, float]:
         """`val/<set>/avg@k`, `val/<set>/pass@k` and the mean response length, under the engine's current weights."""
-        apart = replace(sampler, statistics=SamplingStatistics())  # training's counts are about training
-        groups = apart.sample_groups(self.problems, self.num_samples, seed=self.seed)
+        # Training's counts are about training, and its draws must not depend on when validation comes.
+        apart = replace(sampler, seed=self.seed, statistics=SamplingStatistics(), _num_drawn=Counter())
+        groups = apart.sample_groups(self.problems, self.num_samples)
         correct = [[sample.score.status is ScoreStatus.CORRECT for sample in group.samples] for group in groups]
         k = self.num_samples
         return {

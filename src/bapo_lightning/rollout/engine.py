@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from bapo_lightning.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
 
-UNSYNCED_VERSION = -1  # an engine that has not been given any weights by the trainer yet
+UNSYNCED_VERSION = -1  # an engine that holds no weights of the trainer: new, restarted, or asleep
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn. The same temperature must be used by the trainer when it scores them."""
+    """How tokens are drawn. The same temperature must be used by the trainer when it scores them.
+
+    `top_p` and `top_k` are for evaluation: the nucleus that the trainer would recompute from its own log-probs differs at the edge
+    from the engine's, so that some sampled tokens would have probability zero there and a ratio that means nothing.
+    """
 
     temperature: float  # 1.0 = the model's own distribution; 0.0 = greedy, for evaluation only
     stop_token_ids: tuple[int, ...]  # a response ends with the first of these
+    top_p: float = 1.0  # smallest set of tokens with this much mass; 1.0 = off
+    top_k: int = 0  # so many of the likeliest tokens; 0 = off
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
             raise ValueError(f"temperature must be >= 0, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be >= 0, got {self.top_k}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,7 @@ class GenerationRequest:
 
     token_ids: array[int]
     max_new_tokens: int
+    seed: int  # the draw depends on this, the weights and the tokens alone; from `seeds.request_seed`
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +54,30 @@ class Generation:
     finish: FinishReason
 
 
+class EngineDied(EngineError):
+    """An engine's process is gone, or hangs. What it had finished is not lost."""
+
+    def __init__(self, reason: str, finished: Mapping[int, Generation] | None = None) -> None:
+        """`finished`: generations by the place of their request in the interrupted call."""
+        super().__init__(reason)
+        self.finished = dict(finished or {})
+
+
+class WeightSource(Protocol):
+    """Where an engine's weights come from."""
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Full weights under their Hugging Face names, one at a time, tied weights once. Every call starts anew, in the same order."""
+        ...
+
+
 class RolloutEngine(Protocol):
     """Samples tokens from a copy of the policy.
 
     Every engine keeps these promises (one contract test runs against all of them): a segment carries the version of the weights that
-    sampled it; log-probs are those of the distribution that was sampled from; sampling uses the engine's own generator and leaves
-    every global one alone; `generate` returns one result per request, in order.
+    sampled it; log-probs are those of the distribution that was sampled from, temperature included (0 under greedy sampling); equal
+    seeds give equal tokens on the same machine, whatever else is sampled beside them; the trainer's random state, threads,
+    environment and process group are left alone; `generate` returns one result per request, in order.
     """
 
     @property
@@ -55,16 +85,23 @@ class RolloutEngine(Protocol):
         """Policy version of the weights held, or `UNSYNCED_VERSION`."""
         ...
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams, seed: int | None = None) -> list[Generation]:
-        """Sample one continuation per request. With `seed` the draw depends on nothing else and the engine's own stream does not move."""
+    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        """Sample one continuation per request. Raises EngineDied when the engine's process is lost or makes no progress."""
         ...
 
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Replace all weights, streamed tensor by tensor under their Hugging Face names. Raises EngineError unless every weight came."""
+    def load_weights(self, source: WeightSource, version: int) -> None:
+        """Replace all weights, streamed tensor by tensor, and forget what was cached under the old ones.
+
+        Raises EngineError unless every weight came.
+        """
         ...
 
-    def score(self, sequences: Sequence[array[int]]) -> list[array[float]]:
-        """Log-probs at temperature 1 of tokens 1.. of each sequence given those before (one less than the sequence's length)."""
+    def sleep(self) -> None:
+        """Give device memory to the trainer until the next `load_weights`, where the engine shares its device; nothing otherwise."""
+        ...
+
+    def restart(self) -> None:
+        """Start a dead engine's process anew, without the trainer's weights. Raises EngineError where there is none to restart."""
         ...
 
     def close(self) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams, WeightSource
+from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.types import FinishReason, Segment
 
 COMPACTION_SHARE = 0.125  # rows leave the batch once this share of it has finished: each compaction copies the KV cache
@@ -19,11 +20,10 @@ COMPACTION_SHARE = 0.125  # rows leave the batch once this share of it has finis
 class HFEngine:
     """Samples with its own copy of the model. It does not share memory with the trainer, so its weights change only by a sync."""
 
-    def __init__(self, model_path: str, seed: int, max_rows: int = 512, dtype: str = "float32", device: str = "auto") -> None:
+    def __init__(self, model_path: str, max_rows: int = 512, dtype: str = "float32", device: str = "auto") -> None:
         """
         Args:
             model_path: Hugging Face folder or hub name; only its config is read, weights come from the trainer.
-            seed: of the engine's own generator.
             max_rows: rows sampled at once; bounds the KV cache.
             dtype: of weights and cache, for example float32 or bfloat16.
             device: torch device to sample on; auto takes a GPU where there is one.
@@ -33,7 +33,6 @@ class HFEngine:
         config = AutoConfig.from_pretrained(model_path)
         self._model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).to(device).eval()
         self._model.requires_grad_(False)
-        self._generator = torch.Generator(device=device).manual_seed(seed)
         self._device = torch.device(device)
         self._max_rows = max_rows
         self._version = UNSYNCED_VERSION
@@ -43,23 +42,22 @@ class HFEngine:
         """Policy version of the weights held."""
         return self._version
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams, seed: int | None = None) -> list[Generation]:
+    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """See `RolloutEngine.generate`."""
         if self._version == UNSYNCED_VERSION:
             raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
-        generator = self._generator if seed is None else torch.Generator(device=self._device).manual_seed(seed)
         results: list[Generation] = []
         with torch.inference_mode():
             for first in range(0, len(requests), self._max_rows):
-                results += self._generate_rows(requests[first : first + self._max_rows], sampling, generator)
+                results += self._generate_rows(requests[first : first + self._max_rows], sampling)
         return results
 
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+    def load_weights(self, source: WeightSource, version: int) -> None:
         """See `RolloutEngine.load_weights`."""
         own = dict(self._model.named_parameters())
         missing = set(own)
         with torch.no_grad():
-            for name, weight in weights:
+            for name, weight in source.named_weights():
                 if name not in own:
                     raise EngineError(f"the trainer sent a weight {name!r} that the engine's model does not have")
                 if own[name].shape != weight.shape:
@@ -72,23 +70,17 @@ class HFEngine:
             )
         self._version = version
 
-    def score(self, sequences: Sequence[array[int]]) -> list[array[float]]:
-        """See `RolloutEngine.score`."""
-        lengths = [len(sequence) for sequence in sequences]
-        token_ids = torch.zeros(len(sequences), max(lengths), dtype=torch.long, device=self._device)
-        for row, sequence in enumerate(sequences):
-            token_ids[row, : lengths[row]] = torch.tensor(sequence, dtype=torch.long)
-        with torch.inference_mode():  # right padding needs no mask under causal attention
-            logits = self._model(token_ids, use_cache=False).logits[:, :-1].float()
-        logprobs = logits.log_softmax(-1).gather(-1, token_ids[:, 1:, None])[..., 0].cpu()
-        return [array("f", logprobs[row, : length - 1].tolist()) for row, length in enumerate(lengths)]
+    def sleep(self) -> None:
+        """Nothing: its memory is small and stays."""
+
+    def restart(self) -> None:
+        """There is no process that could have died."""
+        raise EngineError("an engine inside the training process cannot be restarted")
 
     def close(self) -> None:
         """Nothing to give back beyond memory, which goes with the object."""
 
-    def _generate_rows(
-        self, requests: Sequence[GenerationRequest], sampling: SamplingParams, generator: torch.Generator
-    ) -> list[Generation]:
+    def _generate_rows(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """Sample all rows together; a row leaves the batch soon after it finishes."""
         token_ids, attention_mask = _left_padded([request.token_ids for request in requests], self._device)
         limits = torch.tensor([request.max_new_tokens for request in requests], device=self._device)
@@ -96,6 +88,7 @@ class HFEngine:
         sampled = torch.zeros(len(requests), int(limits.max()), dtype=torch.int32, device=self._device)
         logprobs = torch.zeros(sampled.shape, dtype=torch.float32, device=self._device)
         lengths = torch.zeros_like(limits)
+        seeds = np.array([request.seed for request in requests], dtype=np.uint64)
         rows = torch.arange(len(requests), device=self._device)  # request of each row still in the batch
         alive = torch.ones_like(rows, dtype=torch.bool)
         stopped = torch.zeros_like(alive)
@@ -110,7 +103,8 @@ class HFEngine:
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
-            chosen, chosen_logprobs = sample_tokens(logits, sampling.temperature, generator)
+            draws = torch.from_numpy(uniforms(seeds, step)).to(self._device)
+            chosen, chosen_logprobs = sample_tokens(logits, sampling, draws)
             sampled[rows, step] = chosen.int()
             logprobs[rows, step] = chosen_logprobs
             lengths[rows] += alive
@@ -126,21 +120,37 @@ class HFEngine:
                 keep = alive.nonzero()[:, 0]
                 cache.batch_select_indices(keep)
                 token_ids, position_ids, attention_mask = token_ids[keep], position_ids[keep], attention_mask[keep]
-                rows, alive = rows[keep], alive[keep]
+                rows, alive, seeds = rows[keep], alive[keep], seeds[keep.cpu().numpy()]
         return _generations(sampled.cpu().numpy(), logprobs.cpu().numpy(), lengths.tolist(), stopped.tolist(), self._version)
 
 
-def sample_tokens(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def sample_tokens(logits: torch.Tensor, sampling: SamplingParams, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token per row of `logits[B, V]`: (tokens[B], log-probs[B] in nats under the distribution drawn from).
 
-    Greedy (`temperature` 0) puts all mass on the best token, hence log-prob 0.
+    Args:
+        logits: next-token logits.
+        sampling: temperature, top_k, top_p, in that order. Greedy (temperature 0) puts all mass on the best token: log-prob 0.
+        draws: [B] numbers in [0, 1), float64; each picks the token at whose share of the cumulative probability it falls.
     """
-    if temperature == 0:
+    if sampling.temperature == 0:
         best = logits.argmax(-1)
         return best, torch.zeros_like(best, dtype=torch.float32)
-    logprobs = (logits.float() / temperature).log_softmax(-1)
-    chosen = torch.multinomial(logprobs.exp(), 1, generator=generator)
+    logprobs = truncated(logits.float() / sampling.temperature, sampling.top_k, sampling.top_p).log_softmax(-1)
+    cumulative = logprobs.double().exp().cumsum(-1)
+    chosen = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True).clamp_max(logits.shape[-1] - 1)
     return chosen[:, 0], logprobs.gather(-1, chosen)[:, 0]
+
+
+def truncated(logits: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
+    """`logits[B, V]` with -inf outside the `top_k` likeliest tokens and then outside the smallest set that holds mass `top_p`."""
+    if 0 < top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
+    if top_p < 1:
+        ordered, places = logits.sort(descending=True)
+        mass = ordered.softmax(-1)
+        beyond = mass.cumsum(-1) - mass >= top_p  # what stands before a token already holds enough
+        logits = logits.masked_fill(beyond.scatter(-1, places, beyond), -torch.inf)
+    return logits
 
 
 def _left_padded(sequences: Sequence[array[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

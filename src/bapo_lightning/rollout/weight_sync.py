@@ -1,6 +1,6 @@
 """Hands the trainer's weights to the rollout engine and proves that they arrived.
 
-    WeightSync.push(policy, engine, version):  named_weights() --stream--> engine.load_weights --> probe both, compare
+    WeightSync.push(policy, engine, version):  named_weights() --stream--> engine.load_weights --> sample a probe, score it, compare
 
 *When* to push is the data module's decision; this file is only about *how*. A push that cannot be proven raises, because stale weights
 in an engine show up as nothing but slightly wrong log-probs, days later.
@@ -13,23 +13,25 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
 from typing import Protocol
 
 import torch
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import RolloutEngine
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, RolloutEngine, SamplingParams
 
 
-class WeightSource(Protocol):
+class ScoringWeightSource(Protocol):
     """The trainer's side of a push."""
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Full weights under their Hugging Face names; tied weights once."""
+        """See `WeightSource.named_weights`."""
         ...
 
     def score(self, sequences: Sequence[array[int]]) -> list[array[float]]:
-        """As `RolloutEngine.score`, computed by the trainer's model."""
+        """Log-probs, at the sampling temperature, of tokens 1.. of each sequence given those before (one less than its length)."""
         ...
 
 
@@ -38,58 +40,79 @@ class SyncReport:
     """What one push cost and how well both sides agree after it."""
 
     version: int
-    seconds: float  # transfer and probe
-    max_logprob_difference: float  # nats, over the probe's tokens
+    transfer_seconds: float  # load_weights
+    probe_seconds: float  # the proof
+    mean_logprob_difference: float  # nats, over the probe's tokens
+    max_logprob_difference: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.transfer_seconds + self.probe_seconds
 
 
 class WeightSync:
-    """Streams weights into an engine, then compares log-probs of fixed probe sequences on both sides.
+    """Streams weights into an engine, then lets it sample from fixed prompts and compares its log-probs with the trainer's.
 
-    It does not decide when to push, and it keeps no copy of the weights.
+    Sampling, not scoring: this goes the way that training data go, so that a stale prefix cache, a wrong temperature or log-probs
+    of another distribution are found as well as weights that did not arrive. It does not decide when to push, and keeps no weights.
     """
 
-    def __init__(self, tolerance: float, num_probes: int = 4, probe_tokens: int = 16, seed: int = 0) -> None:
+    def __init__(
+        self, tolerance: float, temperature: float = 1.0, num_probes: int = 4, probe_tokens: int = 16, sampled_tokens: int = 4
+    ) -> None:
         """
         Args:
-            tolerance: largest allowed |log-prob difference| in nats; about 1e-3 when both sides compute in float32.
-            num_probes: number of probe sequences.
-            probe_tokens: tokens of each probe, drawn uniformly from the vocabulary so that most embedding rows matter.
-            seed: of the probe's tokens.
+            tolerance: largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2 when one of
+                them computes in bfloat16. What it must catch is 1 to 18 nats.
+            temperature: the one that training samples at.
+            num_probes: number of prompts.
+            probe_tokens: their length, drawn uniformly from the vocabulary; longer than a block of the engine's prefix cache, if it
+                has one, so that a stale cache is met.
+            sampled_tokens: tokens sampled after each.
         """
         self.tolerance = tolerance
+        self.temperature = temperature
         self.num_probes = num_probes
         self.probe_tokens = probe_tokens
-        self.seed = seed
+        self.sampled_tokens = sampled_tokens
 
-    def probe(self, vocab_size: int) -> list[array[int]]:
-        """The probe sequences: the same ones for every push, so that differences can be followed over time."""
-        generator = random.Random(self.seed)
-        return [array("i", (generator.randrange(vocab_size) for _ in range(self.probe_tokens))) for _ in range(self.num_probes)]
+    def probe(self, vocab_size: int) -> list[GenerationRequest]:
+        """The same requests for every push, so that differences can be followed over time."""
+        generator = random.Random(0)
+        prompts = [array("i", (generator.randrange(vocab_size) for _ in range(self.probe_tokens))) for _ in range(self.num_probes)]
+        return [GenerationRequest(prompt, self.sampled_tokens, seed) for seed, prompt in enumerate(prompts)]
 
-    def push(self, source: WeightSource, engine: RolloutEngine, version: int, vocab_size: int) -> SyncReport:
+    def push(self, source: ScoringWeightSource, engine: RolloutEngine, version: int, vocab_size: int) -> SyncReport:
         """Make `engine` hold the weights of `source` as policy version `version`.
 
         Raises:
             EngineError: a weight is missing or has another shape, or the two sides disagree about the probe afterwards.
         """
         start = time.perf_counter()
-        engine.load_weights(source.named_weights(), version)
+        engine.load_weights(source, version)
+        loaded = time.perf_counter()
         if engine.version != version:
             raise EngineError(f"after the weight sync the engine reports version {engine.version}, expected {version}")
-        probe = self.probe(vocab_size)
-        difference = largest_difference(source.score(probe), engine.score(probe))
-        if not difference <= self.tolerance:
+        requests = self.probe(vocab_size)
+        generations = engine.generate(requests, SamplingParams(self.temperature, stop_token_ids=()))
+        differences = logprob_differences(source, requests, generations)
+        mean = fmean(differences)
+        if not mean <= self.tolerance:
             raise EngineError(
-                f"after the sync of version {version}, engine and trainer disagree by {difference:.3g} nats on the log-probs of the probe "
-                f"(tolerance {self.tolerance:.3g}): the engine does not hold the trainer's weights. Rollouts from it would be mislabelled; "
-                "check the engine's weight loading, or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
+                f"after the sync of version {version}, engine and trainer disagree by {mean:.3g} nats (mean over the probe's tokens, "
+                f"tolerance {self.tolerance:.3g}) about log-probs: the engine does not hold the trainer's weights, or samples from another "
+                "distribution than it says. Rollouts from it would be mislabelled; check the engine's weight loading and temperature, or "
+                "raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
-        return SyncReport(version, time.perf_counter() - start, difference)
+        return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, max(differences))
 
 
-def largest_difference(left: Sequence[array[float]], right: Sequence[array[float]]) -> float:
-    """Largest |a - b| over two equally shaped lists of log-prob arrays; NaN if any value is NaN."""
-    differences = [abs(a - b) for xs, ys in zip(left, right, strict=True) for a, b in zip(xs, ys, strict=True)]
-    if any(difference != difference for difference in differences):
-        return float("nan")
-    return max(differences, default=0.0)
+def logprob_differences(
+    source: ScoringWeightSource, requests: Sequence[GenerationRequest], generations: Sequence[Generation]
+) -> list[float]:
+    """|engine's log-prob - trainer's| in nats of every sampled token, in order."""
+    segments = [generation.segment for generation in generations]
+    scores = source.score([request.token_ids + segment.token_ids for request, segment in zip(requests, segments, strict=True)])
+    own = chain.from_iterable(score[-len(segment.token_ids) :] for score, segment in zip(scores, segments, strict=True))
+    return [abs(a - b) for a, b in zip(own, chain.from_iterable(segment.logprobs for segment in segments), strict=True)]

@@ -1,0 +1,32 @@
+"""Random numbers that belong to a request, not to an engine: a draw can be repeated whatever was sampled before or beside it.
+
+After a restart of an engine, or in another order, the same request gives the same tokens on the same machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+_GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+
+
+def request_seed(run_seed: int, version: int, problem_id: str, sample_index: int) -> int:
+    """Seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples share nothing."""
+    key = f"{run_seed}/{version}/{sample_index}/{problem_id}".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+
+
+def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
+    """Number `position` of the SplitMix64 stream of each seed (Steele, Lea and Flood, OOPSLA 2014), as float64 in [0, 1).
+
+    Args:
+        seeds: [B] uint64.
+        position: place in the stream, from 0.
+    """
+    z = seeds + np.uint64((position + 1) * _GOLDEN_GAMMA % 2**64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,62 @@
+"""What a vLLM engine is started with, for the engine in this process and for a server alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+CPU_KV_CACHE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class VLLMOptions:
+    """The options that a run has to think about; everything else of vLLM goes through `extra`."""
+
+    max_model_len: int  # tokens of prompt and response together
+    dtype: str = "auto"  # of weights and cache; auto is the checkpoint's own, half precision where that is float32
+    max_num_seqs: int = 256  # requests in one step
+    tensor_parallel_size: int = 1
+    kv_cache_bytes: int | None = None  # None: on a CPU 1 GiB, on a GPU what gpu_memory_utilization leaves
+    gpu_memory_utilization: float = 0.4  # share of the whole GPU; the trainer needs the rest
+    enforce_eager: bool | None = None  # None: on a CPU yes (compiling takes a minute), on a GPU no
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further vLLM engine arguments under vLLM's own names
+
+    def engine_arguments(self, model_path: str, on_cpu: bool) -> dict[str, Any]:
+        """Arguments of `vllm.LLM`.
+
+        `processed_logprobs` makes log-probs those of the sampling distribution: vLLM's default leaves the temperature out, which biases
+        every importance ratio. Weights come from the trainer, so none are read (`dummy`); prompts and responses are token ids.
+        """
+        arguments = {
+            "model": model_path,
+            "max_model_len": self.max_model_len,
+            "dtype": self.dtype,
+            "max_num_seqs": self.max_num_seqs,
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
+            "logprobs_mode": "processed_logprobs",
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "enable_prefix_caching": True,  # a group shares its prompt
+        }
+        if on_cpu:
+            arguments["block_size"] = 32  # the CPU default of 128 leaves short prompts out of the prefix cache
+        else:
+            arguments["gpu_memory_utilization"] = self.gpu_memory_utilization
+        kv_cache_bytes = self.kv_cache_bytes or (CPU_KV_CACHE_BYTES if on_cpu else None)
+        if kv_cache_bytes is not None:
+            arguments["kv_cache_memory_bytes"] = kv_cache_bytes
+        return arguments | dict(self.extra)
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """Engine arguments as flags of vLLM's server: `--max-model-len 64 --enforce-eager --no-enable-prefix-caching`."""
+    flags: list[str] = []
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", str(value)]
+    return flags
