@@ -6,6 +6,8 @@ import random
 from array import array
 from collections.abc import Iterable
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,3 +121,19 @@ def module(policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tok
 
 def gradients(policy: Policy) -> Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in policy.parameters() if parameter.grad is not None])
+
+
+def step(policy: Policy, bounds: FixedBounds | AdaptiveBounds, batch: TrainBatch, **changes: object) -> tuple[dict[str, Any], Tensor]:
+    """Outputs and gradient of one `training_step`, without a trainer: backward only, no optimizer."""
+    made: Any = module(policy, bounds, **changes)  # type: ignore[arg-type]
+    made.manual_backward = lambda loss: loss.backward()
+    made.optimizers = lambda: SimpleNamespace(zero_grad=policy.zero_grad)
+    made.apply_gradients = lambda optimizer: 0.0
+    made._fabric = None
+    made._trainer = SimpleNamespace(global_step=3)
+    return made.training_step(batch, 0), gradients(policy)
+
+
+def budget_for(batch: TrainBatch, parts: int) -> int:
+    """Largest token budget that gives this many micro-batches."""
+    return next(budget for budget in range(2000, 0, -1) if len(batch.split(budget, batch.response_mask.float())) == parts)

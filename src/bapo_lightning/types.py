@@ -109,6 +109,7 @@ class Sample:
     completion: Completion
     score: Score
     reward: float
+    proximal_logprobs: array[float] | None = None  # nats, by the trainer's weights when the batch entered training; None: not recomputed
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def test_reward_is_the_verdict_and_shaped_reward_what_advantages_see():
     samples = tuple(replace(sample, reward=sample.reward - 0.5) for sample in shaped.samples)
     batch = collate([replace(shaped, samples=samples)], {"rollout/num_samples": 2.0, "rollout/num_tokens": 4.0})
     flat = torch.zeros(4)
-    tokens = TokenTable(flat, flat, flat + 1, flat, flat, flat + 1, flat + 0.25)
+    tokens = TokenTable(flat, flat, flat + 1, flat, flat, flat, flat + 1, flat + 0.25)
     search = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.5), torch.tensor(True))
     metrics = TrainingMonitor().measure(Update(0, 0, tokens, [search], batch, module(random_policy(), FixedBounds(0.8, 1.2)), {}))
     assert (metrics["train/reward"], metrics["train/shaped_reward"]) == (0.5, 0.0)

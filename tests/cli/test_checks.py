@@ -35,6 +35,11 @@ def test_every_shipped_algorithm_and_regime_passes(algorithm, regime):
     assert found(f"algorithm={algorithm}", f"regime={regime}") == []
 
 
+@pytest.mark.parametrize("correction", names("correction"))
+def test_every_shipped_correction_passes(correction):
+    assert found(f"correction={correction}") == []
+
+
 @pytest.mark.parametrize("experiment", names("experiment"))
 def test_every_shipped_experiment_passes(experiment):
     assert found(f"experiment={experiment}") == []
@@ -72,6 +77,14 @@ def test_the_bare_text_can_be_chosen_where_a_data_set_has_a_chat_prompt():
         ("scale.max_prompt_tokens=0", "scale.max_prompt_tokens=0 must be a whole number of at least 1"),
         ("scale.overlong_buffer=100", "scale.overlong_buffer=100 must be in 1..scale.max_new_tokens"),
         ("rollout.temperature=0", "rollout.temperature=0: training samples must come from a distribution"),
+        ("callbacks.mismatch_threshold=0", "callbacks.mismatch_threshold=0: no two computations agree"),
+        ("callbacks.mismatch_threshold=low", "callbacks.mismatch_threshold=low must be a number"),
+        ("callbacks.mismatch_action=shout", "callbacks.mismatch_action=shout is none of its values; write one of warn, stop"),
+        ("correction=truncated_is correction.weights.cap=0", "correction.weights.cap=0 would erase every token"),
+        ("correction=truncated_is correction.weights.cap=null", "correction.weights.cap=None must be a number"),
+        ("correction=masked_is correction.weights.low=1", "correction.weights.low=1 is no lower end around weight 1"),
+        ("correction=masked_is correction.weights.high=0.9", "correction.weights.high=0.9 is no upper end around weight 1"),
+        ("correction=masked_is +correction.weights.cap=2.0", "correction.weights.cap is not an option of"),
         ("optimizer.optimizer.lr=0", "optimizer.optimizer.lr=0 would change nothing"),
         ("trainer.devices=4", "trainer.devices=4: rollouts are not yet split over ranks"),
         ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
@@ -132,7 +145,7 @@ def test_the_command_ends_with_one_clear_error_and_no_traceback(tmp_path, overri
 
 def test_help_lists_every_choice_with_what_it_is():
     text = help_text(CONF)
-    for group in ("algorithm", "regime", "experiment", "logger", "debug"):
+    for group in ("algorithm", "regime", "experiment", "logger", "correction", "debug"):
         for name in names(group):
             line = next(line for line in text.splitlines() if line.strip().startswith(f"{name} "))
             assert len(line.split()) > 3, f"{group}/{name}.yaml needs a first line that says what it is"

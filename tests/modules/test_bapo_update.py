@@ -2,40 +2,16 @@
 
 import math
 from functools import partial
-from types import SimpleNamespace
 
 import lightning as L
 import pytest
 import torch
-from tests.builders import adaptive, gradients, module, random_policy, stale_batch
+from tests.builders import adaptive, budget_for, gradients, module, random_policy, stale_batch, step
 
 from bapo_lightning.errors import StaleDataError, TrainingError
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.token_table import concatenate
 from bapo_lightning.objectives.weighting import fixed_length, sequence_mean
-
-
-class Untrained:
-    """Stands where Lightning would, for tests that call the step's parts without a trainer: backward only, no optimizer."""
-
-    def __init__(self, made):
-        made.manual_backward = lambda loss: loss.backward()
-        made.optimizers = lambda: SimpleNamespace(zero_grad=made.policy.zero_grad)
-        made.apply_gradients = lambda optimizer: 0.0
-        made._fabric = None
-        made._trainer = SimpleNamespace(global_step=3)
-
-
-def step(policy, bounds, batch, **changes):
-    made = module(policy, bounds, **changes)
-    Untrained(made)
-    outputs = made.training_step(batch, 0)
-    return outputs, gradients(policy)
-
-
-def budget_for(batch, parts):
-    """Smallest token budget that gives this many micro-batches."""
-    return next(budget for budget in range(2000, 0, -1) if len(batch.split(budget, batch.response_mask.float())) == parts)
 
 
 @pytest.mark.parametrize("weighting", [None, sequence_mean, partial(fixed_length, length=20)])

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
-from bapo_lightning.objectives.divergence import k3
+from bapo_lightning.objectives.mismatch import mismatch
 
 
 class MismatchMonitor(Monitor):
-    """Emits `mismatch/abs_logp_diff_mean` (nats), `mismatch/ratio_max` and `mismatch/kl` (k3), in updates whose data has age 0."""
+    """Emits `mismatch/{abs_logp_diff_mean, abs_logp_diff_max, logp_diff_mean, kl}` (nats) and `mismatch/ratio_max`, once per rollout batch.
+
+    Over the whole batch where it was scored when it entered training (the data module's numbers, which are left as they are), else over
+    the first minibatch, in updates whose data has age 0.
+    """
 
     def measure(self, update: Update) -> Metrics:
         """See `Monitor.measure`."""
+        scored_at_entry = any(sample.proximal_logprobs is not None for group in update.batch.groups for sample in group.samples)
         oldest, _ = update.batch.version_range()
-        if oldest < update.version:
+        if scored_at_entry or oldest < update.version:
             return {}
-        difference = update.tokens.logp - update.tokens.behaviour_logp
-        return {
-            "mismatch/abs_logp_diff_mean": difference.abs().mean(),
-            "mismatch/ratio_max": difference.exp().max(),
-            "mismatch/kl": k3(difference).mean(),
-        }
+        return {f"mismatch/{name}": value for name, value in mismatch(update.tokens.logp, update.tokens.behaviour_logp).items()}

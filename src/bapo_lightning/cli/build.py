@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from bapo_lightning.callbacks.clip_bounds import ClipBoundsMonitor
 from bapo_lightning.callbacks.contribution import ContributionMonitor
+from bapo_lightning.callbacks.correction import CorrectionMonitor
 from bapo_lightning.callbacks.entropy import EntropyMonitor
 from bapo_lightning.callbacks.entropy_rule import EntropyRuleMonitor
 from bapo_lightning.callbacks.final_checkpoint import FinalCheckpoint
@@ -21,6 +22,7 @@ from bapo_lightning.callbacks.graceful_stop import GracefulStop
 from bapo_lightning.callbacks.live_numbers import LiveNumbers
 from bapo_lightning.callbacks.metrics_file import MetricsFile
 from bapo_lightning.callbacks.mismatch import MismatchMonitor
+from bapo_lightning.callbacks.mismatch_alarm import MismatchAlarm
 from bapo_lightning.callbacks.record import Record
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.callbacks.sample_table import SampleTable
@@ -80,6 +82,7 @@ def build_data_module(config: Config) -> RolloutDataModule:
         prompts_per_batch=scale["prompts_per_batch"],
         num_rollout_batches=scale["num_rollout_batches"],
         seed=config["seed"],
+        recompute_logprobs=config["correction"]["weights"] is not None,
     )
 
 
@@ -98,6 +101,7 @@ def build_module(config: Config, regime: ReplayRegime) -> BapoModule:
         max_grad_norm=optimizer["max_grad_norm"],
         max_age=regime.max_age,
         max_nonfinite_in_a_row=optimizer["max_nonfinite_in_a_row"],
+        correction=make(config["correction"]["weights"]),
     )
 
 
@@ -130,6 +134,8 @@ def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, progress
         ClipBoundsMonitor(),
         StalenessMonitor(),
         MismatchMonitor(),
+        MismatchAlarm(options["mismatch_threshold"], options["mismatch_action"]),
+        CorrectionMonitor(),
         EntropyRuleMonitor(options["measure_entropy_every"]),
         Validation([validation_set], options["validate_every"]),
         ThroughputMonitor(),

@@ -25,6 +25,7 @@ CHOICES = {
     "weight": ("rollout_prob", "none"),
     "scope": ("minibatch", "microbatch"),
 }
+MISMATCH_ACTIONS = ("warn", "stop")
 
 COUNTS = (
     *(f"scale.{name}" for name in ("prompts_per_batch", "group_size", "num_rollout_batches", "max_new_tokens", "overlong_buffer")),
@@ -36,7 +37,12 @@ COUNTS = (
     "rollout.max_restarts",
 )
 MAY_BE_ZERO = ("rollout.max_restarts", "callbacks.measure_entropy_every", "callbacks.validate_every")
-NUMBERS = ("rollout.temperature", "rollout.top_p", "rollout.top_k", "rollout.weight_sync.tolerance", "optimizer.optimizer.lr", "optimizer.max_grad_norm")
+NUMBERS = (
+    *(f"rollout.{name}" for name in ("temperature", "top_p", "top_k", "weight_sync.tolerance")),
+    "optimizer.optimizer.lr",
+    "optimizer.max_grad_norm",
+    "callbacks.mismatch_threshold",
+)
 
 
 def complaints(config: Config) -> list[str]:
@@ -47,6 +53,7 @@ def complaints(config: Config) -> list[str]:
             *bound_complaints(config["algorithm"]),
             *batch_complaints(config),
             *rollout_complaints(config),
+            *mismatch_complaints(config),
             *rate_complaints(config),
         ]
     found += [*target_complaints(config), *output_complaints(config["run_folder"])]
@@ -115,6 +122,22 @@ def rollout_complaints(config: Config) -> Iterator[str]:
         yield f"rollout.weight_sync.tolerance={tolerance}: no two computations agree to the last bit; write e.g. 1e-3"
 
 
+def mismatch_complaints(config: Config) -> Iterator[str]:
+    """An alarm that can go off, and weights of decoupled PPO that keep a token of exact agreement."""
+    threshold, action = config["callbacks"]["mismatch_threshold"], config["callbacks"]["mismatch_action"]
+    if not threshold > 0:
+        yield f"callbacks.mismatch_threshold={threshold}: no two computations agree to the last bit; write e.g. 0.1"
+    if action not in MISMATCH_ACTIONS:
+        yield f"callbacks.mismatch_action={action} is none of its values; write one of {', '.join(MISMATCH_ACTIONS)}"
+    weights, key = config["correction"]["weights"] or {}, "correction.weights"
+    if "cap" in weights and not weights["cap"] > 0:
+        yield f"{key}.cap={weights['cap']} would erase every token; write a positive number, e.g. 2.0"
+    if "low" in weights and not 0 <= weights["low"] < 1:
+        yield f"{key}.low={weights['low']} is no lower end around weight 1: it must be in [0, 1); write e.g. 0.5"
+    if "high" in weights and not weights["high"] > 1:
+        yield f"{key}.high={weights['high']} is no upper end around weight 1: it must be above 1; write e.g. 5.0"
+
+
 def number_complaints(config: Config) -> Iterator[str]:
     """Counts are whole numbers of at least 1 (0 where it means never), and what should be a number is one."""
     for name in COUNTS:
@@ -124,7 +147,8 @@ def number_complaints(config: Config) -> Iterator[str]:
     bounds = {key: value for key, value in config["algorithm"]["bounds"].items() if key in ("low", "high", "target")}
     grids = [f"{key}.{part}" for key, value in bounds.items() if isinstance(value, dict) for part in value]
     plain = [key for key, value in bounds.items() if not isinstance(value, dict)]
-    for name in [*NUMBERS, *(f"algorithm.bounds.{key}" for key in grids + plain)]:
+    weights = [f"correction.weights.{key}" for key in ("cap", "low", "high") if key in (config["correction"]["weights"] or {})]
+    for name in [*NUMBERS, *weights, *(f"algorithm.bounds.{key}" for key in grids + plain)]:
         value = _value(config, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             yield f"{name}={value} must be a number"

@@ -19,13 +19,20 @@ from bapo_lightning.types import Group, Rollout
 
 
 @dataclass(frozen=True)
-class MicroBatch:
+class ModelInput:
     """Samples that pass through the model together. Response tokens are flat; `index` finds them in the padded grid."""
 
     input_ids: Tensor  # [B, T]
     index: Tensor  # [N] flat position b * T + t whose hidden state predicts each response token
     targets: Tensor  # [N] the response tokens
+
+
+@dataclass(frozen=True)
+class MicroBatch(ModelInput):
+    """A part of a minibatch, with all that an update needs of its tokens."""
+
     behaviour_logp: Tensor  # [N] nats
+    proximal_logp: Tensor  # [N] nats
     version: Tensor  # [N] policy version that sampled each token
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
@@ -38,6 +45,7 @@ class TrainBatch:
     input_ids: Tensor  # [B, T]
     response_mask: Tensor  # [B, T] True at response tokens
     behaviour_logp: Tensor  # [B, T] nats, 0 elsewhere
+    proximal_logp: Tensor  # [B, T] nats, what the ratio is taken to: by the trainer's weights at entry, or behaviour_logp
     version: Tensor  # [B, T] policy version that sampled each token, 0 elsewhere
     advantage: Tensor  # [B]
     prompt_lengths: tuple[int, ...]  # B numbers, kept on the host so that the split needs no device synchronisation
@@ -98,8 +106,7 @@ class TrainBatch:
         prompts = np.array([self.prompt_lengths[row] for row in rows])
         responses = np.array([self.response_lengths[row] for row in rows])
         width = int((prompts + responses).max())
-        offsets = np.arange(responses.sum()) - np.repeat(responses.cumsum() - responses, responses)  # 0..length-1 in each row
-        columns = np.repeat(prompts, responses) + offsets
+        columns = response_columns(prompts, responses)
         device = self.input_ids.device
         local = torch.from_numpy(np.repeat(np.arange(len(rows)) * width, responses) + columns - 1).to(device)
         source = torch.from_numpy(np.repeat(np.array(rows) * self.input_ids.shape[1], responses) + columns).to(device)
@@ -109,6 +116,7 @@ class TrainBatch:
             index=local,
             targets=self.input_ids.view(-1)[source],
             behaviour_logp=self.behaviour_logp.view(-1)[source],
+            proximal_logp=self.proximal_logp.view(-1)[source],
             version=self.version.view(-1)[source],
             advantage=self.advantage[picked].repeat_interleave(torch.from_numpy(responses).to(device), output_size=len(source)),
             weight=weights.reshape(-1)[source],
@@ -127,25 +135,52 @@ def rows_by_token_budget(lengths: Sequence[int], token_budget: int) -> list[list
     return parts
 
 
+def response_columns(prompts: np.ndarray, responses: np.ndarray) -> np.ndarray:
+    """Column of each response token, [N], row after row, from the rows' prompt lengths and response lengths."""
+    offsets = np.arange(responses.sum()) - np.repeat(responses.cumsum() - responses, responses)  # 0..length-1 in each row
+    return np.repeat(prompts, responses) + offsets
+
+
+def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
+    """Token ids, [B, T] int64: each prompt directly followed by its response, zeros on the right."""
+    lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
+    input_ids = np.zeros((len(rollouts), max(lengths)), np.int64)
+    for row, rollout in enumerate(rollouts):
+        input_ids[row, : lengths[row]] = rollout.prompt_ids + rollout.response_ids
+    return input_ids
+
+
+def model_input(rollouts: Sequence[Rollout], device: torch.device) -> ModelInput:
+    """What a policy needs to score the response tokens of `rollouts`, in their order."""
+    input_ids = padded_ids(rollouts)
+    prompts, responses = (np.array(lengths) for lengths in zip(*((len(r.prompt_ids), r.length) for r in rollouts), strict=True))
+    columns = response_columns(prompts, responses)
+    targets = np.repeat(np.arange(len(rollouts)) * input_ids.shape[1], responses) + columns
+    ids = torch.from_numpy(input_ids).to(device)
+    position = torch.from_numpy(targets).to(device)
+    return ModelInput(ids, position - 1, ids.view(-1)[position])
+
+
 def collate(groups: Sequence[Group], metrics: dict[str, float]) -> TrainBatch:
     """Lay the samples of `groups` out as tensors. Empty responses cannot occur: every engine samples at least one token."""
-    rollouts = [sample.rollout for group in groups for sample in group.samples]
+    samples = [sample for group in groups for sample in group.samples]
+    rollouts = [sample.rollout for sample in samples]
     prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
     response_lengths = tuple(rollout.length for rollout in rollouts)
-    shape = len(rollouts), max(prompt + response for prompt, response in zip(prompt_lengths, response_lengths, strict=True))
-    input_ids, version = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    logp, mask = np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
-    for row, rollout in enumerate(rollouts):
+    input_ids = padded_ids(rollouts)
+    version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
+    behaviour, proximal = np.zeros(input_ids.shape, np.float32), np.zeros(input_ids.shape, np.float32)
+    for row, (sample, rollout) in enumerate(zip(samples, rollouts, strict=True)):
         start, end = prompt_lengths[row], prompt_lengths[row] + response_lengths[row]
-        input_ids[row, :start] = rollout.prompt_ids
-        input_ids[row, start:end] = rollout.response_ids
-        logp[row, start:end] = rollout.logprobs
+        behaviour[row, start:end] = rollout.logprobs
+        proximal[row, start:end] = behaviour[row, start:end] if sample.proximal_logprobs is None else sample.proximal_logprobs
         version[row, start:end] = rollout.versions
         mask[row, start:end] = True
     return TrainBatch(
         input_ids=torch.from_numpy(input_ids),
         response_mask=torch.from_numpy(mask),
-        behaviour_logp=torch.from_numpy(logp),
+        behaviour_logp=torch.from_numpy(behaviour),
+        proximal_logp=torch.from_numpy(proximal),
         version=torch.from_numpy(version),
         advantage=torch.tensor([value for group in groups for value in group.advantages], dtype=torch.float32),
         prompt_lengths=prompt_lengths,

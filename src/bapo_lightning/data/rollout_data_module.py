@@ -12,6 +12,7 @@ loader without a length makes Lightning fetch one batch ahead; `RolloutLoader` t
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, cast
 
@@ -20,13 +21,14 @@ import torch
 
 from bapo_lightning.data.batch import TrainBatch, collate
 from bapo_lightning.data.problem_stream import ProblemStream
+from bapo_lightning.data.proximal import with_proximal_logprobs
 from bapo_lightning.data.regime import ReplayRegime
 from bapo_lightning.data.replay_queue import ReplayQueue
 from bapo_lightning.data.rollout_sampler import RolloutSampler, SamplingStatistics
 from bapo_lightning.rollout.engine import EngineDied
 from bapo_lightning.rollout.recovery import EngineRecovery
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
-from bapo_lightning.types import Group, Problem
+from bapo_lightning.types import Group, Problem, Rollout
 
 
 class Admission(Protocol):
@@ -45,6 +47,10 @@ class VersionedPolicyOwner(Protocol):
     @property
     def policy_version(self) -> int:
         """Optimizer updates made so far."""
+        ...
+
+    def proximal_logprobs(self, rollouts: Sequence[Rollout]) -> list[array[float]]:
+        """Log-probs of each rollout's response tokens under the current weights, in nats."""
         ...
 
 
@@ -67,6 +73,7 @@ class RolloutDataModule(L.LightningDataModule):
         prompts_per_batch: int,
         num_rollout_batches: int,
         seed: int,
+        recompute_logprobs: bool = False,
     ) -> None:
         """
         Args:
@@ -81,6 +88,7 @@ class RolloutDataModule(L.LightningDataModule):
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run; updates = this times the regime's updates per rollout batch.
             seed: of the data order and the minibatch order.
+            recompute_logprobs: score each fresh rollout batch with the trainer's weights, as a correction needs.
         """
         super().__init__()
         self.sampler = sampler
@@ -96,6 +104,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._num_rollout_batches = num_rollout_batches
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
         self._sync_reports: list[SyncReport] = []
+        self._recompute_logprobs = recompute_logprobs
 
     @property
     def num_updates(self) -> int:
@@ -109,14 +118,20 @@ class RolloutDataModule(L.LightningDataModule):
     def next_batch(self) -> TrainBatch:
         """The minibatch of the next update, generating a new rollout batch first when the last one is used up."""
         start = time.perf_counter()
+        proximal: dict[str, float] = {}
         if not len(self._queue):
             self.refresh_engine()
-            self._queue.put(self._produce())
+            groups = self._produce()
             self.sampler.engine.sleep()
+            if self._recompute_logprobs:
+                groups, proximal = self._scored(groups)
+            self._queue.put(groups)
         statistics = self.sampler.statistics.take()
         reports, self._sync_reports = self._sync_reports, []
-        metrics = production_metrics(statistics) | sync_metrics(reports) | {"rollout/engine_restarts": self._recovery.num_restarts}
-        known_seconds = statistics.rollout_seconds + statistics.reward_seconds + metrics["time/sync_seconds"]
+        metrics = (
+            production_metrics(statistics) | sync_metrics(reports) | {"rollout/engine_restarts": self._recovery.num_restarts} | proximal
+        )
+        known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in ("rollout", "reward", "sync", "proximal"))
         batch = collate(self._queue.take(), metrics)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
@@ -146,6 +161,10 @@ class RolloutDataModule(L.LightningDataModule):
         groups = self._admission.collect(self._prompts_per_batch, sample, self.sampler.statistics)
         advantages = self._advantages(torch.tensor([group.rewards for group in groups], dtype=torch.float32)).tolist()
         return [Group(group.problem, group.samples, tuple(values)) for group, values in zip(groups, advantages, strict=True)]
+
+    def _scored(self, groups: list[Group]) -> tuple[list[Group], dict[str, float]]:
+        owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
+        return with_proximal_logprobs(groups, owner.proximal_logprobs, owner.policy_version)
 
 
 class RolloutLoader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -21,8 +22,10 @@ from bapo_lightning.modules.collectives import count_over_ranks, num_ranks
 from bapo_lightning.modules.policy import Policy
 from bapo_lightning.modules.token_table import TokenTable, concatenate
 from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.types import Rollout
 
 Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # ratio[N], advantage[N], low, high -> objective[N] to maximise
+Correction = Callable[[Tensor], Tensor]  # log pi_proximal - log pi_behaviour in nats -> weight, same shape
 
 
 class BapoModule(L.LightningModule):
@@ -47,6 +50,7 @@ class BapoModule(L.LightningModule):
         max_grad_norm: float,
         max_age: int,
         max_nonfinite_in_a_row: int,
+        correction: Correction | None = None,
     ) -> None:
         """
         Args:
@@ -60,6 +64,7 @@ class BapoModule(L.LightningModule):
             max_grad_norm: gradients are scaled down to this norm.
             max_age: oldest token, in updates, that may be trained on; an older one is an error.
             max_nonfinite_in_a_row: so many updates skipped for a non-finite gradient, one after the other, end the run.
+            correction: weights of decoupled PPO, from `objectives.correction`; None: every token counts as its engine sampled it.
         """
         super().__init__()
         self.automatic_optimization = False
@@ -73,6 +78,7 @@ class BapoModule(L.LightningModule):
         self.max_grad_norm = max_grad_norm
         self.max_age = max_age
         self.max_nonfinite_in_a_row = max_nonfinite_in_a_row
+        self.correction = correction
         self.num_skipped_updates = 0
         self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
@@ -103,7 +109,7 @@ class BapoModule(L.LightningModule):
         losses: list[Tensor] = []
         tables: list[TokenTable] = []
         searches: list[BoundSearch] = []
-        micro_batches = batch.split(self.micro_batch_tokens, self.global_weights(batch))
+        micro_batches = batch.split(self.micro_batch_tokens, self.loss_weights(batch))
         for scope in self.bound_rule.scopes(micro_batches):
             scored = self.score_for_search(scope)  # r_t of every token
             bounds = self.bound_rule.choose(scored)  # Algorithm 1: search c_low, c_high
@@ -132,6 +138,17 @@ class BapoModule(L.LightningModule):
         counts = {"total": num_tokens, "num_sequences": num_samples}
         accepted = inspect.signature(self.weighting).parameters
         return self.weighting(batch.response_mask, **{name: count for name, count in counts.items() if name in accepted})
+
+    def loss_weights(self, batch: TrainBatch) -> Tensor:
+        """Global weights[B, T] times the correction, which is not normalised: a masked token is left out, and no other counts more."""
+        weights = self.global_weights(batch)
+        return weights if self.correction is None else weights * self.correction(batch.proximal_logp - batch.behaviour_logp)
+
+    def proximal_logprobs(self, rollouts: Sequence[Rollout]) -> list[array[float]]:
+        """Log-probs in nats of each rollout's response tokens under the current weights, in order: pi_proximal of a batch that enters
+        training now.
+        """
+        return self.policy.response_logprobs(rollouts, self.micro_batch_tokens)
 
     def score(self, micro_batch: MicroBatch) -> TokenTable:
         """Token table of one micro-batch under the current weights."""

@@ -18,11 +18,12 @@ class TokenTable:
 
     logp: Tensor  # nats, current policy at the sampling temperature; carries the graph in a training pass
     entropy: Tensor  # nats, of the current policy's next-token distribution
-    ratio: Tensor  # pi / pi_behaviour
+    ratio: Tensor  # pi / pi_proximal, which is pi / pi_behaviour unless log-probs were recomputed
     behaviour_logp: Tensor  # nats
+    proximal_logp: Tensor  # nats
     version: Tensor  # policy version that sampled the token
     advantage: Tensor
-    weight: Tensor  # share of the token in the global minibatch's mean
+    weight: Tensor  # share of the token in the global minibatch's mean, times its correction
 
     @classmethod
     def of(cls, micro_batch: MicroBatch, logp: Tensor, entropy: Tensor) -> TokenTable:
@@ -30,8 +31,9 @@ class TokenTable:
         return cls(
             logp=logp,
             entropy=entropy,
-            ratio=importance_ratio(logp, micro_batch.behaviour_logp),
+            ratio=importance_ratio(logp, micro_batch.proximal_logp),
             behaviour_logp=micro_batch.behaviour_logp,
+            proximal_logp=micro_batch.proximal_logp,
             version=micro_batch.version,
             advantage=micro_batch.advantage,
             weight=micro_batch.weight,
