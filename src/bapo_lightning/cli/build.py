@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import Logger
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 
 from bapo_lightning.callbacks.clip_bounds import ClipBoundsMonitor
 from bapo_lightning.callbacks.contribution import ContributionMonitor
@@ -31,28 +33,47 @@ from bapo_lightning.callbacks.throughput import ThroughputMonitor
 from bapo_lightning.callbacks.training import TrainingMonitor
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.cli.model_folder import model_path
+from bapo_lightning.data.prompt_limit import keep_short_prompts
+from bapo_lightning.data.prompts import PromptRule
 from bapo_lightning.data.regime import ReplayRegime
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
 from bapo_lightning.data.rollout_sampler import RolloutSampler
 from bapo_lightning.data.validation import ValidationSet
-from bapo_lightning.errors import DataError
+from bapo_lightning.errors import BapoLightningError, DataError
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy import Policy
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.recovery import EngineRecovery
+from bapo_lightning.types import Problem
 
 Config = dict[str, Any]
 VALIDATION_SEED = 20251021  # the same draws in every run, so that validation curves differ by the policy alone
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What is read before anything is started, so that a missing file or package shows at once."""
+
+    path: str  # of the model
+    tokenizer: Any
+    prompt: PromptRule
+    train: list[Problem]
+    validation: list[Problem]
+    num_skipped: int  # training problems with an over-long prompt
+
+
 def make(node: Config | None, **extra: Any) -> Any:
-    """Instantiate a `_target_` node; plain containers stay plain."""
-    return instantiate(node, _convert_="all", **extra)
+    """Instantiate a `_target_` node; plain containers stay plain. Our own errors come as they are, not wrapped by Hydra."""
+    try:
+        return instantiate(node, _convert_="all", **extra)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, BapoLightningError):
+            raise error.__cause__ from None
+        raise
 
 
-def build_data_module(config: Config) -> RolloutDataModule:
-    """Engine, sampler, queue: everything before the update. Raises DataError when the model's tokenizer cannot be loaded."""
-    scale, rollout, algorithm = config["scale"], config["rollout"], config["algorithm"]
+def read_inputs(config: Config) -> Inputs:
+    """Tokenizer and problems. Raises DataError when one of them cannot be loaded."""
     path = model_path(config["model"]["path"])
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
@@ -61,11 +82,23 @@ def build_data_module(config: Config) -> RolloutDataModule:
         raise DataError(
             f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf download {path}"
         ) from None
+    data, limit = config["data"], config["scale"]["max_prompt_tokens"]
+    prompt = make(data["prompt"])
+    encode = partial(prompt, tokenizer)
+    train, num_skipped = keep_short_prompts(make(data["train"]), encode, limit, "data.train")
+    validation, _ = keep_short_prompts(make(data["validation"]), encode, limit, "data.validation")
+    return Inputs(path, tokenizer, prompt, train, validation, num_skipped)
+
+
+def build_data_module(config: Config, inputs: Inputs) -> RolloutDataModule:
+    """Engine, sampler, queue: everything before the update."""
+    scale, rollout, algorithm = config["scale"], config["rollout"], config["algorithm"]
     sampler = RolloutSampler(
-        engine=make(rollout["engine"], model_path=path),
-        tokenizer=tokenizer,
+        engine=make(rollout["engine"], model_path=inputs.path),
+        tokenizer=inputs.tokenizer,
+        prompt=inputs.prompt,
         reward=make(config["reward"]),
-        sampling=SamplingParams(temperature=rollout["temperature"], stop_token_ids=(tokenizer.eos_token_id,)),
+        sampling=SamplingParams(rollout["temperature"], stop_token_ids(inputs.path, inputs.tokenizer)),
         max_new_tokens=scale["max_new_tokens"],
         seed=config["seed"],
         length_shaping=make(algorithm["length_shaping"]),
@@ -74,7 +107,7 @@ def build_data_module(config: Config) -> RolloutDataModule:
         sampler=sampler,
         weight_sync=make(rollout["weight_sync"]),
         recovery=EngineRecovery(rollout["max_restarts"]),
-        problems=make(config["data"]["train"]),
+        problems=inputs.train,
         admission=make(algorithm["admission"]),
         advantages=make(algorithm["advantages"]),
         regime=make(config["regime"]),
@@ -84,6 +117,16 @@ def build_data_module(config: Config) -> RolloutDataModule:
         seed=config["seed"],
         recompute_logprobs=config["correction"]["weights"] is not None,
     )
+
+
+def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
+    """Tokens that end a response: the tokenizer's end token and those of the model's generation config, where it has one."""
+    try:
+        configured = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:
+        configured = None
+    listed = configured if isinstance(configured, list) else [configured]
+    return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))
 
 
 def build_module(config: Config, regime: ReplayRegime) -> BapoModule:
@@ -105,11 +148,12 @@ def build_module(config: Config, regime: ReplayRegime) -> BapoModule:
     )
 
 
-def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, progress_bar: bool) -> list[L.Callback]:
+def build_callbacks(
+    config: Config, folder: Path, regime: ReplayRegime, validation: list[Problem], progress_bar: bool
+) -> list[L.Callback]:
     """Monitors first, then what reads their metrics."""
     options, trainer, scale = config["callbacks"], config["trainer"], config["scale"]
-    problems = make(config["data"]["validation"])
-    validation_set = ValidationSet(config["data"]["name"], problems, scale["validation_samples"], VALIDATION_SEED)
+    validation_set = ValidationSet(config["data"]["name"], validation, scale["validation_samples"], VALIDATION_SEED)
     description = {
         "experiment": config["name"],
         "algorithm": config["algorithm"]["name"],

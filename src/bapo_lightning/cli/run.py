@@ -13,7 +13,7 @@ import torch
 import transformers
 import yaml
 
-from bapo_lightning.cli.build import build_callbacks, build_data_module, build_loggers, build_module
+from bapo_lightning.cli.build import build_callbacks, build_data_module, build_loggers, build_module, read_inputs
 from bapo_lightning.cli.checks import complaints
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.report.console import print_summary
@@ -38,7 +38,8 @@ def run(config: dict[str, Any]) -> None:
     if config["trainer"]["cpu_threads"]:
         torch.set_num_threads(config["trainer"]["cpu_threads"])
     L.seed_everything(config["seed"], verbose=False)
-    data_module = build_data_module(config)
+    inputs = read_inputs(config)
+    data_module = build_data_module(config, inputs)
     module = build_module(config, data_module.regime)
     folder = make_run_folder(config)
     progress_bar = sys.stdout.isatty()
@@ -46,7 +47,7 @@ def run(config: dict[str, Any]) -> None:
         accelerator=config["trainer"]["accelerator"],
         devices=config["trainer"]["devices"],
         max_epochs=1,
-        callbacks=build_callbacks(config, folder, data_module.regime, progress_bar),
+        callbacks=build_callbacks(config, folder, data_module.regime, inputs.validation, progress_bar),
         logger=build_loggers(config, folder),
         log_every_n_steps=1,
         enable_progress_bar=progress_bar,
@@ -54,9 +55,13 @@ def run(config: dict[str, Any]) -> None:
         default_root_dir=folder,
     )
     introduce(config, data_module.num_updates, data_module.regime.updates_per_rollout_batch, folder)
+    if inputs.num_skipped:
+        limit = config["scale"]["max_prompt_tokens"]
+        print(f"{inputs.num_skipped} training problems are skipped: their prompts are longer than scale.max_prompt_tokens={limit}")
     try:
         trainer.fit(module, datamodule=data_module)
     finally:
+        data_module.sampler.engine.close()  # Lightning leaves it running after an error
         if trainer.is_global_zero and (folder / "manifest.json").exists():  # else it failed before there was a run
             summary = write_summary(folder)
             plot_run(folder)

@@ -22,6 +22,9 @@ from bapo_lightning.errors import BapoLightningError, ConfigError
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+OmegaConf.register_new_resolver("sum", lambda *terms: sum(terms))
+
+
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
 def main(config: DictConfig) -> None:
     """Check, build, train, report."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bapo_lightning.data.prompts import PromptRule
 from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest, RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import generate_all
 from bapo_lightning.rollout.seeds import request_seed
@@ -50,6 +51,7 @@ class RolloutSampler:
 
     engine: RolloutEngine
     tokenizer: Any  # a transformers tokenizer
+    prompt: PromptRule
     reward: RewardFunction
     sampling: SamplingParams
     max_new_tokens: int
@@ -77,7 +79,7 @@ class RolloutSampler:
 
     def encode_prompt(self, problem: Problem) -> array[int]:
         """Token ids of a problem's prompt."""
-        return array("i", self.tokenizer.encode(problem.prompt, add_special_tokens=False))
+        return self.prompt(self.tokenizer, problem)
 
     def complete(self, rollout: Rollout) -> Completion:
         """What a reward may see of a rollout."""
