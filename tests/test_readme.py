@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = set(re.findall(r"^([a-z-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z0-9-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
 FOREIGN = {"git", "cd", "pip", "export", "source", "wandb", "tensorboard", "torchrun"}
 
 
@@ -33,7 +33,7 @@ def words(command: str) -> list[str]:
 COMMANDS = shown_commands()
 MAKE_COMMANDS = [command for command in COMMANDS if words(command)[0] == "make"]
 # In running text, too: `make train ARGS="..."`.
-MENTIONED = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", README)])))
+MENTIONED = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", "\n".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", README)])))
 
 
 def test_the_two_commands_of_a_newcomer_are_shown() -> None:
@@ -46,7 +46,7 @@ def test_every_target_the_readme_names_exists() -> None:
 
 def test_help_lists_every_target_with_its_explanation() -> None:
     done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
-    listed = dict(re.findall(r"^  make ([a-z-]+) +(\S.*)$", done.stdout, re.MULTILINE))
+    listed = dict(re.findall(r"^  make ([a-z0-9-]+) +(\S.*)$", done.stdout, re.MULTILINE))
     assert set(listed) == TARGETS
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
     assert phony is not None and set(phony[1].split()) == TARGETS
@@ -68,7 +68,7 @@ def test_what_another_command_runs_exists(command: str) -> None:
         assert program in FOREIGN or (ROOT / program).is_file(), f"unknown program in: {command}"
 
 
-@pytest.mark.parametrize("target", ["train", "sweep", "tiny-model", "bench"])
+@pytest.mark.parametrize("target", ["train", "sweep", "tiny-model", "model-smollm2", "bench"])
 def test_a_target_runs_modules_and_files_that_exist(target: str) -> None:
     shown = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     modules = [name for name in re.findall(r"-m ([\w.]+)", shown) if name.startswith("bapo_lightning")]

