@@ -5,8 +5,8 @@ import pytest
 import torch
 from tests.builders import VOCAB_SIZE, module, random_model, random_policy
 
-from bapo_lightning.data.prompts import PlainPrompt
 from bapo_lightning.data.admission import AdmitAll
+from bapo_lightning.data.prompts import PlainPrompt
 from bapo_lightning.data.regime import ReplayRegime
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
 from bapo_lightning.data.rollout_sampler import RolloutSampler
@@ -69,7 +69,15 @@ class WitnessedEngine(HFEngine):
 
 def data_module(engine, regime):
     return RolloutDataModule(
-        sampler=RolloutSampler(engine, LettersTokenizer(), PlainPrompt(), reward_of_even_length, SamplingParams(1.0, (1, 2, 3)), max_new_tokens=8, seed=0),
+        sampler=RolloutSampler(
+            engine=engine,
+            tokenizer=LettersTokenizer(),
+            prompt=PlainPrompt(),
+            reward=reward_of_even_length,
+            sampling=SamplingParams(1.0, (1, 2, 3)),
+            max_new_tokens=8,
+            seed=0,
+        ),
         weight_sync=WeightSync(tolerance=1e-3),
         recovery=EngineRecovery(max_restarts=0),
         problems=[Problem(letter, letter, "") for letter in "defghijk"],

@@ -23,9 +23,7 @@ from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
 def engine(model_folder, options, tmp_path_factory):
     # Parts far smaller than the model: several of them make one push.
     transport = SharedMemoryTransport(part_megabytes=0)
-    made = VLLMServerEngine(
-        model_folder, options, transport, str(tmp_path_factory.mktemp("logs")), cpu_threads=1, deadline_seconds=8
-    )
+    made = VLLMServerEngine(model_folder, options, transport, str(tmp_path_factory.mktemp("logs")), cpu_threads=1, deadline_seconds=8)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
@@ -38,7 +36,9 @@ class TestVLLMServerEngine(EngineContract):
 def kill_during_generation(engine, victim, number=signal.SIGKILL):
     """Start to sample, send the signal to the victim (of the server's processes) while it samples, return what is raised."""
     (server,) = engine.server_pids
-    timer = threading.Timer(0.5, lambda: os.kill(victim([server, *(child.pid for child in psutil.Process(server).children(recursive=True))]), number))
+    timer = threading.Timer(
+        0.5, lambda: os.kill(victim([server, *(child.pid for child in psutil.Process(server).children(recursive=True))]), number)
+    )
     timer.start()
     many = [GenerationRequest(request.token_ids, 59, seed) for seed, request in enumerate(requests(1) * 3000)]
     with pytest.raises(EngineDied) as raised:
@@ -85,12 +85,12 @@ def test_a_second_client_finds_the_server_by_its_url(engine, options):
 
 
 def test_an_unreachable_server_is_an_error_at_once(options):
-    with pytest.raises(ConfigError, match="no vLLM server answers at http://127.0.0.1:9"):
+    with pytest.raises(ConfigError, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
         VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=["http://127.0.0.1:9"])
 
 
 def test_a_server_that_cannot_start_says_why(model_folder, tmp_path):
     engine = VLLMServerEngine(model_folder, VLLMOptions(max_model_len=10_000), SharedMemoryTransport(), str(tmp_path))
-    with pytest.raises(EngineError, match="ended while it started.*max_model_len"):
+    with pytest.raises(EngineError, match=r"ended while it started.*max_model_len"):
         engine.load_weights(random_policy(), 0)
     assert engine.server_pids == []

@@ -148,9 +148,7 @@ def build_module(config: Config, regime: ReplayRegime) -> BapoModule:
     )
 
 
-def build_callbacks(
-    config: Config, folder: Path, regime: ReplayRegime, validation: list[Problem], progress_bar: bool
-) -> list[L.Callback]:
+def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, validation: list[Problem], progress_bar: bool) -> list[L.Callback]:
     """Monitors first, then what reads their metrics."""
     options, trainer, scale = config["callbacks"], config["trainer"], config["scale"]
     validation_set = ValidationSet(config["data"]["name"], validation, scale["validation_samples"], VALIDATION_SEED)

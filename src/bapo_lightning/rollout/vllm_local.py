@@ -1,6 +1,6 @@
 """vLLM inside the training process: on a CPU plainly, on GPUs one engine per trainer rank or tensor-parallel group of ranks (SPMD).
 
-    load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer) -> load_weights ...
+load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer) -> load_weights ...
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class VLLMServerEngine:
             if max_model_len < self._options.max_model_len:
                 complaints.append(
                     f"rollout.engine.urls: {client.url} serves at most {max_model_len} tokens, prompt and response need "
-                    f"{self._options.max_model_len}; start it with --max-model-len {self._options.max_model_len}, or lower scale.max_new_tokens"
+                    f"{self._options.max_model_len}; start it with at least that --max-model-len, or lower scale.max_new_tokens"
                 )
         if complaints:
             raise ConfigError(complaints)
@@ -192,10 +192,10 @@ class VLLMServerEngine:
             body = completion_body(self._model_name, requests[place], sampling)
             finished[place] = generation_from(await post(session, f"{client.url}/v1/completions", body), sampling, self._version)
 
-        everything = asyncio.gather(*(one(place) for place in requests))
-        watch = asyncio.create_task(watch_progress(session, client.url, self._deadline_seconds))
+        everything: asyncio.Future[Any] = asyncio.gather(*(one(place) for place in requests))
+        watch: asyncio.Future[Any] = asyncio.create_task(watch_progress(session, client.url, self._deadline_seconds))
         try:
-            await asyncio.wait([everything, watch], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({everything, watch}, return_when=asyncio.FIRST_COMPLETED)
             if everything.done():
                 everything.result()
             else:
@@ -216,7 +216,8 @@ def server_arguments(model_path: str, options: VLLMOptions, backend: str, cpu_th
     arguments = options.engine_arguments(model_path, on_cpu)
     if not on_cpu and "gpu_memory_utilization" not in options.extra:
         arguments["gpu_memory_utilization"] = max(options.gpu_memory_utilization, 0.9)  # its GPUs are its own
-    flags = command_line(arguments) + [
+    flags = [
+        *command_line(arguments),
         *("--weight-transfer-config", f'{{"backend": "{backend}"}}'),
         *("--worker-extension-cls", WORKER_EXTENSION),
         *("--served-model-name", "policy"),
