@@ -5,6 +5,7 @@ load_weights (wake up, stream weights) -> generate -> sleep (device memory back 
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
 from collections.abc import Sequence
@@ -110,6 +111,7 @@ class VLLMLocalEngine:
                     llm.llm_engine.engine_core.shutdown()
 
     def _start(self) -> None:
+        logging.getLogger("vllm").setLevel(logging.ERROR)  # before vLLM reads its own variable for that
         with self._contained():
             from vllm import LLM
             from vllm.platforms import current_platform

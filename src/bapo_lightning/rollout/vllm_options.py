@@ -14,7 +14,7 @@ class VLLMOptions:
     """The options that a run has to think about; everything else of vLLM goes through `extra`."""
 
     max_model_len: int  # tokens of prompt and response together
-    dtype: str = "auto"  # of weights and cache; auto is the checkpoint's own, half precision where that is float32
+    dtype: str | None = None  # of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, few of which compute in bfloat16
     max_num_seqs: int = 256  # requests in one step
     tensor_parallel_size: int = 1
     kv_cache_bytes: int | None = None  # None: on a CPU 1 GiB, on a GPU what gpu_memory_utilization leaves
@@ -31,7 +31,7 @@ class VLLMOptions:
         arguments = {
             "model": model_path,
             "max_model_len": self.max_model_len,
-            "dtype": self.dtype,
+            "dtype": self.dtype or ("float32" if on_cpu else "bfloat16"),
             "max_num_seqs": self.max_num_seqs,
             "tensor_parallel_size": self.tensor_parallel_size,
             "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
