@@ -12,7 +12,7 @@ READY := .venv/.ready
 READY_VLLM := .venv/.ready-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm train sweep tiny-model model-smollm2 bench test lint clean
+.PHONY: help setup setup-vllm train serve sweep tiny-model model-smollm2 bench bench-vllm test test-vllm lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ $(READY_VLLM): $(READY)
 train: $(READY) ## train a policy (EXP=quickstart, ARGS="algorithm=grpo seed=1")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.train experiment=$(EXP) $(ARGS)
 
+serve: $(READY_VLLM) ## vLLM servers for a run (EXP=smollm2_arithmetic)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.serve experiment=$(EXP) rollout=vllm_server $(ARGS)
+
 sweep: $(READY) ## several runs, one table (SWEEP=quickstart, ARGS=...)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.sweep sweep=$(SWEEP) $(ARGS)
 
@@ -48,8 +51,17 @@ bench: $(READY) ## time the bound search, and BAPO's overhead over GRPO
 	@$(VENV_PYTHON) bench/bound_search.py
 	@$(VENV_PYTHON) bench/bapo_overhead.py
 
-test: $(READY) ## run the tests (ARGS="tests/test_bounds.py -x")
-	@$(VENV_PYTHON) -m pytest $(ARGS)
+bench-vllm: $(READY_VLLM) models/smollm2-135m-instruct ## time vLLM against transformers, and weight syncs, on SmolLM2
+	@$(VENV_PYTHON) bench/rollout_engines.py $(ARGS)
+
+models/smollm2-135m-instruct: | $(READY)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2
+
+test: $(READY) ## run the tests, but for those of vLLM (ARGS="tests/objectives -x")
+	@$(VENV_PYTHON) -m pytest --ignore=tests/vllm $(ARGS)
+
+test-vllm: $(READY_VLLM) ## run the tests of vLLM, with a real one on the CPU
+	@$(VENV_PYTHON) -m pytest tests/vllm $(ARGS)
 
 lint: $(READY) ## check style and types
 	@$(VENV_PYTHON) -m ruff check

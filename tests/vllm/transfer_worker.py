@@ -21,8 +21,8 @@ from vllm.config import WeightTransferConfig  # noqa: E402
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest  # noqa: E402
 from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
 
+from bapo_lightning.rollout.server_process import WORKER_EXTENSION  # noqa: E402
 from bapo_lightning.rollout.vllm_options import VLLMOptions  # noqa: E402
-from bapo_lightning.rollout.vllm_server import WORKER_EXTENSION  # noqa: E402
 from bapo_lightning.rollout.weight_transport import SharedMemoryTransport  # noqa: E402
 
 

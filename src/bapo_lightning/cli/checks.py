@@ -14,6 +14,7 @@ from typing import Any
 from hydra.errors import InstantiationException
 from hydra.utils import get_object
 
+from bapo_lightning.cli.engine_checks import engine_complaints
 from bapo_lightning.cli.model_folder import model_folder_complaints
 
 Config = dict[str, Any]
@@ -55,9 +56,10 @@ def complaints(config: Config) -> list[str]:
             *rollout_complaints(config),
             *mismatch_complaints(config),
             *rate_complaints(config),
+            *engine_complaints(config),
         ]
     found += [*target_complaints(config), *output_complaints(config["run_folder"])]
-    return found + list(model_folder_complaints(config["model"]["path"]))
+    return found + list(model_folder_complaints(config["model"]))
 
 
 def bound_complaints(algorithm: Config) -> Iterator[str]:

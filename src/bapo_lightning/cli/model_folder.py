@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 PACKAGE_PREFIX = "package://"
 
@@ -19,11 +20,17 @@ def model_path(path: str) -> str:
     return str(files(package).joinpath(inside))
 
 
-def model_folder_complaints(path: str) -> Iterator[str]:
-    """What is wrong with a local model folder. A hub name (no folder, at most one slash) is left to transformers."""
+def model_folder_complaints(model: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a local model folder. A hub name (no folder, at most one slash) is left to transformers.
+
+    `model` is the configuration's: `path`, and where there is a command that makes the folder, `made_by`.
+    """
+    path = model["path"]
     folder = Path(model_path(path))
     if not folder.exists():
-        if path.startswith((PACKAGE_PREFIX, ".", "/", "~")) or path.count("/") != 1:
+        if "made_by" in model:
+            yield f"model.path={path} does not exist yet; make it: {model['made_by']}"
+        elif path.startswith((PACKAGE_PREFIX, ".", "/", "~")) or path.count("/") != 1:
             yield f"model.path={path} does not exist; write a Hugging Face model folder, a hub name (owner/name), or use model=tiny_world"
         return
     if not (folder / "config.json").is_file():

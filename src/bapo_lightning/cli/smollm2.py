@@ -54,7 +54,7 @@ def check_complete(folder: Path) -> None:
     Raises:
         DataError: something is missing; nothing is deleted here, since it may be of use to its owner.
     """
-    complaints = list(model_folder_complaints(str(folder)))
+    complaints = list(model_folder_complaints({"path": str(folder)}))
     if not complaints and not (folder / "chat_template.jinja").is_file():
         complaints = ["chat_template.jinja is missing"]
     if complaints:

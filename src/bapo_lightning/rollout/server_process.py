@@ -13,8 +13,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.vllm_http import ServerClient
+from bapo_lightning.rollout.vllm_options import VLLMOptions, command_line
+
+WORKER_EXTENSION = "bapo_lightning.rollout.vllm_shared_memory.WorkerExtension"
 
 STOP_SECONDS = 15  # vLLM ends within half a second when it is well
 
@@ -88,6 +93,54 @@ class ServerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # its group outlives it when it was killed itself
         process.wait()
+
+
+def own_servers(
+    model_path: str,
+    options: VLLMOptions,
+    backend: str,
+    log_folder: str,
+    num_servers: int,
+    cpu_threads: int | None,
+    first_port: int | None = None,
+) -> list[ServerProcess]:
+    """Servers for this machine, not started yet.
+
+    Args:
+        model_path: Hugging Face folder or hub name.
+        options: of vLLM.
+        backend: of vLLM's weight transfer.
+        log_folder: each writes its output there.
+        num_servers: how many.
+        cpu_threads: of each on a CPU; None shares the cores out.
+        first_port: of the first one, the others follow; None takes free ones.
+    """
+    threads = cpu_threads or max(1, (os.cpu_count() or 1) // num_servers)
+    arguments, environment = server_arguments(model_path, options, backend, threads)
+    ports = [first_port + number if first_port else None for number in range(num_servers)]
+    return [ServerProcess(arguments, environment, Path(log_folder, f"vllm-server-{n}.log"), port) for n, port in enumerate(ports)]
+
+
+def server_arguments(model_path: str, options: VLLMOptions, backend: str, cpu_threads: int) -> tuple[list[str], dict[str, str]]:
+    """Flags and environment of a server that a trainer can send weights to."""
+    on_cpu = not torch.cuda.is_available()
+    arguments = options.engine_arguments(model_path, on_cpu)
+    if not on_cpu and "gpu_memory_utilization" not in options.extra:
+        arguments["gpu_memory_utilization"] = max(options.gpu_memory_utilization, 0.9)  # its GPUs are its own
+    flags = [
+        *command_line(arguments),
+        *("--weight-transfer-config", f'{{"backend": "{backend}"}}'),
+        *("--worker-extension-cls", WORKER_EXTENSION),
+        *("--served-model-name", "policy"),
+        *("--generation-config", "vllm"),  # not the model's own file, whose top_p, top_k and penalties would be applied silently
+        "--disable-uvicorn-access-log",
+    ]
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if on_cpu:
+        environment |= {"OMP_NUM_THREADS": str(cpu_threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE"}
+        if arguments["enforce_eager"]:
+            environment["TORCHDYNAMO_DISABLE"] = "1"
+    return flags, environment
 
 
 def free_port() -> int:

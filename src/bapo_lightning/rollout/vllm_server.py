@@ -6,28 +6,24 @@ Each prompt's samples go to one server, whose prefix cache then computes the pro
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import aiohttp
-import torch
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, GenerationRequest, SamplingParams, WeightSource
-from bapo_lightning.rollout.server_process import ServerProcess
+from bapo_lightning.rollout.server_process import ServerProcess, own_servers
 from bapo_lightning.rollout.vllm_http import ServerClient, error_message
 from bapo_lightning.rollout.vllm_local import require_vllm
-from bapo_lightning.rollout.vllm_options import VLLMOptions, command_line
+from bapo_lightning.rollout.vllm_options import VLLMOptions
 from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.types import FinishReason, Segment
 
-WORKER_EXTENSION = "bapo_lightning.rollout.vllm_shared_memory.WorkerExtension"
 TOKENS_COUNTER = "vllm:generation_tokens_total"
 
 
@@ -71,10 +67,7 @@ class VLLMServerEngine:
             self._processes: list[ServerProcess] = []
         else:
             require_vllm()
-            threads = cpu_threads or max(1, (os.cpu_count() or 1) // num_servers)
-            arguments, environment = server_arguments(model_path, options, transport.backend, threads)
-            logs = [Path(log_folder, f"vllm-server-{number}.log") for number in range(num_servers)]
-            self._processes = [ServerProcess(arguments, environment, log) for log in logs]
+            self._processes = own_servers(model_path, options, transport.backend, log_folder, num_servers, cpu_threads)
         self._clients = [ServerClient(url, deadline_seconds) for url in urls or [process.url for process in self._processes]]
         self._connected: set[str] = set()
         if urls:
@@ -208,28 +201,6 @@ class VLLMServerEngine:
             watch.cancel()
             await asyncio.gather(everything, watch, return_exceptions=True)
         return None
-
-
-def server_arguments(model_path: str, options: VLLMOptions, backend: str, cpu_threads: int) -> tuple[list[str], dict[str, str]]:
-    """Flags and environment of a server that a trainer can send weights to."""
-    on_cpu = not torch.cuda.is_available()
-    arguments = options.engine_arguments(model_path, on_cpu)
-    if not on_cpu and "gpu_memory_utilization" not in options.extra:
-        arguments["gpu_memory_utilization"] = max(options.gpu_memory_utilization, 0.9)  # its GPUs are its own
-    flags = [
-        *command_line(arguments),
-        *("--weight-transfer-config", f'{{"backend": "{backend}"}}'),
-        *("--worker-extension-cls", WORKER_EXTENSION),
-        *("--served-model-name", "policy"),
-        *("--generation-config", "vllm"),  # not the model's own file, whose top_p, top_k and penalties would be applied silently
-        "--disable-uvicorn-access-log",
-    ]
-    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    if on_cpu:
-        environment |= {"OMP_NUM_THREADS": str(cpu_threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE"}
-        if arguments["enforce_eager"]:
-            environment["TORCHDYNAMO_DISABLE"] = "1"
-    return flags, environment
 
 
 def completion_body(model: str, request: GenerationRequest, sampling: SamplingParams) -> dict[str, Any]:
