@@ -1,6 +1,7 @@
 """vLLM inside this process, on a small model on the CPU."""
 
 import gc
+from array import array
 
 import pytest
 from tests.builders import VOCAB_SIZE, random_model, random_policy
@@ -8,6 +9,7 @@ from tests.rollout.contract import SAMPLING, EngineContract, requests
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout import vllm_weights
+from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.vllm_local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm_options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync
@@ -63,6 +65,13 @@ def test_a_model_length_beyond_the_models_own_is_an_error_that_names_it(tmp_path
     engine = VLLMLocalEngine(str(tmp_path), VLLMOptions(max_model_len=10_000, dtype="float32", kv_cache_bytes=1 << 26))
     with pytest.raises(EngineError, match="max_model_len"):
         engine.load_weights(random_policy(), 0)
+
+
+def test_a_prompt_that_is_too_long_is_an_error_and_the_engine_goes_on(engine):
+    before = engine.generate(requests(5), SAMPLING)
+    with pytest.raises(EngineError, match=r"vLLM refused a request.*maximum model length of 64"):
+        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 64), 1, 0)], SAMPLING)
+    assert engine.generate(requests(5), SAMPLING) == before
 
 
 def test_generating_without_weights_is_refused(tmp_path):

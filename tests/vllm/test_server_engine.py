@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from array import array
 
 import psutil
 import pytest
@@ -59,6 +60,13 @@ def test_a_killed_server_is_noticed_restarted_and_goes_on_as_if_nothing_had_happ
     WeightSync(tolerance=1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
     after = engine.generate(requests(20), SAMPLING)
     assert [generation.segment.token_ids for generation in after] == [generation.segment.token_ids for generation in before]
+
+
+def test_a_prompt_that_is_too_long_is_an_error_and_the_engine_goes_on(engine):
+    before = engine.generate(requests(5), SAMPLING)
+    with pytest.raises(EngineError, match=r"refused a request.*maximum (context|model) length"):
+        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 64), 1, 0)], SAMPLING)
+    assert engine.generate(requests(5), SAMPLING) == before
 
 
 def test_a_server_that_hangs_is_dead_after_its_deadline(engine):

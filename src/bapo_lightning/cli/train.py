@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 OmegaConf.register_new_resolver("sum", lambda *terms: sum(terms))
+OmegaConf.register_new_resolver("max", lambda *terms: max(terms))
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")

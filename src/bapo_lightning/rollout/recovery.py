@@ -20,16 +20,19 @@ class EngineRecovery:
         self.max_restarts = max_restarts
         self.num_restarts = 0
 
-    def restart(self, engine: RolloutEngine, death: EngineDied) -> None:
-        """Raises EngineError, with the reason of the last death, when the restarts are used up or the engine does not start."""
-        if self.num_restarts >= self.max_restarts:
-            raise EngineError(
-                f"the rollout engine died after {self.num_restarts} restarts ({death}); rollout.max_restarts={self.max_restarts} allows no "
-                "more. Its log says why: look for lack of memory first"
-            ) from death
-        self.num_restarts += 1
-        print(f"rollout engine lost ({death}); restart {self.num_restarts} of at most {self.max_restarts}", file=sys.stderr, flush=True)
-        engine.restart()
+    def restart(self, engine: RolloutEngine, death: EngineError) -> None:
+        """Start `engine` anew, again if it dies while it starts. Raises EngineError, with the last reason, when the restarts are used up."""
+        while self.num_restarts < self.max_restarts:
+            self.num_restarts += 1
+            print(f"rollout engine lost ({death}); restart {self.num_restarts} of at most {self.max_restarts}", file=sys.stderr, flush=True)
+            try:
+                return engine.restart()
+            except EngineError as error:
+                death = error
+        raise EngineError(
+            f"the rollout engine died after {self.num_restarts} restarts ({death}); rollout.max_restarts={self.max_restarts} allows no "
+            "more. Its log says why: look for lack of memory first"
+        ) from death
 
 
 def generate_all(

@@ -138,8 +138,12 @@ class VLLMLocalEngine:
         engine = self._llm.llm_engine
         self._num_calls += 1
         names = [f"{self._num_calls}/{place}" for place in range(len(requests))]
-        for name, request in zip(names, requests, strict=True):
-            engine.add_request(name, {"prompt_token_ids": request.token_ids.tolist()}, vllm_sampling(request, sampling))
+        try:
+            for name, request in zip(names, requests, strict=True):
+                engine.add_request(name, {"prompt_token_ids": request.token_ids.tolist()}, vllm_sampling(request, sampling))
+        except ValueError as error:
+            engine.abort_request(names)  # those before it would be sampled with the next call
+            raise EngineError(f"vLLM refused a request: {error}") from error
         finished: dict[str, Any] = {}
         while engine.has_unfinished_requests():
             for output in engine.step():
