@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_dir
 
-from bapo_lightning.cli.build import build_data_module, build_module, make
+from bapo_lightning.cli.build import build_data_module, build_module, make, read_inputs
 from bapo_lightning.cli.conf_dir import conf_dir
 from bapo_lightning.cli.train import resolve
 from bapo_lightning.data.batch import TrainBatch
@@ -51,8 +51,7 @@ def ready_module(config: dict[str, Any]) -> BapoModule:
 
 def first_minibatch(config: dict[str, Any], module: BapoModule) -> TrainBatch:
     """A real minibatch, sampled by the shipped model."""
-    data_module = build_data_module(config)
-    data_module.sampler.engine.load_weights(module.policy.named_weights(), 0)
+    data_module = build_data_module(config, read_inputs(config))
     data_module.trainer = type("Fixed", (), {"lightning_module": type("Owner", (), {"policy": module.policy, "policy_version": 0})})()
     return data_module.next_batch()
 
