@@ -91,13 +91,19 @@ class PeakMemory:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._watch.join()
-        peaks = [int(next(line for line in open(f"/proc/{pid}/status") if line.startswith("VmHWM")).split()[1]) << 10 for pid in self._pids]
+        peaks = [peak_bytes(pid) for pid in self._pids]
         self.extra = [peak - before for peak, before in zip(peaks, self._before, strict=True)]
 
     def _follow_shared(self) -> None:
         while not self._done.wait(0.005):
             sizes = [file.stat().st_size for file in Path("/dev/shm").glob("bapo-weights-*") if file.exists()]
             self.shared = max([self.shared, *sizes])
+
+
+def peak_bytes(pid: int) -> int:
+    """Largest resident size of a process since its peak was reset."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 
 
 def syncs(title: str, engine: RolloutEngine, policy: Policy, tolerance: float, processes: Callable[[], list[int]]) -> None:
@@ -131,6 +137,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
+    torch.manual_seed(0)
     policy = Policy.from_pretrained(MODEL, temperature=1.0)
     requests = [GenerationRequest(ids, arguments.new_tokens, seed) for seed, ids in enumerate(prompts(arguments.requests))]
     print(f"{arguments.requests} requests of up to {arguments.new_tokens} tokens, float32, {torch.get_num_threads()} threads")

@@ -52,6 +52,7 @@ def test_a_restart_that_fails_is_tried_again_and_counts():
     recovery, engine = EngineRecovery(max_restarts=3), MortalEngine([], failing_starts=2)
     recovery.restart(engine, EngineDied("killed"))
     assert (recovery.num_restarts, engine.starts) == (3, 3)
+    assert (recovery.take_restarts(), recovery.take_restarts()) == (3, 0)
 
 
 def test_when_the_restarts_are_used_up_the_last_reason_is_told():

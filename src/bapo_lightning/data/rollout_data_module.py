@@ -129,7 +129,7 @@ class RolloutDataModule(L.LightningDataModule):
         statistics = self.sampler.statistics.take()
         reports, self._sync_reports = self._sync_reports, []
         metrics = (
-            production_metrics(statistics) | sync_metrics(reports) | {"rollout/engine_restarts": self._recovery.num_restarts} | proximal
+            production_metrics(statistics) | sync_metrics(reports) | {"rollout/engine_restarts": self._recovery.take_restarts()} | proximal
         )
         known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in ("rollout", "reward", "sync", "proximal"))
         batch = collate(self._queue.take(), metrics)

@@ -14,8 +14,8 @@ from typing import Any
 
 from bapo_lightning.report.run_folder import Row, finite, read_run, series
 
-TIME_PARTS = ("rollout", "reward", "update", "sync", "wait")
-DROP_KINDS = ("dropped", "evicted", "resumed", "cut", "reward_timeouts", "uniform_groups")
+TIME_PARTS = ("rollout", "reward", "update", "sync", "proximal", "wait")
+DROP_KINDS = ("dropped", "evicted", "resumed", "cut", "reward_timeouts", "uniform_groups", "engine_restarts")
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
 _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 

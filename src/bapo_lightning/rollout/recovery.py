@@ -19,9 +19,19 @@ class EngineRecovery:
         """`max_restarts`: an engine that dies more often has a cause that restarts do not cure."""
         self.max_restarts = max_restarts
         self.num_restarts = 0
+        self._num_taken = 0
+
+    def take_restarts(self) -> int:
+        """Restarts since this was last asked."""
+        fresh, self._num_taken = self.num_restarts - self._num_taken, self.num_restarts
+        return fresh
 
     def restart(self, engine: RolloutEngine, death: EngineError) -> None:
-        """Start `engine` anew, again if it dies while it starts. Raises EngineError, with the last reason, when the restarts are used up."""
+        """Start `engine` anew, again if it dies while it starts.
+
+        Raises:
+            EngineError: the restarts are used up; tells the last reason.
+        """
         while self.num_restarts < self.max_restarts:
             self.num_restarts += 1
             print(f"rollout engine lost ({death}); restart {self.num_restarts} of at most {self.max_restarts}", file=sys.stderr, flush=True)
