@@ -16,7 +16,7 @@ MORE = """
   --hydra-help          options of Hydra itself
 """
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
-NOT_CHOSEN = ("bounds", "sweep")  # groups that other files choose from
+NOT_CHOSEN = ("bounds", "sweep", "transport")  # groups that other files choose from
 
 
 def help_text(conf: Path) -> str:

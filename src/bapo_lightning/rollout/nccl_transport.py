@@ -25,9 +25,14 @@ class NCCLTransport:
 
     backend = "nccl"
 
-    def __init__(self, master_address: str = "127.0.0.1") -> None:
-        """`master_address`: of this machine, as the servers reach it."""
+    def __init__(self, master_address: str = "127.0.0.1", dtype: str | None = None) -> None:
+        """
+        Args:
+            master_address: of this machine, as the servers reach it.
+            dtype: weights are cast to it before they are sent; None sends them as they are.
+        """
         self._master_address = master_address
+        self._dtype = getattr(torch, dtype) if dtype else None
         self._engines: dict[int, Any] = {}  # vLLM's trainer engine of each client
 
     def connect(self, client: ControlClient, source: WeightSource) -> None:
@@ -37,7 +42,9 @@ class NCCLTransport:
             previous.shutdown()
         rank = dist.get_rank() if dist.is_initialized() else 0
         info = NCCLTrainerInitInfo(self._master_address, get_open_port(), 1 + client.get_world_size(), rank=rank)
-        self._engines[id(client)] = WeightTransferTrainerFactory.trainer_init(info, client=client, source=StreamedWeights(source))
+        self._engines[id(client)] = WeightTransferTrainerFactory.trainer_init(
+            info, client=client, source=StreamedWeights(source, self._dtype)
+        )
 
     def send(self, source: WeightSource, clients: Sequence[ControlClient], version: int) -> None:
         """See `WeightTransport.send`. vLLM's engine ends an update without a version, so it is stamped afterwards."""
@@ -49,15 +56,18 @@ class NCCLTransport:
 class StreamedWeights(VLLMWeightSource):
     """Our weight source as vLLM's: it wants to know names, types and shapes before the weights come."""
 
-    def __init__(self, source: WeightSource) -> None:
+    def __init__(self, source: WeightSource, dtype: torch.dtype | None = None) -> None:
+        """`dtype`: weights are cast to it; None leaves them as they are."""
         self._source = source
+        self._dtype = dtype
         self._metadata: list[ParamMeta] | None = None
 
     def metadata(self) -> list[ParamMeta]:
-        """Found by going through the weights once; they do not change their shapes."""
+        """Found by going through the weights once; their shapes do not change."""
         if self._metadata is None:
-            self._metadata = [ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in self._source.named_weights()]
+            self._metadata = [ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in self]
         return self._metadata
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._source.named_weights()
+        for name, weight in self._source.named_weights():
+            yield name, weight.to(self._dtype or weight.dtype)

@@ -47,6 +47,7 @@ class VLLMLocalEngine:
         self._llm: Any = None
         self._version = UNSYNCED_VERSION
         self._asleep = False
+        self._can_sleep = False
         self._num_calls = 0
         self._owns_default_group = False
 
