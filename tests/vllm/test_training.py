@@ -52,8 +52,9 @@ def servers_of(process):
     return [child for child in children if "bapo_lightning.rollout.server_main" in " ".join(child.cmdline())]
 
 
-def kill_while_it_samples(process, folder, moments, generator):
-    """SIGKILL a random process of the server's at each of the moments, given in updates done."""
+def kill_while_it_samples(process, folder, moments):
+    """SIGKILL a random process of the server's at each of the moments, given in updates done, or up to two seconds later."""
+    generator = random.Random(0)
     for moment in moments:
         while process.poll() is None and (not (folder / "metrics.jsonl").exists() or len(rows(folder)) < moment):
             time.sleep(0.02)
@@ -83,7 +84,7 @@ def test_a_server_killed_at_three_random_times_loses_and_doubles_nothing(tmp_pat
     calm = start(tmp_path / "calm", *options)
     finish(calm)
     process = start(tmp_path / "killed", *options)
-    killer = threading.Thread(target=kill_while_it_samples, args=(process, tmp_path / "killed", (1, 9, 17), random.Random(0)))
+    killer = threading.Thread(target=kill_while_it_samples, args=(process, tmp_path / "killed", (1, 9, 17)))
     killer.start()
     output = finish(process)
     killer.join()
