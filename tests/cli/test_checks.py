@@ -55,6 +55,7 @@ def test_every_shipped_rollout_passes(rollout):
     ("override", "complaint"),
     [
         ("rollout.engine.urls=[localhost]", "rollout.engine.urls: localhost is no URL"),
+        ("rollout.engine.gpus=['4,5','6,7']", "names the GPUs of 2 servers, rollout.engine.num_servers=1"),
         ("rollout.engine.num_servers=0", "rollout.engine.num_servers=0 must be a whole number of at least 1"),
         ("rollout.engine.cpu_threads=two", "rollout.engine.cpu_threads=two must be a whole number of at least 1 or null"),
         ("rollout.engine.deadline_seconds=0", "rollout.engine.deadline_seconds=0 must be a positive number of seconds"),

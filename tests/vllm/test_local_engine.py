@@ -9,7 +9,7 @@ from tests.rollout.contract import SAMPLING, EngineContract, requests
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout import vllm_weights
-from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.vllm_local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm_options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync
@@ -67,11 +67,11 @@ def test_a_model_length_beyond_the_models_own_is_an_error_that_names_it(tmp_path
         engine.load_weights(random_policy(), 0)
 
 
-def test_a_prompt_that_is_too_long_is_an_error_and_the_engine_goes_on(engine):
-    before = engine.generate(requests(5), SAMPLING)
-    with pytest.raises(EngineError, match=r"vLLM refused a request.*maximum model length of 64"):
-        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 64), 1, 0)], SAMPLING)
-    assert engine.generate(requests(5), SAMPLING) == before
+def test_a_response_that_vllm_would_cut_short_is_an_error_before_anything_is_sampled(engine):
+    with pytest.raises(EngineError, match="request 3 has 60 prompt tokens and asks for 5 more; vLLM was started for 64 in all"):
+        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 60), 5, 0)], SAMPLING)
+    (longest,) = engine.generate([GenerationRequest(array("i", [1] * 60), 4, 0)], SamplingParams(1.0, ()))
+    assert len(longest.segment.token_ids) == 4
 
 
 def test_generating_without_weights_is_refused(tmp_path):

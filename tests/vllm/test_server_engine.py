@@ -12,7 +12,7 @@ from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, requests
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.rollout.engine import EngineDied, GenerationRequest
+from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import EngineRecovery, generate_all
 from bapo_lightning.rollout.vllm_options import VLLMOptions
 from bapo_lightning.rollout.vllm_server import VLLMServerEngine
@@ -62,11 +62,11 @@ def test_a_killed_server_is_noticed_restarted_and_goes_on_as_if_nothing_had_happ
     assert [generation.segment.token_ids for generation in after] == [generation.segment.token_ids for generation in before]
 
 
-def test_a_prompt_that_is_too_long_is_an_error_and_the_engine_goes_on(engine):
-    before = engine.generate(requests(5), SAMPLING)
-    with pytest.raises(EngineError, match=r"refused a request.*maximum (context|model) length"):
-        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 64), 1, 0)], SAMPLING)
-    assert engine.generate(requests(5), SAMPLING) == before
+def test_a_response_that_vllm_would_cut_short_is_an_error_before_anything_is_sampled(engine):
+    with pytest.raises(EngineError, match="request 3 has 60 prompt tokens and asks for 5 more; vLLM was started for 64 in all"):
+        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 60), 5, 0)], SAMPLING)
+    (longest,) = engine.generate([GenerationRequest(array("i", [1] * 60), 4, 0)], SamplingParams(1.0, ()))
+    assert len(longest.segment.token_ids) == 4
 
 
 def test_a_server_that_hangs_is_dead_after_its_deadline(engine):
@@ -90,6 +90,23 @@ def test_a_second_client_finds_the_server_by_its_url(engine, options):
     VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=[url])
     with pytest.raises(ConfigError, match="serves at most 64 tokens, prompt and response need 65"):
         VLLMServerEngine("unused", VLLMOptions(max_model_len=65), SharedMemoryTransport(), "unused", urls=[url])
+
+
+def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_has_weights(engine, options):
+    (process,) = engine._processes
+    client = VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=[process.url])
+    client.load_weights(random_policy(), 5)
+    before = client.generate(requests(5), SAMPLING)
+    process.start(deadline_seconds=300)
+    with pytest.raises(EngineDied, match="version 5 was sent: it was started anew"):
+        client.generate(requests(5), SAMPLING)
+    client.restart()
+    client.load_weights(random_policy(), 5)
+    assert client.generate(requests(5), SAMPLING) == before
+    process.start(deadline_seconds=300)
+    client.load_weights(random_policy(), 6)
+    assert [x.segment.token_ids for x in client.generate(requests(5), SAMPLING)] == [x.segment.token_ids for x in before]
+    engine.load_weights(random_policy(), 3)
 
 
 def test_an_unreachable_server_is_an_error_at_once(options):

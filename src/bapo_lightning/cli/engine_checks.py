@@ -20,6 +20,12 @@ def engine_complaints(config: Config) -> Iterator[str]:
     """What is wrong with `rollout.engine`, and with lengths that the model cannot have."""
     for key, value in leaves(config["rollout"]["engine"], "rollout.engine"):
         yield from option_complaints(key, value)
+    engine = config["rollout"]["engine"]
+    if engine.get("gpus") and len(engine["gpus"]) != engine["num_servers"]:
+        yield (
+            f"rollout.engine.gpus={engine['gpus']} names the GPUs of {len(engine['gpus'])} servers, rollout.engine.num_servers="
+            f"{engine['num_servers']}; write one entry for each server"
+        )
     yield from length_complaints(config)
 
 

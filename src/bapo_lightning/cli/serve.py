@@ -52,6 +52,7 @@ def serve(config: dict[str, Any]) -> None:
         str(folder),
         engine["num_servers"],
         engine["cpu_threads"],
+        engine["gpus"],
         rollout["serve_port"],
     )
 

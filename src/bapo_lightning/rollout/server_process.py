@@ -102,6 +102,7 @@ def own_servers(
     log_folder: str,
     num_servers: int,
     cpu_threads: int | None,
+    gpus: Sequence[str] = (),
     first_port: int | None = None,
 ) -> list[ServerProcess]:
     """Servers for this machine, not started yet.
@@ -113,12 +114,17 @@ def own_servers(
         log_folder: each writes its output there.
         num_servers: how many.
         cpu_threads: of each on a CPU; None shares the cores out.
+        gpus: of each, such as "4,5"; empty leaves it to vLLM.
         first_port: of the first one, the others follow; None takes free ones.
     """
     threads = cpu_threads or max(1, (os.cpu_count() or 1) // num_servers)
     arguments, environment = server_arguments(model_path, options, backend, threads)
-    ports = [first_port + number if first_port else None for number in range(num_servers)]
-    return [ServerProcess(arguments, environment, Path(log_folder, f"vllm-server-{n}.log"), port) for n, port in enumerate(ports)]
+    servers = []
+    for number in range(num_servers):
+        visible = {"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {}
+        port = first_port + number if first_port else None
+        servers.append(ServerProcess(arguments, environment | visible, Path(log_folder, f"vllm-server-{number}.log"), port))
+    return servers
 
 
 def server_arguments(model_path: str, options: VLLMOptions, backend: str, cpu_threads: int) -> tuple[list[str], dict[str, str]]:

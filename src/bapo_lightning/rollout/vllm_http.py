@@ -10,6 +10,9 @@ from typing import Any
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import EngineDied
 
+# Servers are on this machine or in its cluster: a proxy in the environment is for the outside.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 class ServerClient:
     """Calls one server, each call with a deadline. The routes exist when it was started with VLLM_SERVER_DEV_MODE=1.
@@ -26,7 +29,7 @@ class ServerClient:
     def is_healthy(self) -> bool:
         """Whether it answers and its engine lives."""
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=min(self.timeout, 10)) as response:
+            with _DIRECT.open(f"{self.url}/health", timeout=min(self.timeout, 10)) as response:
                 return bool(response.status == 200)
         except (OSError, ValueError):
             return False
@@ -77,7 +80,7 @@ class ServerClient:
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+            with _DIRECT.open(request, timeout=self.timeout) as response:
                 return dict(json.loads(response.read() or b"{}"))
         except urllib.error.HTTPError as error:
             reason = error_message(error.read(), error.code)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams, WeightSource
 from bapo_lightning.rollout.vllm_containment import Containment, Deadline, default_group_kept
-from bapo_lightning.rollout.vllm_options import VLLMOptions
+from bapo_lightning.rollout.vllm_options import VLLMOptions, check_lengths
 from bapo_lightning.types import FinishReason, Segment
 
 
@@ -60,6 +60,7 @@ class VLLMLocalEngine:
         """See `RolloutEngine.generate`."""
         if self._version == UNSYNCED_VERSION:
             raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
+        check_lengths(requests, self._options.max_model_len)
         with self._contained(), self._deadline():
             return self._generate(requests, sampling)
 
@@ -139,12 +140,8 @@ class VLLMLocalEngine:
         engine = self._llm.llm_engine
         self._num_calls += 1
         names = [f"{self._num_calls}/{place}" for place in range(len(requests))]
-        try:
-            for name, request in zip(names, requests, strict=True):
-                engine.add_request(name, {"prompt_token_ids": request.token_ids.tolist()}, vllm_sampling(request, sampling))
-        except ValueError as error:
-            engine.abort_request(names)  # those before it would be sampled with the next call
-            raise EngineError(f"vLLM refused a request: {error}") from error
+        for name, request in zip(names, requests, strict=True):
+            engine.add_request(name, {"prompt_token_ids": request.token_ids.tolist()}, vllm_sampling(request, sampling))
         finished: dict[str, Any] = {}
         while engine.has_unfinished_requests():
             for output in engine.step():

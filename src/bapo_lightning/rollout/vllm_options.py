@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.engine import GenerationRequest
 
 CPU_KV_CACHE_BYTES = 1 << 30
 
@@ -48,6 +51,16 @@ class VLLMOptions:
         if kv_cache_bytes is not None:
             arguments["kv_cache_memory_bytes"] = kv_cache_bytes
         return arguments | dict(self.extra)
+
+
+def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> None:
+    """Raises EngineError for a request that does not fit: vLLM would cut its response short without saying so."""
+    for place, request in enumerate(requests):
+        if len(request.token_ids) + request.max_new_tokens > max_model_len:
+            raise EngineError(
+                f"request {place} has {len(request.token_ids)} prompt tokens and asks for {request.max_new_tokens} more; vLLM was started "
+                f"for {max_model_len} in all (max_model_len)"
+            )
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generati
 from bapo_lightning.rollout.server_process import ServerProcess, own_servers
 from bapo_lightning.rollout.vllm_http import ServerClient, error_message
 from bapo_lightning.rollout.vllm_local import require_vllm
-from bapo_lightning.rollout.vllm_options import VLLMOptions
+from bapo_lightning.rollout.vllm_options import VLLMOptions, check_lengths
 from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.types import FinishReason, Segment
 
@@ -39,6 +39,7 @@ class VLLMServerEngine:
         urls: Sequence[str] = (),
         num_servers: int = 1,
         cpu_threads: int | None = None,
+        gpus: Sequence[str] = (),
         start_seconds: float = 900,
         deadline_seconds: float = 300,
     ) -> None:
@@ -51,6 +52,7 @@ class VLLMServerEngine:
             urls: servers that run already; empty starts some.
             num_servers: to start.
             cpu_threads: of a server on a CPU; None shares the cores out.
+            gpus: of each server, such as "4,5"; not the trainer's. Empty leaves it to vLLM, which takes the first ones.
             start_seconds: a server must answer within this time of its start.
             deadline_seconds: a server that generates nothing, or does not answer a control call, for so long is taken for dead.
 
@@ -67,9 +69,9 @@ class VLLMServerEngine:
             self._processes: list[ServerProcess] = []
         else:
             require_vllm()
-            self._processes = own_servers(model_path, options, transport.backend, log_folder, num_servers, cpu_threads)
+            self._processes = own_servers(model_path, options, transport.backend, log_folder, num_servers, cpu_threads, gpus)
         self._clients = [ServerClient(url, deadline_seconds) for url in urls or [process.url for process in self._processes]]
-        self._connected: set[str] = set()
+        self._connected: dict[str, str] = {}  # weight version that each server was given
         if urls:
             self._check_given_servers()
 
@@ -87,6 +89,9 @@ class VLLMServerEngine:
         """See `RolloutEngine.generate`."""
         if self._version == UNSYNCED_VERSION:
             raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
+        check_lengths(requests, self._options.max_model_len)
+        for client in self._clients:
+            self._check_holds(client, self._version)
         finished, reasons = asyncio.run(self._generate(requests, sampling))
         if reasons:
             self._version = UNSYNCED_VERSION
@@ -98,14 +103,14 @@ class VLLMServerEngine:
         self._version = UNSYNCED_VERSION
         self._start()
         for client in self._clients:
-            if client.url not in self._connected:
+            if self._connected.get(client.url) != client.weight_version():  # new, or started anew by somebody else
                 self._transport.connect(client, source)
-                self._connected.add(client.url)
+        self._connected.clear()
         self._transport.send(source, self._clients, version)
         for client in self._clients:
             client.reset_prefix_cache()
-            if client.weight_version() != str(version):
-                raise EngineError(f"{client.url} holds weights of version {client.weight_version()}, version {version} was sent")
+            self._check_holds(client, version)
+            self._connected[client.url] = str(version)
         self._model_name = self._clients[0].model()[0]
         self._version = version
 
@@ -117,7 +122,7 @@ class VLLMServerEngine:
         self._version = UNSYNCED_VERSION
         for client in self._clients:
             if client.lost or not client.is_healthy():
-                self._connected.discard(client.url)
+                self._connected.pop(client.url, None)
             client.lost = False
         for process in self._processes:
             if process.url not in self._connected:
@@ -129,6 +134,13 @@ class VLLMServerEngine:
         self._version = UNSYNCED_VERSION
         for process in self._processes:
             process.stop()
+
+    def _check_holds(self, client: ServerClient, version: int) -> None:
+        """Raises EngineDied unless the server holds the weights it was given: one that was started anew holds none of ours."""
+        held = client.weight_version()
+        if held != str(version):
+            client.lost = True
+            raise EngineDied(f"{client.url} holds weights of version {held!r}, version {version} was sent: it was started anew")
 
     def _start(self) -> None:
         """Servers of our own start side by side; others are waited for."""
