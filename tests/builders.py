@@ -62,6 +62,12 @@ def random_policy(seed: int = 0, temperature: float = 1.0) -> Policy:
     return Policy(random_model(seed), temperature)
 
 
+def logprobs(policy: Policy, prompt: list[int], response: list[int]) -> array[float]:
+    """The policy's log-probs of a response."""
+    (found,) = policy.response_logprobs([rollout(prompt, response, [0.0] * len(response))], token_budget=1)
+    return found
+
+
 def rollout(prompt: Iterable[int], response: Iterable[int], logprobs: Iterable[float], version: int = 0) -> Rollout:
     segment = Segment(array("i", response), array("f", logprobs), version)
     return Rollout(array("i", prompt), (segment,), FinishReason.STOP)
@@ -91,7 +97,7 @@ def stale_batch(
         for _ in range(group_size):
             prompt = [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(2, 6))]
             response = [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(1, 20))]
-            logp = policy.score([array("i", prompt + response)])[0][-len(response) :]
+            logp = logprobs(policy, prompt, response)
             rollouts.append(rollout(prompt, response, [min(value + generator.gauss(0, noise), 0.0) for value in logp], version))
         advantages = [generator.gauss(0, 1) for _ in range(group_size)]
         groups.append(group(f"p{index}", rollouts, [float(value > 0) for value in advantages], advantages))

@@ -147,8 +147,8 @@ def test_response_log_probs_are_the_policys_at_its_temperature_in_order(temperat
 
 def test_response_log_probs_pass_through_the_model_in_micro_batches_without_gradient():
     policy, seen = random_policy(), []
-    policy.register_forward_hook(lambda _, inputs, __: seen.append((inputs[0].input_ids.numel(), torch.is_grad_enabled())))
     rollouts = stale_batch(policy).rollouts
+    policy.register_forward_hook(lambda _, inputs, __: seen.append((inputs[0].input_ids.numel(), torch.is_grad_enabled())))
     policy.response_logprobs(rollouts, 100)
     assert 1 < len(seen) < len(rollouts) and all(size <= 100 and not graph for size, graph in seen)
 

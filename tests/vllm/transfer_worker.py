@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import sys
-from array import array
 
 PLACEMENT, MODEL, RESULT = sys.argv[1:]
 os.environ |= {
@@ -15,6 +14,7 @@ os.environ |= {
     "TORCHDYNAMO_DISABLE": "1",
 }
 
+from tests.builders import logprobs as policy_logprobs  # noqa: E402
 from tests.builders import random_policy  # noqa: E402
 from vllm import LLM, AsyncEngineArgs, SamplingParams  # noqa: E402
 from vllm.config import WeightTransferConfig  # noqa: E402
@@ -85,7 +85,7 @@ def main():
         transport.send(policy, [client], version)
         client.run(client.engine.reset_prefix_cache())
         tokens, logprobs = client.sample(prompt)
-        expected = policy.score([array("i", prompt + tokens)])[0][-len(tokens) :]
+        expected = policy_logprobs(policy, prompt, tokens)
         differences.append(max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)))
         assert client.run(client.engine.get_weight_version()) == str(version)
     with open(RESULT, "w") as file:

@@ -76,14 +76,3 @@ class Policy(nn.Module):
             pieces = logp.split([rollout.length for rollout in part])
             found |= {row: array("f", piece.numpy().tobytes()) for row, piece in zip(rows, pieces, strict=True)}
         return [found[row] for row in range(len(rollouts))]
-
-    @torch.no_grad()
-    def score(self, sequences: Sequence[array[int]]) -> list[array[float]]:
-        """Log-probs, at the sampling temperature, of tokens 1.. of each sequence, see `ScoringWeightSource.score`."""
-        head = self.model.get_output_embeddings().weight
-        scores = []
-        for sequence in sequences:
-            token_ids = torch.tensor([sequence.tolist()], device=head.device)
-            hidden = self.model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state[0, :-1]
-            scores.append(array("f", token_scores(hidden, head, token_ids[0, 1:], self.temperature)[0].float().tolist()))
-        return scores

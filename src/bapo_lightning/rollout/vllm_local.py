@@ -77,7 +77,9 @@ class VLLMLocalEngine:
                     self._llm.wake_up(tags=["weights"])
                 try:
                     self._llm.collective_rpc(partial(reload_worker, weights=self._watched(source)))
-                except (KeyError, ValueError, RuntimeError, AssertionError) as error:
+                except EngineError:
+                    raise
+                except (KeyError, ValueError, RuntimeError, AssertionError) as error:  # vLLM has no one class for this
                     raise EngineError(f"vLLM did not take the trainer's weights ({type(error).__name__}: {error})") from error
                 if self._asleep:
                     self._llm.wake_up(tags=["kv_cache"])

@@ -20,7 +20,10 @@ from typing import Protocol
 import torch
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import Generation, GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.types import Rollout
+
+PROBE_TOKEN_BUDGET = 4096  # a probe passes through the trainer's model at once
 
 
 class ScoringWeightSource(Protocol):
@@ -30,8 +33,8 @@ class ScoringWeightSource(Protocol):
         """See `WeightSource.named_weights`."""
         ...
 
-    def score(self, sequences: Sequence[array[int]]) -> list[array[float]]:
-        """Log-probs, at the sampling temperature, of tokens 1.. of each sequence given those before (one less than its length)."""
+    def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
+        """Log-probs in nats of each rollout's response tokens at the sampling temperature, `token_budget` padded tokens at once."""
         ...
 
 
@@ -96,7 +99,8 @@ class WeightSync:
             raise EngineError(f"after the weight sync the engine reports version {engine.version}, expected {version}")
         requests = self.probe(vocab_size)
         generations = engine.generate(requests, SamplingParams(self.temperature, stop_token_ids=()))
-        differences = logprob_differences(source, requests, generations)
+        rollouts = [Rollout(request.token_ids, (made.segment,), made.finish) for request, made in zip(requests, generations, strict=True)]
+        differences = logprob_differences(source, rollouts)
         mean = fmean(differences)
         if not mean <= self.tolerance:
             raise EngineError(
@@ -108,11 +112,7 @@ class WeightSync:
         return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, max(differences))
 
 
-def logprob_differences(
-    source: ScoringWeightSource, requests: Sequence[GenerationRequest], generations: Sequence[Generation]
-) -> list[float]:
+def logprob_differences(source: ScoringWeightSource, rollouts: Sequence[Rollout]) -> list[float]:
     """|engine's log-prob - trainer's| in nats of every sampled token, in order."""
-    segments = [generation.segment for generation in generations]
-    scores = source.score([request.token_ids + segment.token_ids for request, segment in zip(requests, segments, strict=True)])
-    own = chain.from_iterable(score[-len(segment.token_ids) :] for score, segment in zip(scores, segments, strict=True))
-    return [abs(a - b) for a, b in zip(own, chain.from_iterable(segment.logprobs for segment in segments), strict=True)]
+    own = chain.from_iterable(source.response_logprobs(rollouts, PROBE_TOKEN_BUDGET))
+    return [abs(a - b) for a, b in zip(own, chain.from_iterable(rollout.logprobs for rollout in rollouts), strict=True)]
