@@ -4,12 +4,15 @@ import gc
 from array import array
 
 import pytest
-from tests.builders import VOCAB_SIZE, random_model, random_policy
+import torch
+from tests.builders import VOCAB_SIZE, model_config, random_model, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, requests
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.modules.policy import Policy
 from bapo_lightning.rollout import vllm_weights
-from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.vllm_local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm_options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync
@@ -77,3 +80,44 @@ def test_a_response_that_vllm_would_cut_short_is_an_error_before_anything_is_sam
 def test_generating_without_weights_is_refused(tmp_path):
     with pytest.raises(EngineError, match="before it was given weights"):
         VLLMLocalEngine(str(tmp_path), OPTIONS).generate(requests(1), SAMPLING)
+
+
+def test_on_a_gpu_it_leaves_the_device_after_sampling_and_comes_back_with_the_next_weights(engine, monkeypatch):
+    # What a GPU would do is written down instead: vLLM has no sleep mode on a CPU.
+    events = []
+    monkeypatch.setattr(engine, "_can_sleep", True)
+    monkeypatch.setattr(engine._llm, "sleep", lambda level: events.append(f"sleep {level}"))
+    monkeypatch.setattr(engine._llm, "wake_up", lambda tags: events.append(f"wake {tags}"))
+    monkeypatch.setattr(
+        vllm_weights, "repack_tied", lambda model, repack=vllm_weights.repack_tied: (events.append("reload"), repack(model))
+    )
+    engine.sleep()
+    engine.sleep()
+    assert engine.version == UNSYNCED_VERSION
+    with pytest.raises(EngineError, match="before it was given weights"):
+        engine.generate(requests(1), SAMPLING)
+    WeightSync(tolerance=1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
+    engine.load_weights(random_policy(), 3)
+    assert events == ["sleep 2", "wake ['weights']", "reload", "wake ['kv_cache']", "reload"]
+
+
+@pytest.mark.parametrize(
+    ("config", "options_of_it"),
+    [
+        (Qwen2Config, {"tie_word_embeddings": True}),  # biases on q, k, v, which are fused
+        (Qwen3Config, {"tie_word_embeddings": False, "head_dim": 32}),  # norms on q and k; a head of its own
+    ],
+    ids=["Qwen2, tied", "Qwen3, untied"],
+)
+def test_other_architectures_take_weights_under_their_own_names(tmp_path, options, config, options_of_it):
+    made = config(**(model_config().to_dict() | {"model_type": config.model_type} | options_of_it))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(made).eval()
+    model.save_pretrained(tmp_path)
+    engine, policy = VLLMLocalEngine(str(tmp_path), options), Policy(model, 1.0)
+    for version in range(3):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        WeightSync(tolerance=1e-4, probe_tokens=40).push(policy, engine, version, VOCAB_SIZE)
+    engine.close()

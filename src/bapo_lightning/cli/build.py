@@ -148,16 +148,18 @@ def build_module(config: Config, regime: ReplayRegime) -> BapoModule:
     )
 
 
-def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, validation: list[Problem], progress_bar: bool) -> list[L.Callback]:
+def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, inputs: Inputs, progress_bar: bool) -> list[L.Callback]:
     """Monitors first, then what reads their metrics."""
     options, trainer, scale = config["callbacks"], config["trainer"], config["scale"]
-    validation_set = ValidationSet(config["data"]["name"], validation, scale["validation_samples"], VALIDATION_SEED)
+    validation_set = ValidationSet(config["data"]["name"], inputs.validation, scale["validation_samples"], VALIDATION_SEED)
     description = {
         "experiment": config["name"],
         "algorithm": config["algorithm"]["name"],
         "regime": regime.name,
         "seed": config["seed"],
         "staleness": regime.updates_per_rollout_batch,
+        "training_problems": len(inputs.train),
+        "overlong_prompts_skipped": inputs.num_skipped,
     }
     checkpoints = ModelCheckpoint(
         dirpath=folder / "checkpoints",

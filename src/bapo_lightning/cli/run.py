@@ -47,7 +47,7 @@ def run(config: dict[str, Any]) -> None:
         accelerator=config["trainer"]["accelerator"],
         devices=config["trainer"]["devices"],
         max_epochs=1,
-        callbacks=build_callbacks(config, folder, data_module.regime, inputs.validation, progress_bar),
+        callbacks=build_callbacks(config, folder, data_module.regime, inputs, progress_bar),
         logger=build_loggers(config, folder),
         log_every_n_steps=1,
         enable_progress_bar=progress_bar,
