@@ -90,7 +90,9 @@ class ServerClient:
             raise EngineDied(f"{self.url} reports a dead engine at {path}: {reason}") from None
         except (OSError, ValueError) as error:
             self.lost = True
-            raise EngineDied(f"{self.url} does not answer at {path} within {self.timeout:.0f} s ({error})") from None
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            waited = f" within {self.timeout:.0f} s" if isinstance(reason, TimeoutError) else f": {reason}"
+            raise EngineDied(f"{self.url} does not answer at {path}{waited}") from None
 
 
 def error_message(body: bytes, status: int) -> str:
