@@ -90,9 +90,9 @@ class ServerClient:
             raise EngineDied(f"{self.url} reports a dead engine at {path}: {reason}") from None
         except (OSError, ValueError) as error:
             self.lost = True
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            waited = f" within {self.timeout:.0f} s" if isinstance(reason, TimeoutError) else f": {reason}"
-            raise EngineDied(f"{self.url} does not answer at {path}{waited}") from None
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            how = f" within {self.timeout:.0f} s" if isinstance(cause, TimeoutError) else f": {cause}"
+            raise EngineDied(f"{self.url} does not answer at {path}{how}") from None
 
 
 def error_message(body: bytes, status: int) -> str:
