@@ -104,8 +104,12 @@ def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_
     client.load_weights(random_policy(), 5)
     assert client.generate(requests(5), SAMPLING) == before
     process.start(deadline_seconds=300)
+    with pytest.raises(EngineDied, match="it was started anew"):
+        client.load_weights(random_policy(), 6)
+    client.restart()
     client.load_weights(random_policy(), 6)
     assert [x.segment.token_ids for x in client.generate(requests(5), SAMPLING)] == [x.segment.token_ids for x in before]
+    engine._connected.clear()  # it knows nothing of the other client
     engine.load_weights(random_policy(), 3)
 
 

@@ -91,7 +91,7 @@ class VLLMServerEngine:
             raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
         check_lengths(requests, self._options.max_model_len)
         for client in self._clients:
-            self._check_holds(client, self._version)
+            self._check_holds(client, str(self._version))
         finished, reasons = asyncio.run(self._generate(requests, sampling))
         if reasons:
             self._version = UNSYNCED_VERSION
@@ -103,13 +103,15 @@ class VLLMServerEngine:
         self._version = UNSYNCED_VERSION
         self._start()
         for client in self._clients:
-            if self._connected.get(client.url) != client.weight_version():  # new, or started anew by somebody else
+            if client.url in self._connected:  # else it was started anew meanwhile, which counts as a restart
+                self._check_holds(client, self._connected[client.url])
+            else:
                 self._transport.connect(client, source)
         self._connected.clear()
         self._transport.send(source, self._clients, version)
         for client in self._clients:
             client.reset_prefix_cache()
-            self._check_holds(client, version)
+            self._check_holds(client, str(version))
             self._connected[client.url] = str(version)
         self._model_name = self._clients[0].model()[0]
         self._version = version
@@ -135,10 +137,10 @@ class VLLMServerEngine:
         for process in self._processes:
             process.stop()
 
-    def _check_holds(self, client: ServerClient, version: int) -> None:
+    def _check_holds(self, client: ServerClient, version: str) -> None:
         """Raises EngineDied unless the server holds the weights it was given: one that was started anew holds none of ours."""
         held = client.weight_version()
-        if held != str(version):
+        if held != version:
             client.lost = True
             raise EngineDied(f"{client.url} holds weights of version {held!r}, version {version} was sent: it was started anew")
 
