@@ -11,6 +11,7 @@ import time
 from collections import Counter
 
 import psutil
+from tests.vllm.conftest import vital_processes
 
 SERVER = [
     "debug=fast",
@@ -60,8 +61,7 @@ def kill_while_it_samples(process, folder, moments):
             time.sleep(0.02)
         time.sleep(generator.uniform(0, 2))
         if process.poll() is None and servers_of(process):
-            server = servers_of(process)[0]
-            victim = generator.choice([server, *server.children(recursive=True)])
+            victim = generator.choice(vital_processes(servers_of(process)[0]))
             os.kill(victim.pid, signal.SIGKILL)
             time.sleep(2)
 
