@@ -131,8 +131,6 @@ def server_arguments(model_path: str, options: VLLMOptions, backend: str, cpu_th
     """Flags and environment of a server that a trainer can send weights to."""
     on_cpu = not torch.cuda.is_available()
     arguments = options.engine_arguments(model_path, on_cpu)
-    if not on_cpu and "gpu_memory_utilization" not in options.extra:
-        arguments["gpu_memory_utilization"] = max(options.gpu_memory_utilization, 0.9)  # its GPUs are its own
     flags = [
         *command_line(arguments),
         *("--weight-transfer-config", f'{{"backend": "{backend}"}}'),
