@@ -63,7 +63,8 @@ class RolloutSampler:
 
     def sample_groups(self, problems: Sequence[Problem], group_size: int) -> list[Group]:
         """One group of `group_size` scored samples per problem, in order."""
-        prompts = [self.encode_prompt(problem) for problem in problems for _ in range(group_size)]
+        encoded = [self.encode_prompt(problem) for problem in problems]
+        prompts = [ids for ids in encoded for _ in range(group_size)]
         seeds = [seed for problem in problems for seed in self._seeds(problem, group_size)]
         requests = [GenerationRequest(ids, self.max_new_tokens, seed) for ids, seed in zip(prompts, seeds, strict=True)]
         start = time.perf_counter()

@@ -63,6 +63,12 @@ class EngineDied(EngineError):
         self.finished = dict(finished or {})
 
 
+def check_synced(version: int) -> None:
+    """Raises EngineError for an engine of version `UNSYNCED_VERSION`, whose samples would be of no policy."""
+    if version == UNSYNCED_VERSION:
+        raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
+
+
 class WeightSource(Protocol):
     """Where an engine's weights come from."""
 

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams, WeightSource
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams, WeightSource, check_synced
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.types import FinishReason, Segment
@@ -45,8 +45,7 @@ class HFEngine:
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """See `RolloutEngine.generate`."""
-        if self._version == UNSYNCED_VERSION:
-            raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
+        check_synced(self._version)
         results: list[Generation] = []
         with torch.inference_mode():
             for first in range(0, len(requests), self._max_rows):

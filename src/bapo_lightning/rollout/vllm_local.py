@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from array import array
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -16,10 +16,9 @@ from typing import Any
 import torch.distributed as dist
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams, WeightSource
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams, WeightSource, check_synced
 from bapo_lightning.rollout.vllm_containment import Containment, Deadline, default_group_kept
-from bapo_lightning.rollout.vllm_options import VLLMOptions, check_lengths
-from bapo_lightning.types import FinishReason, Segment
+from bapo_lightning.rollout.vllm_options import VLLMOptions, check_lengths, generation_of
 
 
 class VLLMLocalEngine:
@@ -58,8 +57,7 @@ class VLLMLocalEngine:
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """See `RolloutEngine.generate`."""
-        if self._version == UNSYNCED_VERSION:
-            raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
+        check_synced(self._version)
         check_lengths(requests, self._options.max_model_len)
         with self._contained(), self._deadline():
             return self._generate(requests, sampling)
@@ -107,12 +105,8 @@ class VLLMLocalEngine:
         self._version = UNSYNCED_VERSION
         if llm is None:
             return
-        with self._contained():
-            if self._owns_default_group:
-                llm.llm_engine.engine_core.shutdown()
-            else:
-                with default_group_kept():
-                    llm.llm_engine.engine_core.shutdown()
+        with self._contained(), nullcontext() if self._owns_default_group else default_group_kept():
+            llm.llm_engine.engine_core.shutdown()
 
     def _start(self) -> None:
         logging.getLogger("vllm").setLevel(logging.ERROR)  # before vLLM reads its own variable for that
@@ -124,14 +118,12 @@ class VLLMLocalEngine:
             arguments = self._options.engine_arguments(self._model_path, on_cpu) | {"disable_log_stats": True}
             self._can_sleep = arguments["enable_sleep_mode"] = not on_cpu
             self._owns_default_group = not dist.is_initialized()
-            rank_environment: dict[str, str] = {}
             if dist.is_initialized() and dist.get_world_size() > 1:
-                rank_environment = spmd_environment()
+                os.environ.update(spmd_environment())
                 arguments |= {
                     "distributed_executor_backend": "external_launcher",
                     "seed": dist.get_rank() // self._options.tensor_parallel_size,
                 }
-            os.environ.update(rank_environment)
             try:
                 self._llm = LLM(**arguments)
             except (ValueError, RuntimeError) as error:
@@ -150,7 +142,8 @@ class VLLMLocalEngine:
                 if output.finished:
                     finished[output.request_id] = output.outputs[0]
             self._deadline.progress()
-        return [generation_of(finished[name], sampling, self._version) for name in names]
+        outputs = [finished[name] for name in names]
+        return [generation_of(made.token_ids, made.logprobs.logprobs, made.finish_reason, sampling, self._version) for made in outputs]
 
     def _watched(self, source: WeightSource) -> Any:
         for name, weight in source.named_weights():
@@ -191,11 +184,3 @@ def vllm_sampling(request: GenerationRequest, sampling: SamplingParams) -> Any:
         flat_logprobs=True,
         detokenize=False,
     )
-
-
-def generation_of(output: Any, sampling: SamplingParams, version: int) -> Generation:
-    """Our record of vLLM's `CompletionOutput`. Greedy tokens have log-prob 0: all mass was on them."""
-    token_ids = array("i", output.token_ids)
-    logprobs = array("f", output.logprobs.logprobs) if sampling.temperature > 0 else array("f", [0.0]) * len(token_ids)
-    finish = FinishReason.STOP if output.finish_reason == "stop" else FinishReason.LENGTH
-    return Generation(Segment(token_ids, logprobs, version), finish)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.types import FinishReason, Segment
 
 CPU_KV_CACHE_BYTES = 1 << 30
 
@@ -51,6 +53,14 @@ class VLLMOptions:
         if kv_cache_bytes is not None:
             arguments["kv_cache_memory_bytes"] = kv_cache_bytes
         return arguments | dict(self.extra)
+
+
+def generation_of(
+    token_ids: Sequence[int], logprobs: Sequence[float], finish_reason: str, sampling: SamplingParams, version: int
+) -> Generation:
+    """Our record of what vLLM answers, in process or over HTTP. Greedy tokens have log-prob 0: all mass was on them."""
+    segment = Segment(array("i", token_ids), array("f", logprobs if sampling.temperature > 0 else [0.0] * len(token_ids)), version)
+    return Generation(segment, FinishReason.STOP if finish_reason == "stop" else FinishReason.LENGTH)
 
 
 def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> None:

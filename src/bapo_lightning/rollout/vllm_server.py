@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -16,13 +15,20 @@ from typing import Any
 import aiohttp
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, GenerationRequest, SamplingParams, WeightSource
+from bapo_lightning.rollout.engine import (
+    UNSYNCED_VERSION,
+    EngineDied,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    WeightSource,
+    check_synced,
+)
 from bapo_lightning.rollout.server_process import ServerProcess, own_servers
 from bapo_lightning.rollout.vllm_http import ServerClient, error_message
 from bapo_lightning.rollout.vllm_local import require_vllm
-from bapo_lightning.rollout.vllm_options import VLLMOptions, check_lengths
+from bapo_lightning.rollout.vllm_options import VLLMOptions, check_lengths, generation_of
 from bapo_lightning.rollout.weight_transport import WeightTransport
-from bapo_lightning.types import FinishReason, Segment
 
 TOKENS_COUNTER = "vllm:generation_tokens_total"
 
@@ -87,8 +93,7 @@ class VLLMServerEngine:
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """See `RolloutEngine.generate`."""
-        if self._version == UNSYNCED_VERSION:
-            raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
+        check_synced(self._version)
         check_lengths(requests, self._options.max_model_len)
         for client in self._clients:
             self._check_holds(client, str(self._version))
@@ -103,7 +108,7 @@ class VLLMServerEngine:
         self._version = UNSYNCED_VERSION
         self._start()
         for client in self._clients:
-            if client.url in self._connected:  # else it was started anew meanwhile, which counts as a restart
+            if client.url in self._connected:  # one that somebody started anew meanwhile counts as dead
                 self._check_holds(client, self._connected[client.url])
             else:
                 self._transport.connect(client, source)
@@ -240,14 +245,11 @@ def completion_body(model: str, request: GenerationRequest, sampling: SamplingPa
 
 
 def generation_from(answer: dict[str, Any], sampling: SamplingParams, version: int) -> Generation:
-    """Our record of the server's answer. Greedy tokens have log-prob 0: all mass was on them."""
+    """Our record of the server's answer. Raises EngineDied for a request that ended in no regular way."""
     choice = answer["choices"][0]
     if choice["finish_reason"] not in ("stop", "length"):
         raise EngineDied(f"a request ended with {choice['finish_reason']!r}")
-    token_ids = array("i", choice["token_ids"])
-    logprobs = array("f", choice["logprobs"]["token_logprobs"]) if sampling.temperature > 0 else array("f", [0.0]) * len(token_ids)
-    finish = FinishReason.STOP if choice["finish_reason"] == "stop" else FinishReason.LENGTH
-    return Generation(Segment(token_ids, logprobs, version), finish)
+    return generation_of(choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"], sampling, version)
 
 
 async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:

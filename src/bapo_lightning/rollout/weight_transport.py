@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
@@ -132,22 +133,22 @@ class SharedMemoryTransport:
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:
     """Write tensors into a file of shared memory, hand it out once, remove it. Raises EngineError when there is no room."""
-    ends = [-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for _, weight in tensors]
-    offsets = [sum(ends[:place]) for place in range(len(ends))]
+    sizes = (-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for _, weight in tensors)
+    *offsets, num_bytes = accumulate(sizes, initial=0)
     free = shutil.disk_usage(SHARED_MEMORY_FOLDER).free
-    if free < sum(ends):
+    if free < num_bytes:
         raise EngineError(
-            f"shared memory has {free >> 20} MiB left, a part of the weights needs {sum(ends) >> 20}; give it more (docker run --shm-size) "
+            f"shared memory has {free >> 20} MiB left, a part of the weights needs {num_bytes >> 20}; give it more (docker run --shm-size) "
             "or lower rollout.engine.transport.part_megabytes"
         )
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY_FOLDER, prefix="bapo-weights-") as file:
-        os.truncate(file.name, sum(ends))
-        memory = torch.from_file(file.name, shared=True, size=sum(ends), dtype=torch.uint8)
+        os.truncate(file.name, num_bytes)
+        memory = torch.from_file(file.name, shared=True, size=num_bytes, dtype=torch.uint8)
         for (_, weight), offset in zip(tensors, offsets, strict=True):
             memory[offset : offset + weight.nbytes].copy_(weight.view(-1).view(torch.uint8))
         yield WeightPart(
             path=file.name,
-            num_bytes=sum(ends),
+            num_bytes=num_bytes,
             names=[name for name, _ in tensors],
             dtypes=[str(weight.dtype).removeprefix("torch.") for _, weight in tensors],
             shapes=[list(weight.shape) for _, weight in tensors],
