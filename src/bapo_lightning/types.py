@@ -1,6 +1,6 @@
 """The nouns of the system: what flows from a problem to a training batch. Frozen, picklable, no torch.
 
-    Problem -> (engine) -> Rollout of Segments -> (reward) -> Sample -> Group -> (batch) -> TrainBatch
+    Problem -> Draw -> (engine) -> Rollout of Segments -> (reward) -> Sample -> Group -> (batch) -> TrainBatch
 
 Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes a token instead of some seventy as tuples.
 """
@@ -40,6 +40,14 @@ class Problem:
     source: str = ""  # data set it comes from
     # What the data set's own scorer needs. Apart from comparison, so that a problem stays hashable.
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One use of a problem: an epoch of the problem stream holds every problem once, so that epoch and problem id are unique in a run."""
+
+    problem: Problem
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,8 @@ class Group:
     problem: Problem
     samples: tuple[Sample, ...]
     advantages: tuple[float, ...] = field(default=())
+    epoch: int = 0  # of the problem stream, see `Draw`
+    ready_version: int = 0  # the trainer's policy version when the last sample was finished: what is older then aged while being generated
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -129,6 +139,21 @@ class Group:
     def is_uniform(self) -> bool:
         """True when every score is equal, so that a group-relative advantage carries no signal."""
         return len({sample.score.value for sample in self.samples}) <= 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Response tokens of all samples."""
+        return sum(sample.rollout.length for sample in self.samples)
+
+    @property
+    def oldest_version(self) -> int:
+        """Policy version of the oldest token."""
+        return min(sample.rollout.segments[0].version for sample in self.samples)
+
+    @property
+    def newest_version(self) -> int:
+        """Policy version of the newest token."""
+        return max(sample.rollout.segments[-1].version for sample in self.samples)
 
 
 def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:

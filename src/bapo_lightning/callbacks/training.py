@@ -28,7 +28,7 @@ class TrainingMonitor(Monitor):
             {
                 "train/reward": fmean(sample.score.value for sample in samples),
                 "train/shaped_reward": fmean(sample.reward for sample in samples),
-                "train/response_length": update.batch.num_tokens / update.batch.num_samples,
+                "train/response_length": fmean(sample.rollout.length for sample in samples),
                 "progress/samples": self._num_samples,
                 "progress/tokens": self._num_tokens,
             }

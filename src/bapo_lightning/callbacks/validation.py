@@ -28,7 +28,6 @@ class Validation(L.Callback):
         data_module = cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
         done = batch_idx + 1
         if done % self.every == 0 or done == data_module.num_updates:
-            data_module.refresh_engine()
-            for validation_set in self.sets:
-                outputs["metrics"].update(validation_set.evaluate(data_module.sampler))
-            data_module.sampler.engine.sleep()
+            with data_module.engine_for_evaluation() as generate:
+                for validation_set in self.sets:
+                    outputs["metrics"].update(validation_set.evaluate(data_module.sampler, generate))

@@ -35,7 +35,7 @@ from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.cli.model_folder import model_path
 from bapo_lightning.data.prompt_limit import keep_short_prompts
 from bapo_lightning.data.prompts import PromptRule
-from bapo_lightning.data.regime import ReplayRegime
+from bapo_lightning.data.regime import Regime
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
 from bapo_lightning.data.rollout_sampler import RolloutSampler
 from bapo_lightning.data.validation import ValidationSet
@@ -90,7 +90,7 @@ def read_inputs(config: Config) -> Inputs:
     return Inputs(path, tokenizer, prompt, train, validation, num_skipped)
 
 
-def build_data_module(config: Config, inputs: Inputs) -> RolloutDataModule:
+def build_data_module(config: Config, inputs: Inputs, folder: Path) -> RolloutDataModule:
     """Engine, sampler, queue: everything before the update."""
     scale, rollout, algorithm = config["scale"], config["rollout"], config["algorithm"]
     sampler = RolloutSampler(
@@ -116,6 +116,7 @@ def build_data_module(config: Config, inputs: Inputs) -> RolloutDataModule:
         num_rollout_batches=scale["num_rollout_batches"],
         seed=config["seed"],
         recompute_logprobs=config["correction"]["weights"] is not None,
+        ledger_path=folder / "ledger.jsonl",
     )
 
 
@@ -129,7 +130,7 @@ def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))
 
 
-def build_module(config: Config, regime: ReplayRegime) -> BapoModule:
+def build_module(config: Config, regime: Regime) -> BapoModule:
     """Policy, bound rule, objective, optimizer: the update."""
     algorithm, optimizer, model = config["algorithm"], config["optimizer"], config["model"]
     make_policy = partial(Policy.from_pretrained, model_path(model["path"]), config["rollout"]["temperature"], model["dtype"])
@@ -142,13 +143,13 @@ def build_module(config: Config, regime: ReplayRegime) -> BapoModule:
         scheduler=make(optimizer["scheduler"]),
         micro_batch_tokens=config["scale"]["micro_batch_tokens"],
         max_grad_norm=optimizer["max_grad_norm"],
-        max_age=regime.max_age,
+        max_age=regime.age_bound,
         max_nonfinite_in_a_row=optimizer["max_nonfinite_in_a_row"],
         correction=make(config["correction"]["weights"]),
     )
 
 
-def build_callbacks(config: Config, folder: Path, regime: ReplayRegime, inputs: Inputs, progress_bar: bool) -> list[L.Callback]:
+def build_callbacks(config: Config, folder: Path, regime: Regime, inputs: Inputs, progress_bar: bool) -> list[L.Callback]:
     """Monitors first, then what reads their metrics."""
     options, trainer, scale = config["callbacks"], config["trainer"], config["scale"]
     validation_set = ValidationSet(config["data"]["name"], inputs.validation, scale["validation_samples"], VALIDATION_SEED)

@@ -39,9 +39,10 @@ def run(config: dict[str, Any]) -> None:
         torch.set_num_threads(config["trainer"]["cpu_threads"])
     L.seed_everything(config["seed"], verbose=False)
     inputs = read_inputs(config)
-    data_module = build_data_module(config, inputs)
+    folder = Path(config["run_folder"])
+    data_module = build_data_module(config, inputs, folder)
     module = build_module(config, data_module.regime)
-    folder = make_run_folder(config)
+    make_run_folder(config, folder)
     progress_bar = sys.stdout.isatty()
     trainer = L.Trainer(
         accelerator=config["trainer"]["accelerator"],
@@ -61,16 +62,15 @@ def run(config: dict[str, Any]) -> None:
     try:
         trainer.fit(module, datamodule=data_module)
     finally:
-        data_module.sampler.engine.close()  # Lightning leaves it running after an error
+        data_module.close()  # Lightning leaves it open after an error
         if trainer.is_global_zero and (folder / "manifest.json").exists():  # else it failed before there was a run
             summary = write_summary(folder)
             plot_run(folder)
             print_summary(summary, folder)
 
 
-def make_run_folder(config: dict[str, Any]) -> Path:
+def make_run_folder(config: dict[str, Any], folder: Path) -> None:
     """Create the run's own folder and write its resolved configuration there. Raises ConfigError when it cannot be made or is taken."""
-    folder = Path(config["run_folder"])
     try:
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -78,7 +78,6 @@ def make_run_folder(config: dict[str, Any]) -> Path:
         raise ConfigError([f"run_folder={folder} exists already, and nothing in it may be lost; write another run_folder"]) from None
     except OSError as error:
         raise ConfigError([f"run_folder={folder} cannot be made ({error.strerror}); write another output_root"]) from None
-    return folder
 
 
 def introduce(config: dict[str, Any], num_updates: int, staleness: int, folder: Path) -> None:

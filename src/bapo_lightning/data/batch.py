@@ -43,13 +43,13 @@ class TrainBatch:
     """A minibatch: the samples of one optimizer update, with all that is known of their origin."""
 
     input_ids: Tensor  # [B, T]
-    response_mask: Tensor  # [B, T] True at response tokens
+    response_mask: Tensor  # [B, T] True at the response tokens that are trained on
     behaviour_logp: Tensor  # [B, T] nats, 0 elsewhere
     proximal_logp: Tensor  # [B, T] nats, what the ratio is taken to: by the trainer's weights at entry, or behaviour_logp
     version: Tensor  # [B, T] policy version that sampled each token, 0 elsewhere
     advantage: Tensor  # [B]
-    prompt_lengths: tuple[int, ...]  # B numbers, kept on the host so that the split needs no device synchronisation
-    response_lengths: tuple[int, ...]
+    context_lengths: tuple[int, ...]  # B numbers, on the host so that the split needs no device synchronisation: tokens before those trained
+    response_lengths: tuple[int, ...]  # tokens trained on; fewer than the rollout has where its first segments are too old
     groups: tuple[Group, ...]
     metrics: dict[str, float]  # measured while producing, logged with the update
 
@@ -61,8 +61,13 @@ class TrainBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Response tokens in the batch."""
+        """Response tokens that are trained on."""
         return sum(self.response_lengths)
+
+    @property
+    def num_masked_tokens(self) -> int:
+        """Response tokens that are too old to be trained on."""
+        return sum(rollout.length for rollout in self.rollouts) - self.num_tokens
 
     @property
     def num_samples(self) -> int:
@@ -75,9 +80,17 @@ class TrainBatch:
         return [sample.rollout for group in self.groups for sample in group.samples]
 
     def version_range(self) -> tuple[int, int]:
-        """Smallest and largest policy version of any response token."""
-        versions = [segment.version for rollout in self.rollouts for segment in rollout.segments]
-        return min(versions), max(versions)
+        """Smallest and largest policy version of any token that is trained on."""
+        oldest, newest = [], []
+        for rollout, trained in zip(self.rollouts, self.response_lengths, strict=True):
+            first = rollout.length - trained
+            for segment in rollout.segments:
+                first -= len(segment.token_ids)
+                if first < 0:  # this segment reaches into the trained part
+                    oldest.append(segment.version)
+                    newest.append(rollout.segments[-1].version)
+                    break
+        return min(oldest), max(newest)
 
     def check_ages(self, version: int, max_age: int) -> None:
         """Raise StaleDataError unless every token's age at policy `version` lies in [0, max_age]."""
@@ -99,14 +112,14 @@ class TrainBatch:
             weights: [B, T] from `objectives.weighting`, normalised over the global minibatch; sliced, never renormalised, so that
                 the sum over micro-batches does not depend on the split.
         """
-        lengths = [prompt + response for prompt, response in zip(self.prompt_lengths, self.response_lengths, strict=True)]
+        lengths = [prompt + response for prompt, response in zip(self.context_lengths, self.response_lengths, strict=True)]
         return [self._select(rows, weights) for rows in rows_by_token_budget(lengths, token_budget)]
 
     def _select(self, rows: list[int], weights: Tensor) -> MicroBatch:
-        prompts = np.array([self.prompt_lengths[row] for row in rows])
+        contexts = np.array([self.context_lengths[row] for row in rows])
         responses = np.array([self.response_lengths[row] for row in rows])
-        width = int((prompts + responses).max())
-        columns = response_columns(prompts, responses)
+        width = int((contexts + responses).max())
+        columns = response_columns(contexts, responses)
         device = self.input_ids.device
         local = torch.from_numpy(np.repeat(np.arange(len(rows)) * width, responses) + columns - 1).to(device)
         source = torch.from_numpy(np.repeat(np.array(rows) * self.input_ids.shape[1], responses) + columns).to(device)
@@ -161,20 +174,29 @@ def model_input(rollouts: Sequence[Rollout], device: torch.device) -> ModelInput
     return ModelInput(ids, position - 1, ids.view(-1)[position])
 
 
-def collate(groups: Sequence[Group], metrics: dict[str, float]) -> TrainBatch:
-    """Lay the samples of `groups` out as tensors. Empty responses cannot occur: every engine samples at least one token."""
+def collate(groups: Sequence[Group], metrics: dict[str, float], oldest_trained: int | None = None) -> TrainBatch:
+    """Lay the samples of `groups` out as tensors. Empty responses cannot occur: every engine samples at least one token.
+
+    Args:
+        groups: of one minibatch.
+        metrics: logged with its update.
+        oldest_trained: tokens of older policy versions are context only. Versions rise along a response, so what is left out is its
+            beginning, and the rest looks like a response to a longer prompt. None trains on all.
+    """
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
-    prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
-    response_lengths = tuple(rollout.length for rollout in rollouts)
+    skipped = [0 if oldest_trained is None else tokens_before(rollout, oldest_trained) for rollout in rollouts]
+    context_lengths = tuple(len(rollout.prompt_ids) + skip for rollout, skip in zip(rollouts, skipped, strict=True))
+    response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
     input_ids = padded_ids(rollouts)
     version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
     behaviour, proximal = np.zeros(input_ids.shape, np.float32), np.zeros(input_ids.shape, np.float32)
     for row, (sample, rollout) in enumerate(zip(samples, rollouts, strict=True)):
-        start, end = prompt_lengths[row], prompt_lengths[row] + response_lengths[row]
-        behaviour[row, start:end] = rollout.logprobs
-        proximal[row, start:end] = behaviour[row, start:end] if sample.proximal_logprobs is None else sample.proximal_logprobs
-        version[row, start:end] = rollout.versions
+        skip, start, end = skipped[row], context_lengths[row], context_lengths[row] + response_lengths[row]
+        behaviour[row, start:end] = rollout.logprobs[skip:]
+        recomputed = sample.proximal_logprobs
+        proximal[row, start:end] = behaviour[row, start:end] if recomputed is None else recomputed[skip:]
+        version[row, start:end] = rollout.versions[skip:]
         mask[row, start:end] = True
     return TrainBatch(
         input_ids=torch.from_numpy(input_ids),
@@ -183,8 +205,13 @@ def collate(groups: Sequence[Group], metrics: dict[str, float]) -> TrainBatch:
         proximal_logp=torch.from_numpy(proximal),
         version=torch.from_numpy(version),
         advantage=torch.tensor([value for group in groups for value in group.advantages], dtype=torch.float32),
-        prompt_lengths=prompt_lengths,
+        context_lengths=context_lengths,
         response_lengths=response_lengths,
         groups=tuple(groups),
         metrics=metrics,
     )
+
+
+def tokens_before(rollout: Rollout, version: int) -> int:
+    """Tokens of `rollout` that policies older than `version` sampled."""
+    return sum(len(segment.token_ids) for segment in rollout.segments if segment.version < version)

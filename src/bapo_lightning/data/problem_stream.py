@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.types import Problem
+from bapo_lightning.types import Draw, Problem
 
 
 class ProblemStream:
@@ -16,25 +16,38 @@ class ProblemStream:
         """Raises DataError when there are no problems or when two share an id."""
         if not problems:
             raise DataError("the training set holds no problems")
-        if len({problem.id for problem in problems}) != len(problems):
+        self._by_id = {problem.id: problem for problem in problems}
+        if len(self._by_id) != len(problems):
             raise DataError(f"problem ids must be unique, got {len(problems)} problems with repeated ids")
         self._problems = list(problems)
         self._seed = seed
-        self._epoch = 0
-        self._position = 0
-        self._order = self._epoch_order(0)
+        self.go_to(epoch=0, position=0)
 
-    def take(self, count: int) -> list[Problem]:
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch, and draws taken of it."""
+        return self._epoch, self._position
+
+    def go_to(self, epoch: int, position: int) -> None:
+        """Go on as if so many draws of this epoch had been taken."""
+        self._epoch, self._position = epoch, position
+        self._order = self._epoch_order(epoch)
+
+    def take(self, count: int) -> list[Draw]:
         """The next `count` problems; a new epoch begins whenever one is used up."""
-        taken: list[Problem] = []
+        taken: list[Draw] = []
         while len(taken) < count:
             if self._position == len(self._order):
-                self._epoch += 1
-                self._position = 0
-                self._order = self._epoch_order(self._epoch)
-            taken.append(self._problems[self._order[self._position]])
+                self.go_to(self._epoch + 1, 0)
+            taken.append(Draw(self._problems[self._order[self._position]], self._epoch))
             self._position += 1
         return taken
+
+    def problem(self, problem_id: str) -> Problem:
+        """The problem of this id. Raises DataError when the training set has none."""
+        if problem_id not in self._by_id:
+            raise DataError(f"a checkpoint holds rollouts of problem {problem_id!r}, which the training set does not have; was it changed?")
+        return self._by_id[problem_id]
 
     def _epoch_order(self, epoch: int) -> list[int]:
         order = list(range(len(self._problems)))

@@ -1,29 +1,82 @@
-"""How stale the data may be when it is trained on (conf group `regime/`)."""
+"""How stale the data may be when it is trained on (conf group `regime/`).
+
+Symbols: P groups in a rollout batch, which is trained on for U = epochs * minibatches updates; N rollout batches in the run;
+K segments at most in a rollout. The *clock* counts updates attempted; ages count policy versions, which never run ahead of the clock.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
+
+TooOld = Literal["evict", "mask"]
+ReusePriority = Literal["newest", "oldest", "reward_spread"]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayRegime:
-    """Every rollout batch is trained on for `epochs` passes of `minibatches` updates each, then replaced by a fresh one.
-
-    `epochs=1, minibatches=1` is on-policy training.
-    """
+class Regime:
+    """What is generated when, and for how long it may be trained on. The default is synchronous replay of whole rollouts."""
 
     name: str
     epochs: int  # E: passes over each rollout batch
     minibatches: int  # M: optimizer updates in one pass
+    max_new_tokens: int = 1  # longest response, over all its segments
+    overlap: bool = False  # generation goes on while training
+    max_age: int | None = None  # hard bound on the age of a trained token, in updates; None: `age_bound` derives it
+    too_old: TooOld = "evict"  # what happens beyond it: to the whole group, or to the old tokens alone
+    tokens_per_pass: int | None = None  # a rollout is stopped after so many tokens of a generation pass, and resumed; None: never
+    max_segments: int | None = None  # policy versions in one rollout
+    reuse_share: float = 0.0  # of past groups in a rollout batch
+    max_reuses: int = 0  # further rollout batches that a group may enter
+    reuse_priority: ReusePriority = "newest"
+    wait_limit_seconds: float = 300  # training says what it waits for when this is exceeded
 
     @property
     def updates_per_rollout_batch(self) -> int:
-        """The paper's staleness: E * M updates use one rollout batch."""
+        """U, the paper's staleness: so many updates use one rollout batch."""
         return self.epochs * self.minibatches
 
     @property
-    def max_age(self) -> int:
-        """Largest age in updates a token can have when consumed: weights are pulled right before generation, so the first
-        update sees age 0 and the last of the E * M sees E * M - 1.
+    def is_partial(self) -> bool:
+        """Whether rollouts are stopped and resumed."""
+        return self.tokens_per_pass is not None
+
+    @property
+    def segments_bound(self) -> int:
+        """K: passes that a rollout can need, since each but the last brings `tokens_per_pass` tokens, and at most `max_segments`."""
+        if self.tokens_per_pass is None:
+            return 1
+        needed = math.ceil(self.max_new_tokens / self.tokens_per_pass)
+        return needed if self.max_segments is None else min(needed, self.max_segments)
+
+    @property
+    def natural_age(self) -> int:
+        """Largest age that synchronous generation can bring about by itself, in updates.
+
+        Whole rollouts: weights are pulled right before generation, so the first update on a batch sees age 0, the last U - 1.
+
+        Partial rollouts: every production of a batch makes at least one pass, so a rollout is finished within K productions. Before the
+        last pass of a production fewer than P groups are ready and at most P are running, so fewer than P are left over, and they are
+        the first of the next batch. So a group enters training at most K productions, K * U updates, after its first token,
+        and is last used U - 1 updates later.
         """
-        return self.updates_per_rollout_batch - 1
+        return (self.segments_bound + 1 if self.is_partial else 1) * self.updates_per_rollout_batch - 1
+
+    @property
+    def age_bound(self) -> int:
+        """No token older than this is ever trained on, in updates."""
+        return self.natural_age if self.max_age is None else self.max_age
+
+    @property
+    def admission_age(self) -> int:
+        """The age that admission plans for: the bound; where only single tokens are masked, what comes by itself."""
+        return max(self.age_bound, self.natural_age) if self.too_old == "mask" else self.age_bound
+
+    def is_evicted(self, oldest_version: int, newest_version: int, version: int) -> bool:
+        """Whether a group must not enter training at policy `version`, where it stays for U updates.
+
+        With `too_old="mask"` old tokens do not matter as long as a newer one is left to train on in the last of them.
+        """
+        last_use = version + self.updates_per_rollout_batch - 1
+        return last_use - (newest_version if self.too_old == "mask" else oldest_version) > self.age_bound

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
+from bapo_lightning.data.group_state import ArrayStore, ProblemOfId, pack_group, unpack_group
 from bapo_lightning.types import Group
 
 
@@ -38,3 +40,21 @@ class ReplayQueue:
     def take(self) -> list[Group]:
         """The next minibatch. Raises IndexError when the queue is empty."""
         return self._pending.popleft()
+
+    def state_dict(self, store: ArrayStore) -> dict[str, Any]:
+        """Each pending group once, the minibatches as numbers of groups, and the shuffler's state."""
+        groups = list({id(group): group for minibatch in self._pending for group in minibatch}.values())
+        place = {id(group): index for index, group in enumerate(groups)}
+        version, words, gauss = self._random.getstate()
+        return {
+            "groups": [pack_group(store, group) for group in groups],
+            "pending": [[place[id(group)] for group in minibatch] for minibatch in self._pending],
+            "random": [version, list(words), gauss],
+        }
+
+    def load_state_dict(self, state: dict[str, Any], store: ArrayStore, problem: ProblemOfId) -> None:
+        """Go on from there."""
+        groups = [unpack_group(store, packed, problem) for packed in state["groups"]]
+        self._pending = deque([groups[place] for place in minibatch] for minibatch in state["pending"])
+        version, words, gauss = state["random"]
+        self._random.setstate((version, tuple(words), gauss))

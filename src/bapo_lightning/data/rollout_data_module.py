@@ -1,11 +1,11 @@
-"""Drives generation and serves one minibatch per optimizer update.
+"""Serves one minibatch per optimizer update, and asks the rollout driver for groups when the last rollout batch is used up.
 
     next_batch(version v):
-        queue empty?  --yes-->  pull weights (engine becomes version v)  ->  sample, score, admit  ->  advantages  ->  queue.put
-             |                                                                                                             |
-             +--no------------------------------------------------------------------------------> queue.take  ->  collate
+        queue empty?  --yes-->  past groups to reuse + fresh groups from the driver  ->  advantages  ->  queue.put
+             |                                                                                              |
+             +--no---------------------------------------------------------------> queue.take  ->  collate
 
-Weights are *pulled* here, right before generation. Pushing them from a hook at the start of a step is always one version late, and a
+Weights are *pulled* from here, right before generation. Pushing them from a hook at the start of a step is always one version late, and a
 loader without a length makes Lightning fetch one batch ahead; `RolloutLoader` therefore has a length and a lazy body.
 """
 
@@ -14,29 +14,32 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, cast
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import lightning as L
 import torch
 
+from bapo_lightning.data.admission import Admission
+from bapo_lightning.data.background_rollouts import BackgroundRollouts
 from bapo_lightning.data.batch import TrainBatch, collate
+from bapo_lightning.data.group_state import ArrayStore
+from bapo_lightning.data.ledger import Ledger
 from bapo_lightning.data.problem_stream import ProblemStream
 from bapo_lightning.data.proximal import with_proximal_logprobs
-from bapo_lightning.data.regime import ReplayRegime
+from bapo_lightning.data.regime import Regime
 from bapo_lightning.data.replay_queue import ReplayQueue
-from bapo_lightning.data.rollout_sampler import RolloutSampler, SamplingStatistics
-from bapo_lightning.rollout.engine import EngineDied
-from bapo_lightning.rollout.recovery import EngineRecovery
+from bapo_lightning.data.reuse_buffer import ReuseBuffer
+from bapo_lightning.data.rollout_driver import RolloutDriver, SynchronousRollouts, TrainerState
+from bapo_lightning.data.rollout_flow import RolloutFlow
+from bapo_lightning.data.rollout_sampler import Generate, RolloutSampler
+from bapo_lightning.data.statistics import sync_metrics
+from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest
+from bapo_lightning.rollout.recovery import EngineRecovery, generate_all
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
 from bapo_lightning.types import Group, Problem, Rollout
-
-
-class Admission(Protocol):
-    """Chooses which sampled groups are trained on."""
-
-    def collect(self, num_groups: int, sample: Callable[[int], list[Group]], statistics: SamplingStatistics) -> list[Group]:
-        """Exactly `num_groups` groups, drawn through `sample`."""
-        ...
 
 
 class VersionedPolicyOwner(Protocol):
@@ -55,10 +58,7 @@ class VersionedPolicyOwner(Protocol):
 
 
 class RolloutDataModule(L.LightningDataModule):
-    """Algorithm 1, lines 2-6: sample with the behaviour policy, compute rewards and advantages, queue for replay.
-
-    Synchronous: generation happens inside `next_batch`, while training waits.
-    """
+    """Algorithm 1, lines 2-6: sample with the behaviour policy, compute rewards and advantages, queue for replay."""
 
     def __init__(
         self,
@@ -68,12 +68,13 @@ class RolloutDataModule(L.LightningDataModule):
         problems: Sequence[Problem],
         admission: Admission,
         advantages: Callable[[torch.Tensor], torch.Tensor],
-        regime: ReplayRegime,
+        regime: Regime,
         group_size: int,
         prompts_per_batch: int,
         num_rollout_batches: int,
         seed: int,
         recompute_logprobs: bool = False,
+        ledger_path: Path | None = None,
     ) -> None:
         """
         Args:
@@ -83,28 +84,31 @@ class RolloutDataModule(L.LightningDataModule):
             problems: training set.
             admission: which sampled groups are trained on.
             advantages: rewards[P, G] -> advantages[P, G].
-            regime: how often a rollout batch is reused.
+            regime: what is generated when, and for how long it may be trained on.
             group_size: G, responses per problem.
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run; updates = this times the regime's updates per rollout batch.
             seed: of the data order and the minibatch order.
-            recompute_logprobs: score each fresh rollout batch with the trainer's weights, as a correction needs.
+            recompute_logprobs: score each rollout batch with the trainer's weights when it enters training, as a correction needs.
+            ledger_path: where the fate of every draw is written down; None: nowhere.
         """
         super().__init__()
         self.sampler = sampler
         self.regime = regime
         self._weight_sync = weight_sync
         self._recovery = recovery
-        self.sampler.revive = self._revive_engine
-        self._stream = ProblemStream(problems, seed)
-        self._admission = admission
         self._advantages = advantages
-        self._group_size = group_size
         self._prompts_per_batch = prompts_per_batch
         self._num_rollout_batches = num_rollout_batches
-        self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
-        self._sync_reports: list[SyncReport] = []
         self._recompute_logprobs = recompute_logprobs
+        self._stream = ProblemStream(problems, seed)
+        self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
+        self._reuse = ReuseBuffer(regime, prompts_per_batch)
+        self._clock = 0  # updates asked for
+        self._sync_reports: list[SyncReport] = []
+        ledger = Ledger(ledger_path)
+        flow = RolloutFlow(self._stream, sampler, admission, regime, ledger, group_size, prompts_per_batch, num_rollout_batches)
+        self._driver = self._make_driver(flow)
 
     @property
     def num_updates(self) -> int:
@@ -116,55 +120,117 @@ class RolloutDataModule(L.LightningDataModule):
         return RolloutLoader(self)
 
     def next_batch(self) -> TrainBatch:
-        """The minibatch of the next update, generating a new rollout batch first when the last one is used up."""
+        """The minibatch of the next update; fills a new rollout batch first when the last one is used up."""
         start = time.perf_counter()
-        proximal: dict[str, float] = {}
-        if not len(self._queue):
-            self.refresh_engine()
-            groups = self._produce()
-            self.sampler.engine.sleep()
-            if self._recompute_logprobs:
-                groups, proximal = self._scored(groups)
+        state = self._trainer_state()
+        if len(self._queue):
+            self._driver.between_updates(state)
+            measured: dict[str, float] = {}
+        else:
+            groups, measured = self._rollout_batch(state)
             self._queue.put(groups)
-        statistics = self.sampler.statistics.take()
-        reports, self._sync_reports = self._sync_reports, []
-        metrics = (
-            production_metrics(statistics) | sync_metrics(reports) | {"rollout/engine_restarts": self._recovery.take_restarts()} | proximal
-        )
-        known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in ("rollout", "reward", "sync", "proximal"))
-        batch = collate(self._queue.take(), metrics)
+        metrics = self._rollout_metrics() | measured
+        oldest_trained = state.version - self.regime.age_bound if self.regime.too_old == "mask" else None
+        batch = collate(self._queue.take(), metrics, oldest_trained)
+        self._clock += 1
+        waited_for = () if self.regime.overlap else ("rollout", "reward")  # with overlap these passed beside training
+        known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in (*waited_for, "sync", "proximal"))
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
 
     def refresh_engine(self) -> None:
         """Give the engine the trainer's current weights unless it has them already."""
-        owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
-        engine, vocab_size = self.sampler.engine, self.sampler.tokenizer.vocab_size
+        owner, engine, vocab_size = self._owner, self.sampler.engine, self.sampler.tokenizer.vocab_size
         while engine.version != owner.policy_version:
             try:
                 self._sync_reports.append(self._weight_sync.push(owner.policy, engine, owner.policy_version, vocab_size))
             except EngineDied as death:
                 self._recovery.restart(engine, death)
 
+    @contextmanager
+    def engine_for_evaluation(self) -> Iterator[Generate]:
+        """The engine with the current weights, for the trainer's own use, between two updates."""
+        with self._driver.engine_held(self._trainer_state()):
+            self.refresh_engine()
+            yield self._generate
+            self.sampler.engine.sleep()
+
+    def rank_state(self) -> dict[str, Any]:
+        """All that this rank must remember to go on exactly: data position, rollouts on their way, queue, reuse buffer."""
+        store = ArrayStore()
+        with self._driver.flow_held() as flow:
+            flow_state = flow.state_dict(store)
+        state = {"clock": self._clock, "flow": flow_state, "queue": self._queue.state_dict(store), "reuse": self._reuse.state_dict(store)}
+        return state | {"arrays": store.state_dict()}
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        """Go on from there. Raises DataError when the training set or the ledger is not that of the checkpoint."""
+        store = ArrayStore.from_state_dict(state["arrays"])
+        with self._driver.flow_held() as flow:
+            flow.load_state_dict(state["flow"], store)
+        self._clock = state["clock"]
+        self._queue.load_state_dict(state["queue"], store, self._stream.problem)
+        self._reuse.load_state_dict(state["reuse"], store, self._stream.problem)
+
+    def teardown(self, stage: str) -> None:
+        """Say what became of the rest if the run is complete, and close."""
+        self._driver.close()
+        if self._clock == self.num_updates and not len(self._queue):
+            with self._driver.flow_held() as flow:
+                flow.drop_rest(self._trainer_state().version)
+        self.close()
+
+    def close(self) -> None:
+        """Stop generating and give the engine back. Calling it twice is fine."""
+        self._driver.close()
+        self.sampler.engine.close()
+
+    @property
+    def _owner(self) -> VersionedPolicyOwner:
+        return cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
+
+    def _trainer_state(self) -> TrainerState:
+        return TrainerState(self._owner.policy_version, self._clock)
+
+    def _make_driver(self, flow: RolloutFlow) -> RolloutDriver:
+        if self.regime.overlap:
+            limit = self.regime.wait_limit_seconds
+            return BackgroundRollouts(flow, self.sampler, self._recovery, self.refresh_engine, self._prompts_per_batch, limit)
+        return SynchronousRollouts(flow, self.sampler, self._generate, self.refresh_engine)
+
+    def _generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Sample, if need be across deaths of the engine, all under the same weights."""
+        return generate_all(self.sampler.engine, requests, self.sampler.sampling, self._revive_engine)
+
     def _revive_engine(self, death: EngineDied) -> None:
         self._recovery.restart(self.sampler.engine, death)
         self.refresh_engine()
 
-    def teardown(self, stage: str) -> None:
-        """Close the engine at the end of training."""
-        self.sampler.engine.close()
+    def _rollout_batch(self, state: TrainerState) -> tuple[list[Group], dict[str, float]]:
+        """Groups for the next U updates, and what was measured of them."""
+        replayed = self._reuse.draw(state.version)
+        with self._driver.flow_held() as flow:
+            flow.enter_replayed(len(replayed))
+        fresh = self._driver.next_groups(self._prompts_per_batch - len(replayed), state)
+        rewards = torch.tensor([group.rewards for group in fresh], dtype=torch.float32)
+        fresh = [replace(group, advantages=tuple(row)) for group, row in zip(fresh, self._advantages(rewards).tolist(), strict=True)]
+        self._reuse.add(fresh)
+        groups, measured = fresh + replayed, {"reuse/share": len(replayed) / self._prompts_per_batch}
+        if self._recompute_logprobs:
+            groups, proximal = with_proximal_logprobs(groups, self._owner.proximal_logprobs, state.version)
+            measured |= proximal
+        return groups, measured
 
-    def _produce(self) -> list[Group]:
-        def sample(count: int) -> list[Group]:
-            return self.sampler.sample_groups(self._stream.take(count), self._group_size)
-
-        groups = self._admission.collect(self._prompts_per_batch, sample, self.sampler.statistics)
-        advantages = self._advantages(torch.tensor([group.rewards for group in groups], dtype=torch.float32)).tolist()
-        return [Group(group.problem, group.samples, tuple(values)) for group, values in zip(groups, advantages, strict=True)]
-
-    def _scored(self, groups: list[Group]) -> tuple[list[Group], dict[str, float]]:
-        owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
-        return with_proximal_logprobs(groups, owner.proximal_logprobs, owner.policy_version)
+    def _rollout_metrics(self) -> dict[str, float]:
+        reports, self._sync_reports = self._sync_reports, []
+        outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0
+        with self._driver.flow_held() as flow:
+            metrics = flow.statistics.take().metrics() | {"rollout/running": flow.num_running, "rollout/ready": flow.num_ready}
+        return metrics | sync_metrics(reports) | {
+            "rollout/engine_restarts": self._recovery.take_restarts(),
+            "reuse/kept": len(self._reuse),
+            "reuse/outdated": outdated,
+        }
 
 
 class RolloutLoader:
@@ -183,34 +249,3 @@ class RolloutLoader:
         """Batches without end; `__len__` ends the epoch."""
         while True:
             yield self._data_module.next_batch()
-
-
-def sync_metrics(reports: Sequence[SyncReport]) -> dict[str, float]:
-    """Time of the weight syncs since the last update, and how far engine and trainer were apart after the last one."""
-    metrics = {"time/sync_seconds": sum(report.seconds for report in reports)}
-    if reports:
-        metrics |= {
-            "sync/transfer_seconds": sum(report.transfer_seconds for report in reports),
-            "sync/logp_diff_mean": reports[-1].mean_logprob_difference,
-            "sync/logp_diff_max": reports[-1].max_logprob_difference,
-        }
-    return metrics
-
-
-def production_metrics(statistics: SamplingStatistics) -> dict[str, float]:
-    """Metrics of what was sampled since the last update; zeros when nothing was."""
-    metrics: dict[str, float] = {
-        "time/rollout_seconds": statistics.rollout_seconds,
-        "time/reward_seconds": statistics.reward_seconds,
-        "rollout/dropped": statistics.num_dropped_groups,
-        "rollout/evicted": 0,
-        "rollout/resumed": 0,
-        "rollout/cut": statistics.num_cut,
-        "rollout/reward_timeouts": statistics.num_reward_timeouts,
-        "rollout/uniform_groups": statistics.num_uniform_groups,
-        "rollout/num_samples": statistics.num_rollouts,
-        "rollout/num_tokens": statistics.num_tokens,
-    }
-    if statistics.rollout_seconds > 0:
-        metrics["rollout/tokens_per_second"] = statistics.num_tokens / statistics.rollout_seconds
-    return metrics

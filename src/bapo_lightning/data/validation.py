@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from bapo_lightning.data.rollout_sampler import RolloutSampler, SamplingStatistics
+from bapo_lightning.data.rollout_sampler import Generate, RolloutSampler
 from bapo_lightning.evaluation import avg_at_k, pass_at_k
 from bapo_lightning.types import Problem, ScoreStatus
 
@@ -21,11 +20,9 @@ class ValidationSet:
     num_samples: int
     seed: int  # of the draws, apart from training's
 
-    def evaluate(self, sampler: RolloutSampler) -> dict[str, float]:
+    def evaluate(self, sampler: RolloutSampler, generate: Generate) -> dict[str, float]:
         """`val/<set>/avg@k`, `val/<set>/pass@k` and the mean response length, under the engine's current weights."""
-        # Training's counts are about training, and its draws must not depend on when validation comes.
-        apart = replace(sampler, seed=self.seed, statistics=SamplingStatistics(), _num_drawn=Counter())
-        groups = apart.sample_groups(self.problems, self.num_samples)
+        groups = replace(sampler, seed=self.seed).sample_groups(self.problems, self.num_samples, generate)
         correct = [[sample.score.status is ScoreStatus.CORRECT for sample in group.samples] for group in groups]
         k = self.num_samples
         return {

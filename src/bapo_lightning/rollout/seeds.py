@@ -12,10 +12,19 @@ import numpy as np
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 
 
-def request_seed(run_seed: int, version: int, problem_id: str, sample_index: int) -> int:
-    """Seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples share nothing."""
-    key = f"{run_seed}/{version}/{sample_index}/{problem_id}".encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+def request_seed(run_seed: int, version: int, problem_id: str, sample_index: int, epoch: int = 0, position: int = 0) -> int:
+    """Seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples share nothing.
+
+    Args:
+        run_seed: of the run.
+        version: policy version that samples.
+        problem_id: of the problem.
+        sample_index: number of the sample in its group.
+        epoch: of the problem stream. A small set can be drawn twice under one version.
+        position: tokens sampled before, under this version or an older one; a resumed rollout must not repeat its first draws.
+    """
+    key = f"{run_seed}/{version}/{sample_index}/{problem_id}" + (f"/{epoch}/{position}" if epoch or position else "")
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
