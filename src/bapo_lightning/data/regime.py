@@ -52,16 +52,14 @@ class Regime:
 
     @property
     def natural_age(self) -> int:
-        """Largest age that synchronous generation can bring about by itself, in updates.
+        """Largest age that synchronous generation can bring about by itself, in updates: (2K - 1) U - 1.
 
-        Whole rollouts: weights are pulled right before generation, so the first update on a batch sees age 0, the last U - 1.
-
-        Partial rollouts: every production of a batch makes at least one pass, so a rollout is finished within K productions. Before the
-        last pass of a production fewer than P groups are ready and at most P are running, so fewer than P are left over, and they are
-        the first of the next batch. So a group enters training at most K productions, K * U updates, after its first token,
-        and is last used U - 1 updates later.
+        At most P groups start in a pass, and never are more than K P in flight (running or ready). While a rollout makes its K passes at
+        most (K - 1) P groups start after it, so at most K P - 1 + (K - 1) P groups can enter training before its own: 2K - 2 whole
+        batches, of U updates each. It is last used U - 1 updates after it entered. For whole rollouts, K = 1, this is U - 1: weights
+        are pulled right before generation, so the first update on a batch sees age 0.
         """
-        return (self.segments_bound + 1 if self.is_partial else 1) * self.updates_per_rollout_batch - 1
+        return (2 * self.segments_bound - 1) * self.updates_per_rollout_batch - 1
 
     @property
     def age_bound(self) -> int:

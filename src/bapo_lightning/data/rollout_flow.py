@@ -82,7 +82,8 @@ class RolloutFlow:
         Group number n (from 0, of those that are trained on) enters training with batch floor(n / P), at clock U * floor(n / P) and not
         before, and is last used U - 1 later. Sampled by weights of clock s it is then at most
         U * floor(n / P) + U - 1 - s updates old, which is within the bound A exactly if n < P * floor((s + A + 1) / U). With A = U - 1
-        this is synchronous training: as many as the next batch lacks.
+        this is synchronous training: as many as the next batch lacks. Besides, at most P start in a pass, and no more are in flight than
+        passes can keep busy (`Regime.natural_age`); what waits beside training that overlaps is bounded by the age alone.
 
         Args:
             clock: s, updates attempted when the engine got its weights.
@@ -92,8 +93,9 @@ class RolloutFlow:
         if self._spare and self._rounds_are_over and places - self._num_entered + len(self._spare) >= needed:
             return 0
         in_time = self._groups_per_batch * ((clock + self._regime.admission_age + 1) // self._regime.updates_per_rollout_batch)
-        free = self._groups_per_batch - len(self._running)
-        return max(0, min(free, in_time - places, self._num_groups - places))
+        in_flight = len(self._running) + (0 if self._regime.overlap else len(self._ready))
+        room = self._groups_per_batch * self._regime.segments_bound - in_flight
+        return max(0, min(self._groups_per_batch, room, in_time - places, self._num_groups - places))
 
     def has_work(self, clock: int, needed: int) -> bool:
         """Whether a pass under weights of this clock would do something."""
