@@ -16,6 +16,7 @@ from hydra.utils import get_object
 
 from bapo_lightning.cli.engine_checks import engine_complaints
 from bapo_lightning.cli.model_folder import model_folder_complaints
+from bapo_lightning.cli.regime_checks import regime_complaints
 
 Config = dict[str, Any]
 HYDRA_KEYS = {"_target_", "_partial_"}
@@ -53,6 +54,7 @@ def complaints(config: Config) -> list[str]:
         found = [
             *bound_complaints(config["algorithm"]),
             *batch_complaints(config),
+            *regime_complaints(config),
             *rollout_complaints(config),
             *mismatch_complaints(config),
             *rate_complaints(config),

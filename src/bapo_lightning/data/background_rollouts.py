@@ -183,7 +183,7 @@ class BackgroundRollouts:
             self._changed.notify_all()
 
     def _generate(self, planned: list[PlannedRequest]) -> tuple[dict[int, Generation], EngineDied | None]:
-        """What was sampled, by place. The weights of a dead engine are gone meanwhile, so what it did not finish goes on under newer ones."""
+        """What was sampled, by place. A dead engine's weights are gone meanwhile: what it did not finish goes on under newer ones."""
         requests = [item.request for item in planned]
         try:
             return dict(enumerate(self._sampler.engine.generate(requests, self._sampler.sampling) if requests else [])), None
@@ -205,8 +205,8 @@ class BackgroundRollouts:
 
     def _situation(self) -> str:
         flow, engine = self._flow, self._sampler.engine
-        running = "the engine is idle" if self._pass_began is None else f"a pass began {time.perf_counter() - self._pass_began:.0f} s ago"
+        doing = "the engine is idle" if self._pass_began is None else f"a pass began {time.perf_counter() - self._pass_began:.0f} s ago"
         return (
-            f"{flow.num_ready} of {self._needed} groups are ready, {flow.num_running} are on their way, {running} (engine at policy version "
+            f"{flow.num_ready} of {self._needed} groups are ready, {flow.num_running} are on their way, {doing} (engine at policy version "
             f"{engine.version}, trainer at {self._trainer.version})"
         )

@@ -42,9 +42,7 @@ class Ledger:
         if self._journal is None:
             return
         why = {"reason": reason} if reason is not None else {}
-        self._journal.append(
-            {"epoch": draw.epoch, "problem": draw.problem.id, "fate": fate, **why, "version": version} for draw in draws
-        )
+        self._journal.append({"epoch": draw.epoch, "problem": draw.problem.id, "fate": fate, **why, "version": version} for draw in draws)
 
     def cut(self, size: int) -> None:
         """Forget what was decided after a checkpoint. Raises DataError when the file is shorter than it was then."""

@@ -226,11 +226,15 @@ class RolloutDataModule(L.LightningDataModule):
         outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0
         with self._driver.flow_held() as flow:
             metrics = flow.statistics.take().metrics() | {"rollout/running": flow.num_running, "rollout/ready": flow.num_ready}
-        return metrics | sync_metrics(reports) | {
-            "rollout/engine_restarts": self._recovery.take_restarts(),
-            "reuse/kept": len(self._reuse),
-            "reuse/outdated": outdated,
-        }
+        return (
+            metrics
+            | sync_metrics(reports)
+            | {
+                "rollout/engine_restarts": self._recovery.take_restarts(),
+                "reuse/kept": len(self._reuse),
+                "reuse/outdated": outdated,
+            }
+        )
 
 
 class RolloutLoader:

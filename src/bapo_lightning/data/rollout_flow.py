@@ -206,7 +206,9 @@ class RolloutFlow:
     def _give_up_late_ones(self, version: int) -> None:
         """Drop running groups that would be too old even if they entered training at once."""
         newest = self._sampler.engine.version  # what they sample next is as new as that
-        late = [group for group in self._running if (old := group.oldest_version) is not None and self._regime.is_evicted(old, newest, version)]
+        late = [
+            group for group in self._running if (old := group.oldest_version) is not None and self._regime.is_evicted(old, newest, version)
+        ]
         if late:
             gone = {id(group) for group in late}
             self._running = [group for group in self._running if id(group) not in gone]
