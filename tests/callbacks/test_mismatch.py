@@ -1,6 +1,5 @@
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,16 +7,14 @@ from tests.builders import group, module, random_policy, rollout
 
 from bapo_lightning.callbacks.correction import CorrectionMonitor
 from bapo_lightning.callbacks.mismatch import MismatchMonitor
-from bapo_lightning.callbacks.mismatch_alarm import MismatchAlarm
 from bapo_lightning.callbacks.monitor import Update
 from bapo_lightning.data.batch import collate
-from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.correction import masked_is, truncated_is
 
 
-def update(weights=(1.0,), correction=None, metrics=None, version=0, proximal_logprobs=None):
+def update(weights=(1.0,), correction=None, version=0, proximal_logprobs=None):
     """One token per weight pi_proximal / pi_behaviour; the policy is still the proximal one."""
     behaviour = torch.full((len(weights),), -2.0)
     proximal = behaviour + torch.tensor(weights).log()
@@ -26,8 +23,7 @@ def update(weights=(1.0,), correction=None, metrics=None, version=0, proximal_lo
     flat = torch.ones_like(behaviour)
     tokens = TokenTable(proximal, flat, flat, behaviour, proximal, flat * 0, flat, flat)
     owner = module(random_policy(), FixedBounds(0.8, 1.2), correction=correction)
-    owner._trainer = SimpleNamespace(should_stop=False)
-    return Update(0, version, tokens, [], collate([replace(made, samples=(sample,))], {}), owner, metrics or {})
+    return Update(0, version, tokens, [], collate([replace(made, samples=(sample,))], {}), owner, {})
 
 
 def numbers(metrics):
@@ -66,44 +62,3 @@ def test_the_first_minibatch_stands_for_a_batch_that_was_not_scored_at_entry():
     assert found["mismatch/abs_logp_diff_mean"] == found["mismatch/logp_diff_mean"] == pytest.approx(0.34657, abs=1e-4)
     assert MismatchMonitor().measure(update([1.0, 2.0], version=1)) == {}
     assert MismatchMonitor().measure(update([1.0, 2.0], proximal_logprobs=[-2.0, -1.3])) == {}
-
-
-def measured(value):
-    return update(metrics={"mismatch/abs_logp_diff_mean": value})
-
-
-def test_an_alarm_is_said_when_it_begins_and_counted_for_every_fresh_batch(capsys):
-    alarm = MismatchAlarm(0.1, "warn")
-    counts = [alarm.measure(measured(value))["mismatch/alarms"] for value in (0.1, 0.2, 0.3, 0.05, torch.tensor(0.4), float("nan"))]
-    assert counts == [0, 1, 2, 2, 3, 4]
-    assert alarm.measure(update())["mismatch/alarms"] == 4
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    for words in (
-        "differ by 0.2 nats",
-        "mismatch_threshold=0.1",
-        "temperature",
-        "stale weights",
-        "prefix cache",
-        "bfloat16",
-        "correction=",
-    ):
-        assert words in lines[0]
-    restored = MismatchAlarm(0.1, "warn")
-    restored.load_state_dict(alarm.state_dict())
-    assert restored.measure(measured(0.9))["mismatch/alarms"] == 5 and capsys.readouterr().out == ""
-
-
-def test_an_alarm_that_stops_asks_the_trainer_to_end_and_fails_only_once_everything_is_saved():
-    alarm, fresh = MismatchAlarm(0.1, "stop"), measured(0.2)
-    alarm.measure(measured(0.01))
-    alarm.teardown(None, None, "fit")
-    alarm.measure(fresh)
-    assert fresh.module.trainer.should_stop
-    with pytest.raises(TrainingError, match=r"differ by 0.2 nats .*last.ckpt is saved"):
-        alarm.teardown(None, None, "fit")
-
-
-def test_an_unknown_action_is_refused():
-    with pytest.raises(ValueError, match="one of warn, stop, got 'shout'"):
-        MismatchAlarm(0.1, "shout")

@@ -49,27 +49,27 @@ def status(folder):
 def test_an_engine_that_reports_another_temperature_is_called_out_and_training_goes_on(tmp_path):
     done = train(tmp_path, *LYING, "scale.num_rollout_batches=2")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("warning: rollout engine and trainer differ by") == 1
+    assert done.stdout.count("warning: alarm mismatch: mismatch/abs_logp_diff_mean is") == 1
     written = rows(tmp_path)
-    assert [row["mismatch/alarms"] for row in written] == [1] * 8 + [2] * 8
+    assert [row["alarms/mismatch"] for row in written] == [1] * 8 + [2] * 8
     assert written[0]["mismatch/abs_logp_diff_mean"] > 0.1
     assert written[0]["mismatch/logp_diff_mean"] > 0.05, "what the engine reports cannot be what it samples from"
     assert status(tmp_path) == "finished"
 
 
 def test_an_honest_engine_at_that_temperature_raises_no_alarm(tmp_path):
-    done = train(tmp_path, "rollout.temperature=1.6", "callbacks.mismatch_action=stop")
-    assert done.returncode == 0 and "differ by" not in done.stdout + done.stderr
-    assert [row["mismatch/alarms"] for row in rows(tmp_path)] == [0] * 8
+    done = train(tmp_path, "rollout.temperature=1.6", "callbacks.alarms.mismatch.action=stop")
+    assert done.returncode == 0 and "alarm " not in done.stdout + done.stderr
+    assert [row["alarms/mismatch"] for row in rows(tmp_path)] == [0] * 8
 
 
 def test_an_alarm_can_stop_the_run_with_everything_saved(tmp_path):
-    done = train(tmp_path, *LYING, "callbacks.mismatch_action=stop")
+    done = train(tmp_path, *LYING, "callbacks.alarms.mismatch.action=stop")
     assert done.returncode == 1
-    assert "error: rollout engine and trainer differ by" in done.stderr and "Traceback" not in done.stderr
+    assert "error: alarm mismatch: mismatch/abs_logp_diff_mean is" in done.stderr and "Traceback" not in done.stderr
     assert status(tmp_path) == "failed"
     (row,) = rows(tmp_path)
-    assert row["mismatch/alarms"] == 1
+    assert row["alarms/mismatch"] == 1
     assert (tmp_path / "run/checkpoints/last.ckpt").is_file() and (tmp_path / "run/summary.json").is_file()
 
 

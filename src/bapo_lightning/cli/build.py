@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint, Ri
 from lightning.pytorch.loggers import Logger
 from transformers import AutoTokenizer, GenerationConfig
 
+from bapo_lightning.callbacks.alarm import build_alarms
 from bapo_lightning.callbacks.clip_bounds import ClipBoundsMonitor
 from bapo_lightning.callbacks.contribution import ContributionMonitor
 from bapo_lightning.callbacks.correction import CorrectionMonitor
@@ -24,7 +25,6 @@ from bapo_lightning.callbacks.graceful_stop import GracefulStop
 from bapo_lightning.callbacks.live_numbers import LiveNumbers
 from bapo_lightning.callbacks.metrics_file import MetricsFile
 from bapo_lightning.callbacks.mismatch import MismatchMonitor
-from bapo_lightning.callbacks.mismatch_alarm import MismatchAlarm
 from bapo_lightning.callbacks.record import Record
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.callbacks.sample_table import SampleTable
@@ -32,6 +32,7 @@ from bapo_lightning.callbacks.staleness import StalenessMonitor
 from bapo_lightning.callbacks.throughput import ThroughputMonitor
 from bapo_lightning.callbacks.training import TrainingMonitor
 from bapo_lightning.callbacks.validation import Validation
+from bapo_lightning.callbacks.watchdog import Watchdog
 from bapo_lightning.cli.model_folder import model_path
 from bapo_lightning.data.prompt_limit import keep_short_prompts
 from bapo_lightning.data.prompts import PromptRule
@@ -179,18 +180,19 @@ def build_callbacks(config: Config, folder: Path, regime: Regime, inputs: Inputs
         ClipBoundsMonitor(),
         StalenessMonitor(),
         MismatchMonitor(),
-        MismatchAlarm(options["mismatch_threshold"], options["mismatch_action"]),
         CorrectionMonitor(),
         EntropyRuleMonitor(options["measure_entropy_every"]),
         Validation([validation_set], options["validate_every"]),
         ThroughputMonitor(),
         LearningRateMonitor(logging_interval="step"),
+        *build_alarms(options["alarms"]),
         Record(),
         SampleTable(folder, options["samples_every"], options["samples_num_groups"]),
         LiveNumbers(options["print_every"]),
         *([RichProgressBar()] if progress_bar else []),
         FinalCheckpoint(folder),
         RunManifest(folder, description),
+        *([Watchdog(folder, 60 * options["watchdog_minutes"])] if options["watchdog_minutes"] else []),
         checkpoints,
     ]
 

@@ -14,6 +14,7 @@ from typing import Any
 from hydra.errors import InstantiationException
 from hydra.utils import get_object
 
+from bapo_lightning.cli.alarm_checks import alarm_complaints
 from bapo_lightning.cli.engine_checks import engine_complaints
 from bapo_lightning.cli.model_folder import model_folder_complaints
 from bapo_lightning.cli.regime_checks import regime_complaints
@@ -27,7 +28,6 @@ CHOICES = {
     "weight": ("rollout_prob", "none"),
     "scope": ("minibatch", "microbatch"),
 }
-MISMATCH_ACTIONS = ("warn", "stop")
 
 COUNTS = (
     *(f"scale.{name}" for name in ("prompts_per_batch", "group_size", "num_rollout_batches", "max_new_tokens", "overlong_buffer")),
@@ -43,7 +43,6 @@ NUMBERS = (
     *(f"rollout.{name}" for name in ("temperature", "top_p", "top_k", "weight_sync.tolerance")),
     "optimizer.optimizer.lr",
     "optimizer.max_grad_norm",
-    "callbacks.mismatch_threshold",
 )
 
 
@@ -56,11 +55,11 @@ def complaints(config: Config) -> list[str]:
             *batch_complaints(config),
             *regime_complaints(config),
             *rollout_complaints(config),
-            *mismatch_complaints(config),
+            *correction_complaints(config),
             *rate_complaints(config),
             *engine_complaints(config),
         ]
-    found += [*target_complaints(config), *output_complaints(config["run_folder"])]
+    found += [*alarm_complaints(config["callbacks"]), *target_complaints(config), *output_complaints(config["run_folder"])]
     return found + list(model_folder_complaints(config["model"]))
 
 
@@ -126,13 +125,8 @@ def rollout_complaints(config: Config) -> Iterator[str]:
         yield f"rollout.weight_sync.tolerance={tolerance}: no two computations agree to the last bit; write e.g. 1e-3"
 
 
-def mismatch_complaints(config: Config) -> Iterator[str]:
-    """An alarm that can go off, and weights of decoupled PPO that keep a token of exact agreement."""
-    threshold, action = config["callbacks"]["mismatch_threshold"], config["callbacks"]["mismatch_action"]
-    if not threshold > 0:
-        yield f"callbacks.mismatch_threshold={threshold}: no two computations agree to the last bit; write e.g. 0.1"
-    if action not in MISMATCH_ACTIONS:
-        yield f"callbacks.mismatch_action={action} is none of its values; write one of {', '.join(MISMATCH_ACTIONS)}"
+def correction_complaints(config: Config) -> Iterator[str]:
+    """Weights of decoupled PPO that keep a token of exact agreement."""
     weights, key = config["correction"]["weights"] or {}, "correction.weights"
     if "cap" in weights and not weights["cap"] > 0:
         yield f"{key}.cap={weights['cap']} would erase every token; write a positive number, e.g. 2.0"

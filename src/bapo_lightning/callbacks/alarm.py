@@ -1,0 +1,172 @@
+"""Says so, or ends the run, when a metric leaves the range in which training is healthy."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from statistics import median
+from typing import Any, Literal, get_args
+
+import lightning as L
+
+from bapo_lightning.callbacks.alarm_advice import advice
+from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
+from bapo_lightning.errors import TrainingError
+
+Action = Literal["warn", "stop"]
+OFF = ("off", False)  # YAML reads a bare `off` as false
+UNSEEN_UPDATES = 100  # a metric that is absent from all of them is probably misspelt
+
+
+@dataclass(frozen=True)
+class Spike:
+    """A value of more than `factor` times the median of the last `window` values above 0, once half of them were seen."""
+
+    factor: float
+    window: int = 50
+
+
+class Alarm(Monitor):
+    """Compares one metric with its thresholds in each update that has it; emits `alarms/<name>`, in how many it was on so far.
+
+    It is on from the `patience`-th measured value in a row that is beyond a threshold, until one is not. NaN is beyond every threshold.
+    warn: one line when it goes on and one when it goes off.
+    stop: ends training after the update at hand like a signal would, with everything written and saved, and then raises
+        `TrainingError`, so that the run counts as failed.
+
+    Comes after all monitors whose metrics it may watch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        metric: str,
+        below: float | None = None,
+        above: float | None = None,
+        spike: Spike | None = None,
+        patience: int = 1,
+        action: Action = "warn",
+    ) -> None:
+        """
+        Args:
+            name: of the alarm: `callbacks.alarms.<name>` in the configuration.
+            metric: as in metrics.jsonl; not `train/learning_rate`, which Lightning logs apart from the monitors.
+            below: beyond is what is below it; None: nothing.
+            above: beyond is what is above it; None: nothing.
+            spike: beyond is what is far above the usual; None: nothing.
+            patience: measured updates in a row that must be beyond.
+            action: what to do then.
+
+        Raises:
+            ValueError: an unknown action.
+        """
+        if action not in get_args(Action):
+            raise ValueError(f"action must be one of {', '.join(get_args(Action))}, got {action!r}")
+        self.name, self.metric = name, metric
+        self.below, self.above, self.spike = below, above, spike
+        self.patience, self.action = patience, action
+        self._usual: deque[float] = deque(maxlen=spike.window if spike else 0)
+        self._num_measured = 0
+        self._num_beyond_in_a_row = 0
+        self._num_on = 0
+        self._is_on = False
+        self._reason: str | None = None
+
+    @property
+    def state_key(self) -> str:
+        """Lightning keeps states by this key: there are several alarms in a run."""
+        return f"Alarm.{self.name}"
+
+    def measure(self, update: Update) -> Metrics:
+        """See `Monitor.measure`."""
+        if self.metric in update.metrics:
+            self._compare(float(update.metrics[self.metric]), update)
+        elif self._num_measured == 0 and update.index + 1 == UNSEEN_UPDATES:
+            similar = get_close_matches(self.metric, update.metrics, 1)
+            hint = f"did you mean {similar[0]}?" if similar else "metrics.jsonl has the names"
+            print(f"warning: no update had callbacks.alarms.{self.name}.metric={self.metric} so far; {hint}", flush=True)
+        return {f"alarms/{self.name}": self._num_on}
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """The run is saved and the engine closed: now it may fail.
+
+        Raises:
+            TrainingError: the alarm stopped the run.
+        """
+        if self._reason is not None:
+            reason, self._reason = self._reason, None
+            raise TrainingError(
+                f"{reason}. The run was stopped after that update (callbacks.alarms.{self.name}.action=stop); "
+                "a checkpoint of it is saved in checkpoints/"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts, and the values that tell what is usual."""
+        return {
+            "num_measured": self._num_measured,
+            "num_beyond_in_a_row": self._num_beyond_in_a_row,
+            "num_on": self._num_on,
+            "is_on": self._is_on,
+            "usual": list(self._usual),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self._num_measured = state_dict["num_measured"]
+        self._num_beyond_in_a_row = state_dict["num_beyond_in_a_row"]
+        self._num_on, self._is_on = state_dict["num_on"], state_dict["is_on"]
+        self._usual.clear()
+        self._usual.extend(state_dict["usual"])
+
+    def _compare(self, value: float, update: Update) -> None:
+        """One measured value: count, and act if the alarm is on."""
+        side, excess = self._beyond(value)
+        self._num_measured += 1
+        self._num_beyond_in_a_row = self._num_beyond_in_a_row + 1 if side else 0
+        was_on, self._is_on = self._is_on, self._num_beyond_in_a_row >= self.patience
+        self._num_on += self._is_on
+        if 0 < value < math.inf:  # an update without a gradient does not tell the usual size of one
+            self._usual.append(value)
+        if self._is_on:
+            in_a_row = f" in {self._num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
+            text = f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{in_a_row} (policy version {update.version}). "
+            self._act(text + advice(self.metric, side), update, began=not was_on)
+        elif was_on:
+            print(f"alarm {self.name} is over: {self.metric} is {value:.3g} (policy version {update.version})", flush=True)
+
+    def _act(self, text: str, update: Update, began: bool) -> None:
+        if self.action == "stop":
+            self._reason = text
+            update.module.trainer.should_stop = True
+            # The text is the run's error; until that is printed, this says why training ends.
+            print(f"alarm {self.name}: stopping after this update", flush=True)
+        elif began:
+            print(f"warning: {text}", flush=True)
+
+    def _beyond(self, value: float) -> tuple[str, str]:
+        """Which threshold the value is beyond ("" for none), and a phrase that says so."""
+        key = f"callbacks.alarms.{self.name}"
+        if math.isnan(value):
+            return "nan", f"which counts as beyond every threshold of {key}"
+        if self.below is not None and value < self.below:
+            return "below", f"below {key}.below={self.below:g}"
+        if self.above is not None and value > self.above:
+            return "above", f"above {key}.above={self.above:g}"
+        if self.spike is not None and self._usual and 2 * len(self._usual) >= self.spike.window:
+            usual = median(self._usual)
+            if value > self.spike.factor * usual:
+                return "spike", f"more than {key}.spike.factor={self.spike.factor:g} times {usual:.3g}, the median of the updates before"
+        return "", ""
+
+
+def build_alarms(nodes: Mapping[str, Mapping[str, Any]]) -> list[Alarm]:
+    """The alarms that are not off, from their configuration by name."""
+    alarms = []
+    for name, node in nodes.items():
+        if node.get("action") not in OFF:
+            spike = Spike(**node["spike"]) if node.get("spike") else None
+            alarms.append(Alarm(name, **{**node, "spike": spike}))
+    return alarms

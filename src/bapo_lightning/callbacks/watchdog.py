@@ -1,0 +1,90 @@
+"""Shows where a run hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+
+class Watchdog(L.Callback):
+    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again after as long; the run goes on.
+
+    A thread of our own, and not `faulthandler.dump_traceback_later`: a process has only one of those, and an engine in this process
+    (`rollout.vllm_containment.Deadline`) takes it. The price: native code that hangs without releasing the interpreter lock stops
+    this thread, too.
+
+    Comes last, so that it also watches what the others do at the end of training.
+    """
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        """
+        Args:
+            folder: of the run.
+            seconds: without progress.
+        """
+        self.path = folder / "watchdog.log"
+        self._seconds = seconds
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._progress = (0.0, "")  # when, and what it was
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start to watch."""
+        self._stop()
+        self._progress = time.monotonic(), "training started"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(self._ended,), name="watchdog", daemon=True)
+        self._thread.start()
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Progress."""
+        self._progress = time.monotonic(), f"update {batch_idx + 1} ended"
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Nothing more to watch."""
+        self._stop()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Nothing more to watch."""
+        self._stop()
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Nothing more to watch."""
+        self._stop()
+
+    def _stop(self) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)  # it may be writing; a daemon that hangs in that does not keep the process
+            self._thread = None
+
+    def _watch(self, ended: threading.Event) -> None:
+        due = time.monotonic() + self._seconds
+        while not ended.wait(max(due - time.monotonic(), 0)):
+            now, (since, what) = time.monotonic(), self._progress
+            if now - since < self._seconds:
+                due = since + self._seconds
+            else:
+                self._report(now - since, what)
+                due = now + self._seconds
+
+    def _report(self, idle: float, what: str) -> None:
+        message = f"nothing has happened for {idle / 60:.3g} minutes, since {what}"
+        where = f"the stacks of all threads are in {self.path}"
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {message}\n")
+                file.flush()  # faulthandler writes past Python's buffer
+                faulthandler.dump_traceback(file, all_threads=True)
+                file.write("\n")
+        except OSError as error:
+            where = f"{self.path} cannot be written ({error.strerror})"
+        advice = "The run goes on; where updates are meant to take longer, raise callbacks.watchdog_minutes (0 is off)"
+        print(f"warning: {message}; {where}. {advice}", file=sys.stderr, flush=True)

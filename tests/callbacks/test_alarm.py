@@ -1,0 +1,132 @@
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bapo_lightning.callbacks.alarm import UNSEEN_UPDATES, Alarm, Spike, build_alarms
+from bapo_lightning.errors import TrainingError
+
+ENTROPY = "policy/entropy"
+
+
+def update(index=0, **metrics):
+    """All that an alarm looks at."""
+    trainer = SimpleNamespace(should_stop=False)
+    named = {name.replace("__", "/"): value for name, value in metrics.items()}
+    return SimpleNamespace(index=index, version=index, metrics=named, module=SimpleNamespace(trainer=trainer))
+
+
+def counts(alarm, values):
+    """`alarms/<name>` after each value of the entropy; None: an update without one."""
+    updates = [update(index) if value is None else update(index, policy__entropy=value) for index, value in enumerate(values)]
+    return [alarm.measure(made)[f"alarms/{alarm.name}"] for made in updates]
+
+
+def test_it_is_on_beyond_either_threshold_and_for_what_is_no_number():
+    alarm = Alarm("entropy", ENTROPY, below=0.1, above=2.0)
+    assert counts(alarm, [0.1, 0.09, 2.0, torch.tensor(2.1), math.nan, math.inf, -math.inf]) == [0, 1, 1, 2, 3, 4, 5]
+    assert counts(Alarm("entropy", ENTROPY, above=2.0), [-5.0, math.nan]) == [0, 1]
+    assert counts(Alarm("entropy", ENTROPY, below=0.1), [5.0, math.nan]) == [0, 1]
+
+
+def test_it_warns_when_it_goes_on_and_says_when_it_is_over(capsys):
+    counts(Alarm("entropy", ENTROPY, below=0.1, above=2.0), [0.05, 0.04, None, 0.03, 0.5, 3.0])
+    collapse, over, explosion = capsys.readouterr().out.splitlines()
+    assert collapse.startswith(
+        "warning: alarm entropy: policy/entropy is 0.05, below callbacks.alarms.entropy.below=0.1 (policy version 0). Likely causes: "
+    )
+    assert "positive_share_target" in collapse and "regime.epochs" in collapse
+    assert over == "alarm entropy is over: policy/entropy is 0.5 (policy version 4)"
+    assert "is 3, above callbacks.alarms.entropy.above=2 (policy version 5)" in explosion and "algorithm.bounds.high.end" in explosion
+
+
+def test_patience_counts_measured_updates_in_a_row(capsys):
+    alarm = Alarm("entropy", ENTROPY, below=0.1, patience=3)
+    assert counts(alarm, [0, 0, 1, 0, None, 0, None, 0, 0, 1, 0]) == [0, 0, 0, 0, 0, 0, 0, 1, 2, 2, 2]
+    assert "in 3 measured updates in a row (policy version 7)" in capsys.readouterr().out
+
+
+def test_a_spike_is_far_above_the_median_of_the_values_before_it(capsys):
+    alarm = Alarm("gradient", "train/grad_norm", spike=Spike(factor=10, window=4))
+    values = [50, 1, 11, 0, 0, 0, 1, 30, 1, 1, 1, 30, 10, math.inf]
+    seen = [alarm.measure(update(train__grad_norm=value))["alarms/gradient"] for value in values]
+    # 11 and the first 30 are no spikes: medians 25.5 (of 50 and 1) and 6 (of 50, 1, 11 and 1, as zeros do not count).
+    assert seen == [0] * 11 + [1, 1, 2]
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "is 30, more than callbacks.alarms.gradient.spike.factor=10 times 1, the median of the updates before" in first
+    assert "low probability" in first
+
+
+def test_before_half_of_the_window_was_seen_nothing_is_usual():
+    spiking = Alarm("gradient", ENTROPY, spike=Spike(factor=2, window=6))
+    assert counts(spiking, [1, 100, 1, 100, 1]) == [0, 0, 0, 1, 1]
+
+
+def test_a_resume_goes_on_exactly(capsys):
+    values = [1, 1, 1, 9, 9, 1, 60, math.nan, 60, 1, 1, 0.1, 0.2, 1]
+
+    def alarm():
+        return Alarm("entropy", ENTROPY, below=0.5, spike=Spike(factor=3, window=4), patience=2)
+
+    expected = counts(alarm(), values)
+    said = capsys.readouterr().out
+    assert expected == [0, 0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 3, 4, 4]
+    for cut in range(len(values)):
+        first, second = alarm(), alarm()
+        before = counts(first, values[:cut])
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        after = [second.measure(update(index, policy__entropy=values[index]))["alarms/entropy"] for index in range(cut, len(values))]
+        assert before + after == expected
+        assert capsys.readouterr().out == said
+
+
+def test_alarms_keep_their_states_apart():
+    assert Alarm("one", ENTROPY, below=1).state_key != Alarm("two", ENTROPY, below=1).state_key
+
+
+def test_an_alarm_that_stops_asks_the_trainer_to_end_and_fails_only_once_everything_is_saved(capsys):
+    alarm = Alarm("mismatch", "mismatch/abs_logp_diff_mean", above=0.1, action="stop")
+    fine, bad = update(mismatch__abs_logp_diff_mean=0.01), update(index=1, mismatch__abs_logp_diff_mean=0.2)
+    alarm.measure(fine)
+    alarm.teardown(None, None, "fit")
+    assert not fine.module.trainer.should_stop
+    alarm.measure(bad)
+    assert bad.module.trainer.should_stop
+    assert capsys.readouterr().out == "alarm mismatch: stopping after this update\n"
+    with pytest.raises(TrainingError) as raised:
+        alarm.teardown(None, None, "fit")
+    for words in (
+        "alarm mismatch: mismatch/abs_logp_diff_mean is 0.2, above callbacks.alarms.mismatch.above=0.1 (policy version 1)",
+        "temperature",
+        "stale weights",
+        "prefix cache",
+        "bfloat16",
+        "correction=",
+        "(callbacks.alarms.mismatch.action=stop); a checkpoint of it is saved in checkpoints/",
+    ):
+        assert words in str(raised.value)
+
+
+def test_a_metric_that_never_comes_is_named_once(capsys):
+    alarm = Alarm("mine", "policy/entorpy", below=0.1)
+    for index in range(UNSEEN_UPDATES + 5):
+        alarm.measure(update(index, policy__entropy=0.0))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["warning: no update had callbacks.alarms.mine.metric=policy/entorpy so far; did you mean policy/entropy?"]
+
+
+def test_the_configuration_of_an_alarm_needs_no_more_than_metric_and_threshold():
+    nodes = {
+        "mine": {"metric": ENTROPY, "spike": {"factor": 3}},
+        "off": {"metric": ENTROPY, "below": 1, "action": "off"},
+        "off_in_yaml": {"metric": ENTROPY, "below": 1, "action": False},
+    }
+    (made,) = build_alarms(nodes)
+    assert (made.name, made.spike, made.patience, made.action) == ("mine", Spike(3, 50), 1, "warn")
+
+
+def test_an_unknown_action_is_refused():
+    with pytest.raises(ValueError, match="one of warn, stop, got 'shout'"):
+        Alarm("mine", ENTROPY, below=0.1, action="shout")
