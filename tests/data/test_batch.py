@@ -1,3 +1,5 @@
+from array import array
+
 import pytest
 import torch
 from tests.builders import group, random_policy, rollout, stale_batch
@@ -5,6 +7,7 @@ from tests.builders import group, random_policy, rollout, stale_batch
 from bapo_lightning.data.batch import collate, rows_by_token_budget
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.objectives.weighting import token_mean
+from bapo_lightning.types import FinishReason, Rollout, Segment
 
 
 def two_samples():
@@ -19,6 +22,19 @@ def test_collate_puts_prompt_and_response_side_by_side_and_pads_on_the_right():
     assert batch.version.tolist() == [[0, 0, 4, 4, 4], [0, 6, 0, 0, 0]]
     assert batch.behaviour_logp[0].tolist() == pytest.approx([0, 0, -0.1, -0.2, -0.3])
     assert (batch.num_tokens, batch.num_samples, batch.version_range()) == (4, 2, (4, 6))
+
+
+def test_tokens_of_older_versions_are_context_only():
+    segments = (Segment(array("i", [7, 8]), array("f", [-0.1, -0.2]), 4), Segment(array("i", [9]), array("f", [-0.3]), 6))
+    resumed = Rollout(array("i", [5, 6]), segments, FinishReason.STOP)
+    batch = collate([group("p", [resumed, rollout([5], [3], [-0.5], version=4)], [1.0, 0.0], [1.5, -1.5])], {}, oldest_trained=5)
+    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9], [5, 3, 0, 0, 0]]
+    assert batch.response_mask.int().tolist() == [[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]
+    assert (batch.num_tokens, batch.num_masked_tokens, batch.version_range()) == (1, 3, (6, 6))
+    batch.check_ages(version=7, max_age=1)
+    (micro_batch,) = batch.split(100, token_mean(batch.response_mask, total=batch.num_tokens))
+    assert micro_batch.targets.tolist() == [9] and micro_batch.index.tolist() == [3]
+    assert micro_batch.behaviour_logp.tolist() == pytest.approx([-0.3]) and micro_batch.weight.tolist() == [1.0]
 
 
 def test_a_micro_batch_knows_each_response_token_and_the_position_that_predicts_it():

@@ -7,7 +7,7 @@ from tests.builders import VOCAB_SIZE, module, random_model, random_policy
 
 from bapo_lightning.data.admission import AdmitAll
 from bapo_lightning.data.prompts import PlainPrompt
-from bapo_lightning.data.regime import ReplayRegime
+from bapo_lightning.data.regime import Regime
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
 from bapo_lightning.data.rollout_sampler import RolloutSampler
 from bapo_lightning.modules.bound_rules import FixedBounds
@@ -67,7 +67,7 @@ class WitnessedEngine(HFEngine):
         return super().generate(requests, sampling)
 
 
-def data_module(engine, regime):
+def data_module(engine, regime, num_rollout_batches=3, ledger_path=None):
     return RolloutDataModule(
         sampler=RolloutSampler(
             engine=engine,
@@ -86,8 +86,9 @@ def data_module(engine, regime):
         regime=regime,
         group_size=4,
         prompts_per_batch=4,
-        num_rollout_batches=3,
+        num_rollout_batches=num_rollout_batches,
         seed=0,
+        ledger_path=ledger_path,
     )
 
 
@@ -106,7 +107,7 @@ TWO_UPDATES_PER_BATCH = (
 )
 def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_for(tmp_path, epochs, minibatches, events, ages):
     random_model().save_pretrained(tmp_path)
-    journal, policy, regime = Journal(), random_policy(), ReplayRegime("test", epochs, minibatches)
+    journal, policy, regime = Journal(), random_policy(), Regime("test", epochs, minibatches, max_new_tokens=8)
     trainer = L.Trainer(
         accelerator="cpu",
         max_epochs=1,
@@ -116,7 +117,7 @@ def test_each_batch_is_sampled_by_the_weights_the_trainer_had_when_it_was_asked_
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    updater = module(policy, FixedBounds(0.8, 1.2), max_age=regime.max_age)
+    updater = module(policy, FixedBounds(0.8, 1.2), max_age=regime.age_bound)
     trainer.fit(updater, datamodule=data_module(WitnessedEngine(tmp_path, journal, policy), regime))
     assert journal.events == events.split(", ")
     assert journal.ages == ages

@@ -48,9 +48,7 @@ class TrainBatch:
     proximal_logp: Tensor  # [B, T] nats, what the ratio is taken to: by the trainer's weights at entry, or behaviour_logp
     version: Tensor  # [B, T] policy version that sampled each token, 0 elsewhere
     advantage: Tensor  # [B]
-    context_lengths: tuple[
-        int, ...
-    ]  # B numbers, on the host so that the split needs no device synchronisation: tokens before those trained
+    context_lengths: tuple[int, ...]  # tokens before those trained; B numbers on the host, so that the split waits for no device
     response_lengths: tuple[int, ...]  # tokens trained on; fewer than the rollout has where its first segments are too old
     groups: tuple[Group, ...]
     metrics: dict[str, float]  # measured while producing, logged with the update

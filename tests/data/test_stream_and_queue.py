@@ -1,0 +1,116 @@
+import functools
+import operator
+from collections import Counter
+
+import pytest
+from tests.builders import group, rollout
+
+from bapo_lightning.data.admission import AdmitAll, DynamicSampling
+from bapo_lightning.data.group_state import ArrayStore
+from bapo_lightning.data.problem_stream import ProblemStream
+from bapo_lightning.data.regime import Regime
+from bapo_lightning.data.replay_queue import ReplayQueue
+from bapo_lightning.data.statistics import RolloutStatistics
+from bapo_lightning.errors import DataError
+from bapo_lightning.types import Problem
+
+PROBLEMS = [Problem(str(index), "", "") for index in range(10)]
+
+
+def groups(scores):
+    return [group(f"p{index}", [rollout([1], [2], [-1.0])] * len(row), row) for index, row in enumerate(scores)]
+
+
+def ids(draws):
+    return [draw.problem.id for draw in draws]
+
+
+def test_a_rollout_batch_is_served_in_epochs_of_minibatches_and_every_group_once_per_epoch():
+    queue = ReplayQueue(epochs=2, minibatches=4, seed=0)
+    queue.put(groups([[0.0, 1.0]] * 8))
+    assert len(queue) == 8
+    served = [[item.problem.id for item in queue.take()] for _ in range(8)]
+    assert [len(part) for part in served] == [2] * 8
+    for epoch in (served[:4], served[4:]):
+        assert sorted(functools.reduce(operator.iadd, epoch, [])) == [f"p{index}" for index in range(8)]
+    assert served[:4] != served[4:]
+    assert len(queue) == 0
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(ValueError, match="3 groups does not divide into 2 minibatches"):
+        ReplayQueue(epochs=1, minibatches=2, seed=0).put(groups([[0.0]] * 3))
+
+
+def test_a_queue_goes_on_from_its_state_and_shuffles_as_it_would_have():
+    queue, restored = ReplayQueue(2, 4, seed=3), ReplayQueue(2, 4, seed=0)
+    queue.put(groups([[0.0, 1.0]] * 8))
+    queue.take()
+    store = ArrayStore()
+    state = queue.state_dict(store)
+    assert len(state["groups"]) == 8  # each once, however often it will be served
+    by_id = {f"p{index}": Problem(f"p{index}", "", "") for index in range(8)}
+    restored.load_state_dict(state, ArrayStore.from_state_dict(store.state_dict()), by_id.__getitem__)
+    for item in (queue, restored):
+        item.put(groups([[1.0, 0.0]] * 8))
+    assert [queue.take() for _ in range(15)] == [restored.take() for _ in range(15)]
+
+
+@pytest.mark.parametrize(
+    ("regime", "updates", "age"),
+    [
+        (Regime("on_policy", 1, 1), 1, 0),
+        (Regime("replay", epochs=2, minibatches=4), 8, 7),
+        (Regime("partial", 1, 4, max_new_tokens=32, tokens_per_pass=8), 4, (2 * 4 - 1) * 4 - 1),
+        (Regime("partial", 1, 1, max_new_tokens=32, tokens_per_pass=5, max_segments=2), 1, 2),
+        (Regime("partial", 1, 4, max_new_tokens=32, tokens_per_pass=32), 4, 3),
+        (Regime("async", 1, 4, overlap=True, max_age=7), 4, 7),
+    ],
+)
+def test_what_a_regime_implies(regime, updates, age):
+    assert (regime.updates_per_rollout_batch, regime.age_bound) == (updates, age)
+
+
+def test_masking_plans_for_what_comes_by_itself_and_evicts_only_what_has_nothing_left_to_train_on():
+    regime = Regime("partial", 1, 4, max_new_tokens=32, tokens_per_pass=8, max_age=5, too_old="mask")
+    assert regime.admission_age == 27
+    assert not regime.is_evicted(oldest_version=0, newest_version=10, version=12)
+    assert regime.is_evicted(oldest_version=0, newest_version=9, version=12)
+
+
+def test_the_stream_gives_every_problem_once_per_epoch_in_a_new_order():
+    stream = ProblemStream(PROBLEMS, seed=0)
+    first, second = stream.take(10), stream.take(10)
+    assert sorted(ids(first)) == sorted(ids(second)) == list("0123456789")
+    assert ids(first) != ids(second)
+    assert {draw.epoch for draw in first} == {0} and {draw.epoch for draw in second} == {1}
+    assert Counter(ids(ProblemStream(PROBLEMS, seed=0).take(25))).most_common(1)[0][1] == 3
+
+
+@pytest.mark.parametrize("taken", [0, 4, 10, 23])
+def test_the_stream_goes_on_from_its_place(taken):
+    stream, other = ProblemStream(PROBLEMS, seed=0), ProblemStream(PROBLEMS, seed=0)
+    stream.take(taken)
+    other.go_to(*stream.place)
+    assert other.take(15) == stream.take(15)
+
+
+def test_the_stream_refuses_no_problems_repeated_ids_and_unknown_ones():
+    with pytest.raises(DataError, match="no problems"):
+        ProblemStream([], seed=0)
+    with pytest.raises(DataError, match="unique"):
+        ProblemStream([Problem("a", "", "")] * 2, seed=0)
+    with pytest.raises(DataError, match="'x', which the training set does not have"):
+        ProblemStream(PROBLEMS, seed=0).problem("x")
+
+
+def test_dynamic_sampling_admits_groups_whose_scores_differ():
+    zeros, mixed, ones = groups([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    assert [DynamicSampling(max_rounds=2).admits(item) for item in (zeros, mixed, ones)] == [False, True, False]
+    assert AdmitAll().admits(zeros)
+
+
+def test_statistics_are_taken_once():
+    statistics = RolloutStatistics(rollout_seconds=1.5, num_tokens=7)
+    assert statistics.take().num_tokens == 7
+    assert statistics == RolloutStatistics()
