@@ -1,6 +1,6 @@
 """Admission, age bound and ledger under random schedules: slow engine, slow trainer, deaths, skipped updates, validation, kills.
 
-Whatever happens: no trained token is older than the bound, every draw has exactly one fate, every batch is whole, and nobody waits for ever.
+Whatever happens: no trained token is older than the bound, every draw has one fate, every batch is whole, nobody waits for ever.
 """
 
 import json

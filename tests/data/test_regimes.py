@@ -75,7 +75,7 @@ def test_every_token_keeps_the_version_and_the_log_prob_of_the_policy_that_sampl
     assert len(witness.batches) == NUM_BATCHES * regime.updates_per_rollout_batch
     for version, batch in zip(witness.versions, witness.batches, strict=True):
         oldest, newest = batch.version_range()
-        assert 0 <= version - newest and version - oldest <= regime.age_bound
+        assert version - newest >= 0 and version - oldest <= regime.age_bound
     for rollout in {id(rollout): rollout for rollout in rollouts(witness)}.values():
         versions = [segment.version for segment in rollout.segments]
         assert versions == sorted(set(versions))
@@ -103,7 +103,7 @@ def test_masked_tokens_are_context_and_the_rest_stays_within_the_age(tmp_path):
     assert sum(batch.num_masked_tokens for batch in witness.batches) > 0
     for version, batch in zip(witness.versions, witness.batches, strict=True):
         ages = version - batch.version[batch.response_mask]
-        assert 0 <= ages.min() and ages.max() <= 3
+        assert ages.min() >= 0 and ages.max() <= 3
         assert batch.num_tokens == int(batch.response_mask.sum())
 
 

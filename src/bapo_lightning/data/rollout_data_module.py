@@ -58,7 +58,10 @@ class VersionedPolicyOwner(Protocol):
 
 
 class RolloutDataModule(L.LightningDataModule):
-    """Algorithm 1, lines 2-6: sample with the behaviour policy, compute rewards and advantages, queue for replay."""
+    """Algorithm 1, lines 2-6: sample with the behaviour policy, compute rewards and advantages, queue for replay.
+
+    `num_updates` is the length of the run in optimizer updates.
+    """
 
     def __init__(
         self,
@@ -84,36 +87,28 @@ class RolloutDataModule(L.LightningDataModule):
             problems: training set.
             admission: which sampled groups are trained on.
             advantages: rewards[P, G] -> advantages[P, G].
-            regime: what is generated when, and for how long it may be trained on.
+            regime: what is generated when, for how long it may be trained on.
             group_size: G, responses per problem.
             prompts_per_batch: P, problems per rollout batch.
-            num_rollout_batches: length of the run; updates = this times the regime's updates per rollout batch.
+            num_rollout_batches: length of the run.
             seed: of the data order and the minibatch order.
             recompute_logprobs: score each rollout batch with the trainer's weights when it enters training, as a correction needs.
             ledger_path: where the fate of every draw is written down; None: nowhere.
         """
         super().__init__()
-        self.sampler = sampler
-        self.regime = regime
-        self._weight_sync = weight_sync
-        self._recovery = recovery
+        self.sampler, self.regime = sampler, regime
+        self._weight_sync, self._recovery = weight_sync, recovery
         self._advantages = advantages
         self._prompts_per_batch = prompts_per_batch
-        self._num_rollout_batches = num_rollout_batches
+        self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._recompute_logprobs = recompute_logprobs
         self._stream = ProblemStream(problems, seed)
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
         self._reuse = ReuseBuffer(regime, prompts_per_batch)
         self._clock = 0  # updates asked for
         self._sync_reports: list[SyncReport] = []
-        ledger = Ledger(ledger_path)
-        flow = RolloutFlow(self._stream, sampler, admission, regime, ledger, group_size, prompts_per_batch, num_rollout_batches)
-        self._driver = self._make_driver(flow)
-
-    @property
-    def num_updates(self) -> int:
-        """Optimizer updates of the whole run."""
-        return self._num_rollout_batches * self.regime.updates_per_rollout_batch
+        sizes = (group_size, prompts_per_batch, num_rollout_batches)
+        self._driver = self._make_driver(RolloutFlow(self._stream, sampler, admission, regime, Ledger(ledger_path), *sizes))
 
     def train_dataloader(self) -> RolloutLoader:
         """Lightning's source of batches."""

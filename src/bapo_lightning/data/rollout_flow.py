@@ -93,8 +93,8 @@ class RolloutFlow:
         if self._spare and self._rounds_are_over and places - self._num_entered + len(self._spare) >= needed:
             return 0
         in_time = self._groups_per_batch * ((clock + self._regime.admission_age + 1) // self._regime.updates_per_rollout_batch)
-        in_flight = len(self._running) + (0 if self._regime.overlap else len(self._ready))
-        room = self._groups_per_batch * self._regime.segments_bound - in_flight
+        ahead = self._groups_per_batch * (self._regime.segments_bound - 1)
+        room = needed + ahead - len(self._running) - (0 if self._regime.overlap else len(self._ready))
         return max(0, min(self._groups_per_batch, room, in_time - places, self._num_groups - places))
 
     def has_work(self, clock: int, needed: int) -> bool:
