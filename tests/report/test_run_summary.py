@@ -141,3 +141,22 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"updates": float("nan")})
     assert json.loads(path.read_text()) == {"updates": 3}
+
+
+def test_idle_shares_count_what_each_half_waits_for():
+    synchronous = [{"step": 0, "time/step_seconds": 4.0, "time/rollout_seconds": 1.0, "time/reward_seconds": 0.5, "time/wait_seconds": 0.5}]
+    overlapping = [
+        {"step": 0, "time/step_seconds": 4.0, "time/rollout_seconds": 3.0, "time/wait_seconds": 1.0, "time/engine_idle_seconds": 0.5}
+    ]
+    assert summarise(synchronous, {})["idle"] == {"trainer": 0.5, "engine": 0.75}
+    assert summarise(overlapping, {})["idle"] == {"trainer": 0.25, "engine": 0.125}
+    assert summarise([{"step": 0}], {})["idle"] == {"trainer": None, "engine": None}
+
+
+def test_fates_are_counted_by_epoch_and_reason():
+    ledger = [
+        {"epoch": 0, "problem": "a", "fate": "trained", "version": 1},
+        {"epoch": 0, "problem": "b", "fate": "filtered", "reason": "all scores equal", "version": 1},
+        {"epoch": 1, "problem": "a", "fate": "trained", "version": 2},
+    ]
+    assert count_fates(ledger) == {"0": {"trained": 1, "filtered (all scores equal)": 1}, "1": {"trained": 1}}

@@ -98,10 +98,9 @@ class RolloutDataModule(L.LightningDataModule):
         super().__init__()
         self.sampler, self.regime = sampler, regime
         self._weight_sync, self._recovery = weight_sync, recovery
-        self._advantages = advantages
         self._prompts_per_batch = prompts_per_batch
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
-        self._recompute_logprobs = recompute_logprobs
+        self._advantages, self._recompute_logprobs = advantages, recompute_logprobs
         self._stream = ProblemStream(problems, seed)
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
         self._reuse = ReuseBuffer(regime, prompts_per_batch)

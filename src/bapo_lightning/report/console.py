@@ -65,8 +65,10 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
             _labelled([("mean", _number(summary["age"]["mean"])), ("max", _number(summary["age"]["max"]))], " updates"),
         ),
         ("time", _time_split(summary["seconds"])),
+        ("idle", _idle(summary.get("idle") or {})),
         ("throughput", _throughput(summary)),
         ("drops", _drops(summary["drops"])),
+        *_draws(summary.get("draws") or {}),
         ("irregular", _irregularities(summary)),
     ]
     return [(label, text) for label, text in lines if text]
@@ -113,6 +115,16 @@ def _throughput(summary: dict[str, Any]) -> str:
     rollout = None if rate is None else f"{rate:,.0f} tokens/s in rollout"
     made = [None if count is None else f"{count:,} {name}" for count, name in ((samples, "samples"), (tokens, "tokens"))]
     return ", ".join(text for text in (rollout, *made) if text)
+
+
+def _idle(shares: dict[str, float | None]) -> str:
+    return _labelled([(name, _percent(share)) for name, share in shares.items() if share is not None])
+
+
+def _draws(draws: dict[str, dict[str, int]]) -> list[tuple[str, str]]:
+    """What became of the problems drawn in the newest epochs of the stream."""
+    newest = list(draws.items())[-3:]
+    return [(f"epoch {epoch}", ", ".join(f"{count:,} {fate}" for fate, count in fates.items())) for epoch, fates in newest]
 
 
 def _drops(drops: dict[str, int | None]) -> str:

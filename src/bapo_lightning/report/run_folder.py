@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class RunRecord:
     rows: list[Row]  # one per update, ascending `step`
     unreadable_lines: int = 0  # lines of metrics.jsonl that are no row, for example torn by a kill
     rolled_back_rows: int = 0  # rows that a resume from an earlier checkpoint replaced
+    ledger: list[Row] = field(default_factory=list)  # one per draw: epoch, problem, fate, reason
 
     @property
     def name(self) -> str:
@@ -71,7 +72,8 @@ def read_run(path: str | Path) -> RunRecord:
     if missing:
         raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
     rows, unreadable, rolled_back = _read_rows(folder / "metrics.jsonl")
-    return RunRecord(folder, _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json"), rows, unreadable, rolled_back)
+    config, manifest = _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json")
+    return RunRecord(folder, config, manifest, rows, unreadable, rolled_back, _read_ledger(folder / "ledger.jsonl"))
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -111,6 +113,17 @@ def _read_rows(path: Path) -> tuple[list[Row], int, int]:
                 rolled_back += 1
             rows.append(row)
     return rows, unreadable, rolled_back
+
+
+def _read_ledger(path: Path) -> list[Row]:
+    """Complete lines only: a kill can tear the last one, which a resume cuts off."""
+    rows = []
+    for line in _lines(path):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
 
 
 def _lines(path: Path) -> list[str]:

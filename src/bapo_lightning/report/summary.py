@@ -15,7 +15,7 @@ from typing import Any
 from bapo_lightning.report.run_folder import Row, finite, read_run, series
 
 TIME_PARTS = ("rollout", "reward", "update", "sync", "proximal", "wait")
-DROP_KINDS = ("dropped", "evicted", "resumed", "cut", "reward_timeouts", "uniform_groups", "engine_restarts")
+DROP_KINDS = ("dropped", "evicted", "resumed", "cut", "wasted_tokens", "reward_timeouts", "uniform_groups", "engine_restarts")
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
 _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 
@@ -46,6 +46,7 @@ def summarise(rows: list[Row], manifest: dict[str, Any], config: dict[str, Any] 
         },
         "age": {"mean": _mean(_values(rows, "staleness/age_mean")), "max": max(_values(rows, "staleness/age_max"), default=None)},
         "seconds": _seconds(rows, manifest),
+        "idle": _idle_shares(rows),
         "rollout_tokens_per_second": _tokens_per_second(rows),
         "drops": {kind: _count(_total(_values(rows, f"rollout/{kind}"))) for kind in DROP_KINDS},
         "validation": _validation(rows),
@@ -62,10 +63,21 @@ def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[
     """
     record = read_run(folder)
     summary = summarise(record.rows, record.manifest, record.config)
+    summary["draws"] = count_fates(record.ledger)
     summary["unreadable_lines"] = record.unreadable_lines
     summary["rolled_back_rows"] = record.rolled_back_rows
     write_json(Path(output or folder) / "summary.json", summary)
     return summary
+
+
+def count_fates(ledger: list[Row]) -> dict[str, dict[str, int]]:
+    """What became of the draws of each epoch of the problem stream: epoch -> fate, with its reason if it has one -> number."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in ledger:
+        epoch = counts.setdefault(str(row["epoch"]), {})
+        fate = f"{row['fate']} ({row['reason']})" if "reason" in row else row["fate"]
+        epoch[fate] = epoch.get(fate, 0) + 1
+    return counts
 
 
 def write_json(path: Path, content: object) -> None:
@@ -127,6 +139,21 @@ def _seconds(rows: list[Row], manifest: dict[str, Any]) -> dict[str, float | Non
     total = measured if total is None else total
     # Parts that overlap (asynchronous generation) can exceed the wall time.
     return {"total": total, **parts, "other": max(0.0, total - measured)}
+
+
+def _idle_shares(rows: list[Row]) -> dict[str, float | None]:
+    """Shares of the updates' wall time in which the trainer waited for data, and the engine for room or weights.
+
+    Synchronous halves wait for each other: the trainer while rollouts are made, the engine otherwise.
+    """
+    steps = _total(_values(rows, "time/step_seconds"))
+    engine = _total(_values(rows, "time/engine_idle_seconds"))
+    if not steps:
+        return {"trainer": None, "engine": None}
+    rollout, reward, wait = (_total(_values(rows, f"time/{part}_seconds")) or 0.0 for part in ("rollout", "reward", "wait"))
+    if not engine:
+        return {"trainer": (rollout + reward + wait) / steps, "engine": 1 - rollout / steps}
+    return {"trainer": wait / steps, "engine": engine / steps}
 
 
 def _tokens_per_second(rows: list[Row]) -> float | None:
