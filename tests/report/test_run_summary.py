@@ -9,7 +9,7 @@ import pytest
 from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.report.run_folder import Row
-from bapo_lightning.report.summary import moving_average, summarise, write_json, write_summary
+from bapo_lightning.report.summary import count_fates, moving_average, summarise, write_json, write_summary
 
 
 def rows_of(name: str, values: list[float | None]) -> list[Row]:
