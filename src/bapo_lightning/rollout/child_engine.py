@@ -41,7 +41,7 @@ class ChildEngine:
         cpu_threads: int | None = None,
         cpu_affinity: Sequence[int] = (),
         visible_gpus: str | None = None,
-        part_megabytes: int = 256,
+        part_megabytes: int = 64,
     ) -> None:
         """The process is started here, so that what the inner engine's constructor complains of is told before a run begins.
 
