@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ def option_complaints(key: str, value: Any) -> Iterator[str]:
         yield f"{key}={value} is none of its values; write one of {', '.join(DTYPES)}"
     if name == "gpu_memory_utilization" and not (isinstance(value, (int, float)) and 0 < value <= 1):
         yield f"{key}={value} is a share of the GPU's memory; write a number in (0, 1], e.g. 0.4"
+    if name == "cpu_affinity":
+        existing = range(os.cpu_count() or 1)
+        missing = [core for core in (value if isinstance(value, list) else [value]) if core not in existing]
+        if missing:
+            yield f"{key}={value}: this machine has no core {missing[0]}, its cores are 0 to {existing[-1]}"
     if name == "urls":
         for url in value:
             if not str(url).startswith(("http://", "https://")):

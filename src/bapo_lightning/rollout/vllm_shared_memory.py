@@ -6,7 +6,6 @@ vLLM imports `WorkerExtension` there by its name, which registers the backend. T
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTr
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from bapo_lightning.rollout.vllm_weights import Reload
-from bapo_lightning.rollout.weight_transport import SHARED_MEMORY_BACKEND, WeightPart
+from bapo_lightning.rollout.weight_transport import SHARED_MEMORY_BACKEND, WeightPart, read_part
 
 
 @dataclass
@@ -56,15 +55,6 @@ class SharedMemoryTransferEngine(WeightTransferEngine[SharedMemoryInit, SharedMe
 
     def shutdown(self) -> None:
         """Nothing to release."""
-
-
-def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of a part, as views of the shared memory: valid as long as they are referenced, even after the file is removed."""
-    memory = torch.from_file(part["path"], shared=True, size=part["num_bytes"], dtype=torch.uint8)
-    for name, dtype_name, shape, offset in zip(part["names"], part["dtypes"], part["shapes"], part["offsets"], strict=True):
-        dtype = getattr(torch, dtype_name)
-        count = torch.Size(shape).numel()
-        yield name, memory[offset : offset + count * dtype.itemsize].view(dtype).view(shape)
 
 
 class WorkerExtension:

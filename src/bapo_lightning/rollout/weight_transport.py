@@ -1,11 +1,14 @@
-"""The trainer's side of sending weights to vLLM servers; through shared memory on one machine here, between GPUs in `nccl_transport`."""
+"""Sending weights to vLLM servers, the trainer's side: through shared memory on one machine here, between GPUs in `nccl_transport`.
+
+Both ends of a part in shared memory, for whoever has weights to hand to another process of this machine.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
@@ -106,7 +109,7 @@ class SharedMemoryTransport:
 
             all_clients(lambda client: client.start_weight_update())
             try:
-                for part in self._parts(source):
+                for part in weight_parts(source, self._part_bytes, self._dtype):
                     all_clients(lambda client, part=part: client.update_weights({"part": part}))  # type: ignore[misc]
             except EngineError:
                 with suppress(EngineError):  # vLLM would refuse the next update if this one had no end
@@ -116,19 +119,29 @@ class SharedMemoryTransport:
             missing = sorted({name for names in all_clients(lambda client: client.missing_weights()) for name in names})
         check_complete(missing)
 
-    def _parts(self, source: WeightSource) -> Iterator[WeightPart]:
-        """Parts that exist until the next one is asked for."""
-        tensors: list[tuple[str, torch.Tensor]] = []
-        size = 0
-        for name, weight in source.named_weights():
-            weight = weight.detach().to("cpu", self._dtype).contiguous()
-            if tensors and size + weight.nbytes > self._part_bytes:
-                yield from written_part(tensors)
-                tensors, size = [], 0
-            tensors.append((name, weight))
-            size += weight.nbytes
-        if tensors:
+
+def weight_parts(source: WeightSource, part_bytes: int, dtype: torch.dtype | None = None) -> Generator[WeightPart, None, None]:
+    """All weights in files of shared memory, each of which exists until the next one is asked for.
+
+    Args:
+        source: of the weights.
+        part_bytes: size of a part; a larger tensor is a part of its own.
+        dtype: weights are cast to it before they are written; None leaves them as they are.
+
+    Raises:
+        EngineError: shared memory has no room for a part.
+    """
+    tensors: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, weight in source.named_weights():
+        weight = weight.detach().to("cpu", dtype).contiguous()
+        if tensors and size + weight.nbytes > part_bytes:
             yield from written_part(tensors)
+            tensors, size = [], 0
+        tensors.append((name, weight))
+        size += weight.nbytes
+    if tensors:
+        yield from written_part(tensors)
 
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:
@@ -139,7 +152,7 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
     if free < num_bytes:
         raise EngineError(
             f"shared memory has {free >> 20} MiB left, a part of the weights needs {num_bytes >> 20}; give it more (docker run --shm-size) "
-            "or lower rollout.engine.transport.part_megabytes"
+            "or lower part_megabytes below rollout.engine"
         )
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY_FOLDER, prefix="bapo-weights-") as file:
         os.truncate(file.name, num_bytes)
@@ -154,6 +167,15 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
             shapes=[list(weight.shape) for _, weight in tensors],
             offsets=offsets,
         )
+
+
+def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of a part, as views of the shared memory: valid as long as they are referenced, even after the file is removed."""
+    memory = torch.from_file(part["path"], shared=True, size=part["num_bytes"], dtype=torch.uint8)
+    for name, dtype_name, shape, offset in zip(part["names"], part["dtypes"], part["shapes"], part["offsets"], strict=True):
+        dtype = getattr(torch, dtype_name)
+        count = torch.Size(shape).numel()
+        yield name, memory[offset : offset + count * dtype.itemsize].view(dtype).view(shape)
 
 
 def check_complete(missing: Sequence[str]) -> None:
