@@ -36,6 +36,15 @@ class ProblemStream:
             self._position += 1
         return taken
 
+    def state(self) -> list[int]:
+        """Epoch and position."""
+        return [self._epoch, self._position]
+
+    def load(self, state: list[int]) -> None:
+        """Go on from `state`."""
+        self._epoch, self._position = state
+        self._order = self._epoch_order(self._epoch)
+
     def _epoch_order(self, epoch: int) -> list[int]:
         order = list(range(len(self._problems)))
         random.Random(f"{self._seed}/{epoch}").shuffle(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from bapo_lightning.types import Group
 
@@ -38,3 +39,12 @@ class ReplayQueue:
     def take(self) -> list[Group]:
         """The next minibatch. Raises IndexError when the queue is empty."""
         return self._pending.popleft()
+
+    def state(self) -> tuple[Any, list[list[Group]]]:
+        """Generator and pending minibatches."""
+        return self._random.getstate(), list(self._pending)
+
+    def load(self, state: tuple[Any, list[list[Group]]]) -> None:
+        """Go on from `state`."""
+        self._random.setstate(state[0])
+        self._pending = deque(state[1])

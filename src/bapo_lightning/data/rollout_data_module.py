@@ -11,10 +11,11 @@ loader without a length makes Lightning fetch one batch ahead; `RolloutLoader` t
 
 from __future__ import annotations
 
+import pickle
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import lightning as L
 import torch
@@ -135,6 +136,32 @@ class RolloutDataModule(L.LightningDataModule):
         batch = collate(self._queue.take(), metrics)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
+
+    def rank_state(self) -> dict[str, Any]:
+        """Everything of this rank's data side that a checkpoint must hold: primitives, lists, dicts and tensors only."""
+        rest = {
+            "queue": self._queue.state(),
+            "statistics": self.sampler.statistics,
+            "num_drawn": self.sampler._num_drawn,
+            "sync_reports": self._sync_reports,
+        }
+        packed = torch.frombuffer(bytearray(pickle.dumps(rest)), dtype=torch.uint8)
+        return {
+            "summary": f"data position, queue of {len(self._queue)} minibatches",
+            "stream": self._stream.state(),
+            "restarts": [self._recovery.num_restarts, self._recovery._num_taken],
+            "packed": packed,
+        }
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        """Go on where `rank_state` was taken. Called before the first `next_batch`."""
+        rest = pickle.loads(state["packed"].numpy().tobytes())
+        self._queue.load(rest["queue"])
+        self.sampler.statistics = rest["statistics"]
+        self.sampler._num_drawn = rest["num_drawn"]
+        self._sync_reports = rest["sync_reports"]
+        self._stream.load(state["stream"])
+        self._recovery.num_restarts, self._recovery._num_taken = state["restarts"]
 
     def refresh_engine(self) -> None:
         """Give the engine the trainer's current weights unless it has them already."""
