@@ -121,6 +121,7 @@ class RunCheckpoint(L.Callback):
         if trainer.is_global_zero:
             commit(self._root, update, trainer.global_step, trainer.world_size, self._journal_sizes())
             prune(self._root, self._keep)
+        trainer.strategy.barrier()  # when this returns the checkpoint is there, whichever rank looks
         self._last_save = time.monotonic()
 
     def _journal_sizes(self) -> dict[str, int]:
