@@ -1,5 +1,7 @@
 """When a checkpoint is made, what it holds, and that two ranks make one together."""
 
+import faulthandler
+import os
 import socket
 from pathlib import Path
 
@@ -140,8 +142,7 @@ def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):
 
 
 def train_on_rank(rank, port, folder):
-    import os
-
+    faulthandler.dump_traceback_later(120, exit=True)  # ranks that wait for each other must not hold up the tests
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test", "NODE_RANK": "0"}
     options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "rank": rank}
