@@ -12,6 +12,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = "bapo_lightning"
 LAYER_OF_ROOM = {
     "types": 0, "errors": 0,
+    "random_states": 1,
     "objectives": 1, "rewards": 1, "evaluation": 1, "report": 1,
     "rollout": 2, "tiny_world": 2,
     "data": 3,

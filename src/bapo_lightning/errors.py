@@ -36,3 +36,7 @@ class EngineError(BapoLightningError, RuntimeError):
 
 class TrainingError(BapoLightningError, RuntimeError):
     """Training cannot go on, for example after too many non-finite gradients in a row."""
+
+
+class CheckpointError(BapoLightningError, RuntimeError):
+    """A checkpoint is torn or corrupt, or a run cannot go on from it."""

@@ -106,6 +106,8 @@ def test_the_bare_text_can_be_chosen_where_a_data_set_has_a_chat_prompt():
         ("correction=masked_is correction.weights.low=1", "correction.weights.low=1 is no lower end around weight 1"),
         ("correction=masked_is correction.weights.high=0.9", "correction.weights.high=0.9 is no upper end around weight 1"),
         ("correction=masked_is +correction.weights.cap=2.0", "correction.weights.cap is not an option of"),
+        ("trainer.checkpoint_minutes=0", "trainer.checkpoint_minutes=0 must be a positive number, or null"),
+        ("trainer.checkpoint_minutes=soon", "trainer.checkpoint_minutes=soon must be a positive number, or null"),
         ("optimizer.optimizer.lr=0", "optimizer.optimizer.lr=0 would change nothing"),
         ("scale.max_new_tokens=200", "make 208 tokens, the model has 128 positions; write scale.max_new_tokens=120"),
         ("rollout.top_p=0.9", "rollout.top_p=0.9 is refused for training"),

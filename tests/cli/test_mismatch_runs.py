@@ -70,7 +70,7 @@ def test_an_alarm_can_stop_the_run_with_everything_saved(tmp_path):
     assert status(tmp_path) == "failed"
     (row,) = rows(tmp_path)
     assert row["alarms/mismatch"] == 1
-    assert (tmp_path / "run/checkpoints/last.ckpt").is_file() and (tmp_path / "run/summary.json").is_file()
+    assert (tmp_path / "run/checkpoints/update000001/trainer.ckpt").is_file() and (tmp_path / "run/summary.json").is_file()
 
 
 def test_a_correction_sees_the_whole_fresh_batch_and_the_weights_it_enters_training_with(tmp_path):

@@ -9,6 +9,8 @@ import time
 import pytest
 import yaml
 
+from bapo_lightning.callbacks.checkpoint_folder import list_checkpoints, verify
+
 METRICS = [
     "train/reward",
     "train/response_length",
@@ -84,12 +86,12 @@ def finished(tmp_path_factory):
 def test_a_run_folder_holds_everything_that_the_run_was(finished):
     folder, output = finished
     made = {path.name for path in folder.iterdir()}
-    assert made == {"config.yaml", "manifest.json", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "summary.json", "plots"}
+    assert made == {"config.yaml", "manifest.json", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "summary.json", "plots", ".lock"}
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["algorithm"]["name"] == "bapo" and "hydra" not in config
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["status"], manifest["algorithm"], manifest["staleness"], manifest["seed"]) == ("finished", "bapo", 8, 0)
-    assert (folder / "checkpoints/last.ckpt").is_file()
+    assert verify(folder / "checkpoints/update000008").version == 8
     assert len(list((folder / "plots").glob("*.png"))) == 7
     assert json.loads((folder / "summary.json").read_text())["updates"] == 8
     assert "update     8/8" in output and "reward" in output
@@ -152,7 +154,7 @@ def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
     assert "SIGINT: stopping after this update" in output
     assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
     assert json.loads((folder / "summary.json").read_text())["updates"] == len(rows(folder)) < 4000
-    assert (folder / "checkpoints/last.ckpt").is_file()
+    assert verify(list_checkpoints(folder / "checkpoints")[0]).update == len(rows(folder))
 
 
 def test_a_run_folder_that_exists_is_not_touched(tmp_path):

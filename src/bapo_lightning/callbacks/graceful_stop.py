@@ -13,7 +13,11 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class GracefulStop(L.Callback):
-    """The first signal asks the trainer to stop; a second one acts as it would have without this callback."""
+    """The first signal asks the trainer to stop; a second one acts as it would have without this callback.
+
+    Comes before `RunCheckpoint`, which saves the update at which the trainer is told. A signal that arrives while it saves is obeyed one
+    update later: told in between, the trainer would end with updates that no checkpoint holds.
+    """
 
     def __init__(self) -> None:
         self.received: str | None = None
@@ -27,10 +31,14 @@ class GracefulStop(L.Callback):
         def stop(number: int, frame: FrameType | None) -> None:
             self.received = signal.Signals(number).name
             print(f"\n{self.received}: stopping after this update; once more to stop at once", flush=True)
-            trainer.should_stop = True
             self._restore()
 
         self._previous = {number: signal.signal(number, stop) for number in STOPPING}
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Tell the trainer."""
+        if self.received is not None:
+            trainer.should_stop = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Put the earlier handlers back."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -11,19 +9,19 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from bapo_lightning.report.journal import Journal
+
 
 class MetricsFile(Logger):
     """One JSON object per update in `metrics.jsonl`, written and synced to disk when the update ends.
 
     Lightning's CSVLogger rewrites earlier rows on resume and W&B's offline file loses its tail on a kill; neither can be the record.
-    What is logged for a step before its update's record (the learning rate) is merged into it.
     """
 
     def __init__(self, folder: Path) -> None:
         """`folder` must exist."""
         super().__init__()
-        self.path = folder / "metrics.jsonl"
-        self._early: dict[str, float] = {}
+        self._journal = Journal(folder / "metrics.jsonl", durable=True)
 
     @property
     def name(self) -> str:
@@ -41,13 +39,5 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append the row that holds `progress/version`; keep anything else for it."""
-        if "progress/version" not in metrics:
-            self._early.update(metrics)
-            return
-        row = {"step": step, **self._early, **metrics}
-        self._early = {}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Append a row."""
+        self._journal.append([{"step": step, **metrics}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -16,6 +15,8 @@ from typing import Any
 import lightning as L
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
+from bapo_lightning.report.run_folder import read_manifest
+from bapo_lightning.report.summary import write_json
 
 PACKAGES = (
     "bapo-lightning",
@@ -32,21 +33,39 @@ PACKAGES = (
 
 
 class RunManifest(L.Callback):
-    """Keeps `manifest.json` true: `status` is running, finished, interrupted or failed."""
+    """Keeps `manifest.json` true: `status` is running, finished, interrupted or failed.
 
-    def __init__(self, folder: Path, description: dict[str, Any]) -> None:
-        """`description`: experiment, algorithm, regime, seed, staleness."""
+    A resumed run keeps the start, the command and the commit of its first session and adds those of the later ones to `resumes`;
+    `wall_seconds` is the time of all sessions, of a killed one up to its last checkpoint.
+    """
+
+    def __init__(self, folder: Path, description: dict[str, Any], resumed: dict[str, Any] | None = None) -> None:
+        """
+        Args:
+            folder: run folder.
+            description: experiment, algorithm, regime, seed, staleness.
+            resumed: what `resumes` shall tell of this session besides time, command and commit; None for the first.
+        """
         self._path = folder / "manifest.json"
         self._start = time.perf_counter()
-        self._content: dict[str, Any] = {
-            **description,
+        session = {
             "command": " ".join(sys.orig_argv),
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "git_commit": git_commit(),
+        }
+        earlier = read_manifest(folder) if resumed is not None else {}
+        earlier.pop("error", None)
+        self._earlier_seconds = float(earlier.get("wall_seconds", 0.0))
+        self._content: dict[str, Any] = {
+            **earlier,
+            **description,
+            **{name: earlier.get(name, value) for name, value in session.items()},
             "versions": installed_versions(),
             "python": platform.python_version(),
             "platform": platform.platform(),
         }
+        if resumed is not None:
+            self._content["resumes"] = [*earlier.get("resumes", []), {**session, **resumed}]
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """The run exists."""
@@ -56,23 +75,30 @@ class RunManifest(L.Callback):
             "cpu_count": os.cpu_count(),
         }
         self._content["devices"] = devices
-        self._write("running")
+        self._write("running", trainer)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """How long it has taken so far, should it be killed."""
+        self._write("running", trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """It reached its end, or somebody stopped it."""
         stops = [callback.received for callback in trainer.callbacks if isinstance(callback, GracefulStop)]  # type: ignore[attr-defined]
-        self._write("interrupted" if any(stops) else "finished")
+        self._write("interrupted" if any(stops) else "finished", trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """It failed, or was stopped twice."""
         self._content["error"] = f"{type(exception).__name__}: {exception}"
-        self._write("interrupted" if isinstance(exception, KeyboardInterrupt) else "failed")
+        self._write("interrupted" if isinstance(exception, KeyboardInterrupt) else "failed", trainer)
 
-    def _write(self, status: str) -> None:
-        content = {**self._content, "status": status, "wall_seconds": round(time.perf_counter() - self._start, 3)}
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(self._path)
+    def finish(self) -> None:
+        """Nothing was left to do: the run had been stopped between its last update and its end."""
+        self._write("finished")
+
+    def _write(self, status: str, trainer: L.Trainer | None = None) -> None:
+        if trainer is None or trainer.is_global_zero:
+            seconds = self._earlier_seconds + time.perf_counter() - self._start
+            write_json(self._path, {**self._content, "status": status, "wall_seconds": round(seconds, 3)})
 
 
 def installed_versions() -> dict[str, str]:

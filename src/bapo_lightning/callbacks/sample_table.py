@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 
 from bapo_lightning.data.batch import TrainBatch
+from bapo_lightning.report.journal import Journal
 from bapo_lightning.types import Group
 
 
@@ -22,7 +22,7 @@ class SampleTable(L.Callback):
             every: updates between two writes.
             num_groups: groups written each time.
         """
-        self._path = folder / "rollouts.jsonl"
+        self._journal = Journal(folder / "rollouts.jsonl")
         self.every = every
         self.num_groups = num_groups
 
@@ -30,9 +30,7 @@ class SampleTable(L.Callback):
         """Write on every `every`-th update, the first included."""
         if batch_idx % self.every or not trainer.is_global_zero:
             return
-        with self._path.open("a", encoding="utf-8") as file:
-            for group in batch.groups[: self.num_groups]:
-                file.writelines(json.dumps({"step": batch_idx, **row}, ensure_ascii=False) + "\n" for row in group_rows(group))
+        self._journal.append({"step": batch_idx, **row} for group in batch.groups[: self.num_groups] for row in group_rows(group))
 
 
 def group_rows(group: Group) -> list[dict[str, Any]]:

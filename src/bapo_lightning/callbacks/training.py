@@ -12,7 +12,7 @@ class TrainingMonitor(Monitor):
     """`train/reward` is the verdict before any length shaping, so that algorithms with and without it can be compared.
 
     Emits `train/{reward, shaped_reward, response_length, response_length_positive, response_length_negative, clip_fraction,
-    clip_fraction_positive, clip_fraction_negative}` and `progress/{samples, tokens}` (rollouts and tokens generated so far).
+    clip_fraction_positive, clip_fraction_negative, learning_rate}` and `progress/{samples, tokens}` (rollouts and tokens generated so far).
     """
 
     def __init__(self) -> None:
@@ -29,6 +29,7 @@ class TrainingMonitor(Monitor):
                 "train/reward": fmean(sample.score.value for sample in samples),
                 "train/shaped_reward": fmean(sample.reward for sample in samples),
                 "train/response_length": fmean(sample.rollout.length for sample in samples),
+                "train/learning_rate": update.module.last_learning_rate,
                 "progress/samples": self._num_samples,
                 "progress/tokens": self._num_tokens,
             }

@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger
 from transformers import AutoTokenizer, GenerationConfig
 
@@ -20,12 +20,12 @@ from bapo_lightning.callbacks.contribution import ContributionMonitor
 from bapo_lightning.callbacks.correction import CorrectionMonitor
 from bapo_lightning.callbacks.entropy import EntropyMonitor
 from bapo_lightning.callbacks.entropy_rule import EntropyRuleMonitor
-from bapo_lightning.callbacks.final_checkpoint import FinalCheckpoint
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
 from bapo_lightning.callbacks.live_numbers import LiveNumbers
 from bapo_lightning.callbacks.metrics_file import MetricsFile
 from bapo_lightning.callbacks.mismatch import MismatchMonitor
 from bapo_lightning.callbacks.record import Record
+from bapo_lightning.callbacks.run_checkpoint import RunCheckpoint
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.callbacks.sample_table import SampleTable
 from bapo_lightning.callbacks.staleness import StalenessMonitor
@@ -34,6 +34,7 @@ from bapo_lightning.callbacks.training import TrainingMonitor
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.callbacks.watchdog import Watchdog
 from bapo_lightning.cli.model_folder import model_path
+from bapo_lightning.cli.resume import RunStart
 from bapo_lightning.data.prompt_limit import keep_short_prompts
 from bapo_lightning.data.prompts import PromptRule
 from bapo_lightning.data.regime import Regime
@@ -150,9 +151,9 @@ def build_module(config: Config, regime: Regime) -> BapoModule:
     )
 
 
-def build_callbacks(config: Config, folder: Path, regime: Regime, inputs: Inputs, progress_bar: bool) -> list[L.Callback]:
-    """Monitors first, then what reads their metrics."""
-    options, trainer, scale = config["callbacks"], config["trainer"], config["scale"]
+def build_callbacks(config: Config, start: RunStart, regime: Regime, inputs: Inputs, progress_bar: bool) -> list[L.Callback]:
+    """Monitors first, then what reads their metrics, then what ends and saves the run."""
+    options, trainer, scale, folder = config["callbacks"], config["trainer"], config["scale"], start.folder
     validation_set = ValidationSet(config["data"]["name"], inputs.validation, scale["validation_samples"], VALIDATION_SEED)
     description = {
         "experiment": config["name"],
@@ -163,17 +164,7 @@ def build_callbacks(config: Config, folder: Path, regime: Regime, inputs: Inputs
         "training_problems": len(inputs.train),
         "overlong_prompts_skipped": inputs.num_skipped,
     }
-    checkpoints = ModelCheckpoint(
-        dirpath=folder / "checkpoints",
-        filename="update{step:06d}",
-        auto_insert_metric_name=False,
-        every_n_train_steps=trainer["checkpoint_every"],
-        save_top_k=trainer["checkpoints_kept"],
-        monitor="progress/version",
-        mode="max",
-    )
     return [
-        GracefulStop(),
         TrainingMonitor(),
         EntropyMonitor(),
         ContributionMonitor(config["algorithm"]["contribution_weight"]),
@@ -184,16 +175,15 @@ def build_callbacks(config: Config, folder: Path, regime: Regime, inputs: Inputs
         EntropyRuleMonitor(options["measure_entropy_every"]),
         Validation([validation_set], options["validate_every"]),
         ThroughputMonitor(),
-        LearningRateMonitor(logging_interval="step"),
         *build_alarms(options["alarms"]),
         Record(),
         SampleTable(folder, options["samples_every"], options["samples_num_groups"]),
         LiveNumbers(options["print_every"]),
         *([RichProgressBar()] if progress_bar else []),
-        FinalCheckpoint(folder),
-        RunManifest(folder, description),
+        RunManifest(folder, description, start.resume_entry),
         *([Watchdog(folder, 60 * options["watchdog_minutes"])] if options["watchdog_minutes"] else []),
-        checkpoints,
+        GracefulStop(),
+        RunCheckpoint(folder, trainer["checkpoint_every"], trainer["checkpoint_minutes"], trainer["checkpoints_kept"], start.checkpoint),
     ]
 
 

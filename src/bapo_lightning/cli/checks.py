@@ -59,7 +59,8 @@ def complaints(config: Config) -> list[str]:
             *rate_complaints(config),
             *engine_complaints(config),
         ]
-    found += [*alarm_complaints(config["callbacks"]), *target_complaints(config), *output_complaints(config["run_folder"])]
+    found += [*alarm_complaints(config["callbacks"]), *checkpoint_complaints(config["trainer"])]
+    found += [*target_complaints(config), *output_complaints(config["run_folder"])]
     return found + list(model_folder_complaints(config["model"]))
 
 
@@ -165,6 +166,14 @@ def rate_complaints(config: Config) -> Iterator[str]:
         yield f"optimizer.optimizer.lr={rate} would change nothing; write a positive number"
     if not norm > 0:
         yield f"optimizer.max_grad_norm={norm} would erase every gradient; write a positive number"
+
+
+def checkpoint_complaints(trainer: Config) -> Iterator[str]:
+    """Minutes between two checkpoints, or never."""
+    minutes = trainer["checkpoint_minutes"]
+    is_number = isinstance(minutes, (int, float)) and not isinstance(minutes, bool)
+    if minutes is not None and not (is_number and minutes > 0):
+        yield f"trainer.checkpoint_minutes={minutes} must be a positive number, or null for none by time"
 
 
 def target_complaints(config: Config) -> Iterator[str]:

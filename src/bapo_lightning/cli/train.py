@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.cli.conf_dir import conf_dir
 from bapo_lightning.cli.help import help_text
+from bapo_lightning.cli.resume import run_to_continue
 from bapo_lightning.errors import BapoLightningError, ConfigError
 
 # Read by OpenMP when torch loads: threads that spin while they wait stop a small model as soon as anything else runs on the cores.
@@ -30,6 +31,9 @@ OmegaConf.register_new_resolver("max", lambda *terms: max(terms))
 def main(config: DictConfig) -> None:
     """Check, build, train, report."""
     try:
+        folder = run_to_continue(resolve(config))
+        if folder is not None:
+            config.run_folder = str(folder)  # other keys refer to it
         resolved = resolve(config)
         from bapo_lightning.cli.run import run
 

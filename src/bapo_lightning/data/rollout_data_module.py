@@ -150,11 +150,16 @@ class RolloutDataModule(L.LightningDataModule):
             self.sampler.engine.sleep()
 
     def rank_state(self) -> dict[str, Any]:
-        """All that this rank must remember to go on exactly: data position, rollouts on their way, queue, reuse buffer."""
+        """All that this rank must remember to go on exactly; `summary` says in words what it is."""
         store = ArrayStore()
         with self._driver.flow_held() as flow:
-            flow_state = flow.state_dict(store)
-        state = {"clock": self._clock, "flow": flow_state, "queue": self._queue.state_dict(store), "reuse": self._reuse.state_dict(store)}
+            state: dict[str, Any] = {
+                "flow": flow.state_dict(store),
+                "summary": f"{flow.describe()}, queue of {len(self._queue)} minibatches",
+            }
+        if len(self._reuse):
+            state["summary"] += f", {len(self._reuse)} groups for reuse"
+        state |= {"clock": self._clock, "queue": self._queue.state_dict(store), "reuse": self._reuse.state_dict(store)}
         return state | {"arrays": store.state_dict()}
 
     def load_rank_state(self, state: dict[str, Any]) -> None:

@@ -175,6 +175,14 @@ class RolloutFlow:
         self.ledger.record(draws, Fate.DROPPED, version, "the run ended")
         self._running, self._ready, self._spare = [], deque(), []
 
+    def describe(self) -> str:
+        """What it holds, in words."""
+        epoch, position = self._stream.place
+        tokens = sum(group.num_tokens for group in self._running)
+        begun = f", {self.num_running} groups begun ({tokens} tokens)" if self._running else ""
+        ready = f", {self.num_ready} groups ready" if self._ready else ""
+        return f"data position (epoch {epoch}, {position} drawn){begun}{ready}"
+
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
         """All of it as primitives; tokens and log-probs go into `store`."""
         epoch, position = self._stream.place
@@ -186,7 +194,7 @@ class RolloutFlow:
             "spare": [pack_group(store, group) for group in self._spare],
             "num_entered": self._num_entered,
             "rounds": self._rounds,
-            "ledger_size": self.ledger.size,
+            "ledger_size": self.ledger.size,  # a thread may write on before the checkpoint is complete
         }
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:

@@ -2,7 +2,7 @@
 
     config.yaml, manifest.json, metrics.jsonl -> RunRecord
 
-`metrics.jsonl` is append-only, so a resumed run writes some updates a second time: the later history replaces the earlier one.
+A resume cuts `metrics.jsonl` back to its checkpoint. Where a file holds an update twice all the same, the later history counts.
 """
 
 from __future__ import annotations
@@ -74,6 +74,29 @@ def read_run(path: str | Path) -> RunRecord:
     rows, unreadable, rolled_back = _read_rows(folder / "metrics.jsonl")
     config, manifest = _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json")
     return RunRecord(folder, config, manifest, rows, unreadable, rolled_back, _read_ledger(folder / "ledger.jsonl"))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `manifest.json` says; empty when the run was killed before it wrote one.
+
+    Raises:
+        DataError: it is corrupt.
+    """
+    path = folder / "manifest.json"
+    return _read_manifest(path) if path.exists() else {}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The resolved configuration that a run wrote. Raises DataError when it is missing or corrupt."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise DataError(f"{str(folder)!r} is not a run folder: it has no config.yaml; {_GIVE}")
+    return _read_config(path)
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The rows of `metrics.jsonl`, one per update; none where there is no such file."""
+    return _read_rows(folder / "metrics.jsonl")[0]
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
-import random
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
+
+from bapo_lightning.random_states import random_states_kept
 
 PATCHED = ((torch, "set_num_threads"), (torch.accelerator, "synchronize"), (torch.accelerator, "empty_cache"))
 
@@ -77,21 +77,6 @@ class Containment:
             self._attributes = [getattr(owner, name) for owner, name in PATCHED]
             for (owner, name), value in zip(PATCHED, before, strict=True):
                 setattr(owner, name, value)
-
-
-@contextmanager
-def random_states_kept() -> Iterator[None]:
-    """Put the global generators of Python, NumPy and torch back afterwards."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        if devices is not None:
-            torch.cuda.set_rng_state_all(devices)
 
 
 @contextmanager

@@ -1,0 +1,49 @@
+"""Which keys of a configuration may differ between the sessions of one run, and which would make it another run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Config = dict[str, Any]
+# How a run is computed, recorded and for how long, not what it learns from.
+MAY_CHANGE = (
+    "callbacks",
+    "trainer",
+    "logger",
+    "rollout",
+    "output_root",
+    "run_folder",
+    "resume",
+    "scale.num_rollout_batches",
+    "scale.micro_batch_tokens",
+    "scale.validation_problems",
+    "scale.validation_samples",
+    "data.validation",
+)
+PLACES = ("output_root", "run_folder", "resume")
+ABSENT = "nothing"
+
+
+def changes(stored: Config, present: Config) -> tuple[list[str], list[str]]:
+    """Differences of two resolved configurations, as "key: stored -> present": (allowed ones worth telling, refused ones)."""
+    allowed: list[str] = []
+    refused: list[str] = []
+    old, new = dict(leaves(stored)), dict(leaves(present))
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, now = old.get(key, ABSENT), new.get(key, ABSENT)
+        is_moved = before == str(now).replace(present["run_folder"], stored["run_folder"])  # a path in the run folder
+        if before == now or is_moved or key in PLACES:
+            continue
+        may = any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
+        (allowed if may else refused).append(f"{key}: {before} -> {now}")
+    return allowed, refused
+
+
+def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """All values of a configuration with their full keys; lists and empty nodes are values."""
+    if not isinstance(node, dict) or not node:
+        yield key, node
+        return
+    for name, value in node.items():
+        yield from leaves(value, f"{key}.{name}" if key else str(name))

@@ -1,0 +1,44 @@
+"""The global random generators of this process: Python's, NumPy's, torch's on the CPU and on every CUDA device in use."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def random_states() -> dict[str, Any]:
+    """Their states as primitives and tensors, which `torch.load(weights_only=True)` reads back."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
+        "numpy": [str(name), torch.from_numpy(np.asarray(keys, np.int64)), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Put them back. CUDA devices beyond those that had a state keep theirs."""
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(states["torch"].cpu())
+    for device, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(state.cpu(), device)
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put them back afterwards."""
+    before = random_states()
+    try:
+        yield
+    finally:
+        set_random_states(before)

@@ -1,0 +1,166 @@
+"""When a checkpoint is made, what it holds, and that two ranks make one together."""
+
+import faulthandler
+import os
+import socket
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from bapo_lightning.callbacks.checkpoint_folder import list_checkpoints, verify
+from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO, RunCheckpoint
+from bapo_lightning.errors import ConfigError
+
+
+class Counting(L.LightningDataModule):
+    """Batches 0, 1, 2...: its state is the next one."""
+
+    def __init__(self, length, rank=0):
+        super().__init__()
+        self.length, self.next, self.rank = length, 0, rank
+
+    def train_dataloader(self):
+        return Loader(self)
+
+    def rank_state(self):
+        return {"summary": f"next batch {self.next}", "next": self.next, "rank": self.rank}
+
+    def load_rank_state(self, state):
+        assert state["rank"] == self.rank
+        self.next = state["next"]
+
+
+class Loader:
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return self.data.length
+
+    def __iter__(self):
+        while True:
+            self.data.next += 1
+            yield torch.tensor([float(self.data.next - 1)])
+
+
+class Learner(L.LightningModule):
+    """Its weight depends on every batch and on the global generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.num_skipped_updates, self._nonfinite_in_a_row, self.last_learning_rate = 0, 0, 0.0
+        self.seen = []
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.1)
+
+    def training_step(self, batch, batch_idx):
+        self.seen.append((batch_idx, int(batch)))
+        self.num_skipped_updates += 1
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(((self.weight - batch - torch.randn(1)) ** 2).sum())
+        optimizer.step()
+
+
+class StopAfter(L.Callback):
+    def __init__(self, update):
+        self.update = update
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        trainer.should_stop = batch_idx + 1 == self.update
+
+
+def fit(folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, rank=0, **options):
+    learner = Learner()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=[StopAfter(stop), RunCheckpoint(folder, every, minutes, keep, resumed)],
+        plugins=[DirectCheckpointIO()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+    path = resumed.path / "trainer.ckpt" if resumed else None
+    trainer.fit(learner, datamodule=Counting(length, rank), ckpt_path=path)
+    return learner
+
+
+def saved(folder):
+    return [verify(path).update for path in list_checkpoints(folder / "checkpoints")]
+
+
+def test_checkpoints_are_made_at_the_interval_and_at_the_end_and_the_newest_are_kept(tmp_path):
+    fit(tmp_path)
+    assert saved(tmp_path) == [9, 8]
+
+
+def test_when_training_is_stopped_the_last_update_is_saved(tmp_path):
+    fit(tmp_path, stop=6)
+    assert saved(tmp_path) == [6, 4]
+
+
+def test_minutes_make_one_between(tmp_path):
+    fit(tmp_path, every=100, minutes=1e-9, keep=100)
+    assert saved(tmp_path) == list(range(9, 0, -1))
+
+
+def test_a_run_goes_on_with_the_next_batch_the_same_draws_and_its_counts(tmp_path, capsys):
+    torch.manual_seed(0)
+    whole = fit(tmp_path / "whole")
+    torch.manual_seed(0)
+    fit(tmp_path / "parts", stop=5)
+    torch.manual_seed(1)
+    checkpoint = verify(list_checkpoints(tmp_path / "parts/checkpoints")[0])
+    rest = fit(tmp_path / "parts", resumed=checkpoint)
+    assert rest.seen == [(step, step) for step in range(5, 9)]
+    assert torch.equal(rest.weight, whole.weight) and rest.num_skipped_updates == 9
+    assert "at update 5 (policy version 5): policy, optimizer, schedule, next batch 5, random states" in capsys.readouterr().out
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    fit(tmp_path)
+    longer = fit(tmp_path, length=12, resumed=verify(list_checkpoints(tmp_path / "checkpoints")[0]))
+    assert longer.seen == [(9, 9), (10, 10), (11, 11)] and saved(tmp_path) == [12, 9]
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):
+    fit(tmp_path)
+    path = list_checkpoints(tmp_path / "checkpoints")[0]
+    (found,) = [verify(path)]
+    with pytest.raises(ConfigError, match=r"trainer.devices=1: .* written by 2 ranks.*write trainer.devices=2"):
+        fit(tmp_path, length=12, resumed=type(found)(found.path, found.update, found.version, 2, found.journals))
+
+
+def train_on_rank(rank, port, folder):
+    faulthandler.dump_traceback_later(120, exit=True)  # ranks that wait for each other must not hold up the tests
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test", "NODE_RANK": "0"}
+    options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "rank": rank}
+    # The stop and the clock of one rank only: both must follow.
+    learners = [fit(Path(folder) / "parts", stop=5 if rank else None, minutes=1e-9 if rank == 0 else 1e9, every=100, **options)]
+    checkpoint = verify(list_checkpoints(Path(folder) / "parts/checkpoints")[0])
+    learners.append(fit(Path(folder) / "parts", resumed=checkpoint, **options))
+    torch.save([learner.seen for learner in learners], Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_stop_save_and_go_on_together(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(train_on_rank, args=(port, str(tmp_path)), nprocs=2)
+    for rank in range(2):
+        first, rest = torch.load(tmp_path / f"{rank}.pt")
+        assert first == [(step, step) for step in range(5)] and rest == [(step, step) for step in range(5, 9)]
+    files = {path.name for path in list_checkpoints(tmp_path / "parts/checkpoints")[0].iterdir()}
+    assert files == {"trainer.ckpt", "rank0.pt", "rank1.pt", "checkpoint.json"}

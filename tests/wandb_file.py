@@ -1,0 +1,35 @@
+"""Reads an offline W&B run back: records of protobuf in the format of LevelDB's log, in blocks of 32 KiB."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from wandb.proto.wandb_internal_pb2 import Record
+
+BLOCK = 32768
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def records(path: Path) -> list[bytes]:
+    data, position, parts, found = path.read_bytes(), 7, b"", []
+    while position + 7 <= len(data):
+        if BLOCK - position % BLOCK < 7:
+            position += BLOCK - position % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
+        if kind not in (FULL, FIRST, MIDDLE, LAST):
+            break
+        parts += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (FULL, LAST):
+            found.append(parts)
+            parts = b""
+    return found
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    """The logged rows, in order."""
+    parsed = [Record.FromString(data) for data in records(path)]
+    items = [record.history.item for record in parsed if record.WhichOneof("record_type") == "history"]
+    return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in items]
