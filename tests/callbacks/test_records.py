@@ -19,16 +19,12 @@ def test_tensors_become_numbers_and_undefined_values_are_left_out():
     assert to_floats(metrics) == {"a": 1.5, "b": 2.0, "flag": 1.0}
 
 
-def test_the_learning_rate_is_merged_into_the_row_of_its_update(tmp_path):
+def test_an_update_is_one_row(tmp_path):
     file = MetricsFile(tmp_path)
     for step in range(2):
-        file.log_metrics({"train/learning_rate": 0.1 * step}, step)
         file.log_metrics({"progress/version": step + 1, "train/loss": 0.5}, step)
     written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert written == [
-        {"step": 0, "train/learning_rate": 0.0, "progress/version": 1, "train/loss": 0.5},
-        {"step": 1, "train/learning_rate": 0.1, "progress/version": 2, "train/loss": 0.5},
-    ]
+    assert written == [{"step": step, "progress/version": step + 1, "train/loss": 0.5} for step in range(2)]
 
 
 def test_reward_is_the_verdict_and_shaped_reward_what_advantages_see():
@@ -38,7 +34,10 @@ def test_reward_is_the_verdict_and_shaped_reward_what_advantages_see():
     flat = torch.zeros(4)
     tokens = TokenTable(flat, flat, flat + 1, flat, flat, flat, flat + 1, flat + 0.25)
     search = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.5), torch.tensor(True))
-    metrics = TrainingMonitor().measure(Update(0, 0, tokens, [search], batch, module(random_policy(), FixedBounds(0.8, 1.2)), {}))
+    updater = module(random_policy(), FixedBounds(0.8, 1.2))
+    updater.last_learning_rate = 0.25
+    metrics = TrainingMonitor().measure(Update(0, 0, tokens, [search], batch, updater, {}))
+    assert metrics["train/learning_rate"] == 0.25
     assert (metrics["train/reward"], metrics["train/shaped_reward"]) == (0.5, 0.0)
     assert (metrics["progress/samples"], metrics["progress/tokens"]) == (2, 4)
     assert metrics["train/response_length_positive"] == metrics["train/response_length_negative"] == 2

@@ -39,7 +39,7 @@ def started(root, run, updates=(), status="running", **changes):
     for update in updates:
         partial_folder(folder / "checkpoints", update).mkdir(parents=True)
         (partial_folder(folder / "checkpoints", update) / "trainer.ckpt").write_bytes(b"weights")
-        commit(folder / "checkpoints", update, update, 1, {"metrics.jsonl": 10 * update, "rollouts.jsonl": 0})
+        commit(folder / "checkpoints", update, update, 1, {"metrics.jsonl": 10 * update, "rollouts.jsonl": 0, "ledger.jsonl": 0})
     return folder
 
 

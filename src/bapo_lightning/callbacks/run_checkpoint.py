@@ -24,8 +24,6 @@ from bapo_lightning.callbacks.checkpoint_folder import (
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.random_states import random_states, set_random_states
 
-MODULE_COUNTS = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # of BapoModule, beside its weights
-
 
 class RankStateOwner(Protocol):
     """What a checkpoint needs of the data module."""
@@ -91,15 +89,9 @@ class RunCheckpoint(L.Callback):
             self._save(trainer, batch_idx + 1)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the module's counts."""
-        checkpoint["module_counts"] = {name: getattr(pl_module, name) for name in MODULE_COUNTS}
+        """Let a run that is resumed be made longer."""
         # Else Lightning ends a run that is resumed to be made longer: it takes the last batch of the shorter one for the last.
         checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
-
-    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Go on counting."""
-        for name, value in checkpoint["module_counts"].items():
-            setattr(pl_module, name, value)
 
     def _is_due(self, trainer: L.Trainer, update: int) -> bool:
         if update % self._every == 0 or update == trainer.num_training_batches or trainer.should_stop:

@@ -21,6 +21,7 @@ MAY_CHANGE = (
     "scale.validation_samples",
     "data.validation",
 )
+SAMPLING = ("rollout.temperature",)  # within those: what the samples are drawn from
 PLACES = ("output_root", "run_folder", "resume")
 ABSENT = "nothing"
 
@@ -35,7 +36,7 @@ def changes(stored: Config, present: Config) -> tuple[list[str], list[str]]:
         is_moved = before == str(now).replace(present["run_folder"], stored["run_folder"])  # a path in the run folder
         if before == now or is_moved or key in PLACES:
             continue
-        may = any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
+        may = key not in SAMPLING and any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
         (allowed if may else refused).append(f"{key}: {before} -> {now}")
     return allowed, refused
 

@@ -1,6 +1,7 @@
 """`python -m bapo_lightning.cli.sweep sweep=quickstart [overrides]`: all runs of a sweep, several at a time, then one table.
 
-Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished before are not repeated.
+Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished before are not repeated,
+and those that were interrupted go on from their newest checkpoint.
 Hydra's own `--multirun` works too; this adds the skipping, the shared cores and the table.
 """
 
@@ -83,12 +84,10 @@ def is_finished(folder: Path) -> bool:
 
 
 def run_job(folder: Path, common: Sequence[str], num_threads: int, job: Sequence[str]) -> int:
-    """Train one run to its end in a process of its own, with its console output in a file; returns the exit code."""
+    """Train one run to its end, or go on with it, in a process of its own, with its console output in a file; returns the exit code."""
     target = folder / run_name(job)
-    if target.exists():
-        target.rename(folder.parent / f"{folder.name}-unfinished-{target.name}-{target.stat().st_mtime_ns}")
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", *common, *job, f"run_folder={target}"]
-    with Path(f"{target}.log").open("w", encoding="utf-8") as log:
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *common, *job, f"run_folder={target}", "resume=auto"]
+    with Path(f"{target}.log").open("a", encoding="utf-8") as log:
         code = subprocess.run(
             command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": str(num_threads)}, check=False
         ).returncode

@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -159,6 +159,7 @@ class RolloutDataModule(L.LightningDataModule):
             }
         if len(self._reuse):
             state["summary"] += f", {len(self._reuse)} groups for reuse"
+        state["sync_reports"] = [asdict(report) for report in self._sync_reports]
         state |= {"clock": self._clock, "queue": self._queue.state_dict(store), "reuse": self._reuse.state_dict(store)}
         return state | {"arrays": store.state_dict()}
 
@@ -168,6 +169,7 @@ class RolloutDataModule(L.LightningDataModule):
         with self._driver.flow_held() as flow:
             flow.load_state_dict(state["flow"], store)
         self._clock = state["clock"]
+        self._sync_reports = [SyncReport(**report) for report in state["sync_reports"]]
         self._queue.load_state_dict(state["queue"], store, self._stream.problem)
         self._reuse.load_state_dict(state["reuse"], store, self._stream.problem)
 

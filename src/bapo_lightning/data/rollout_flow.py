@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from bapo_lightning.data.admission import Admission
@@ -194,6 +195,7 @@ class RolloutFlow:
             "spare": [pack_group(store, group) for group in self._spare],
             "num_entered": self._num_entered,
             "rounds": self._rounds,
+            "statistics": asdict(self.statistics),
             "ledger_size": self.ledger.size,  # a thread may write on before the checkpoint is complete
         }
 
@@ -205,6 +207,7 @@ class RolloutFlow:
         self._ready = deque(unpack_group(store, packed, problem) for packed in state["ready"])
         self._spare = [unpack_group(store, packed, problem) for packed in state["spare"]]
         self._num_entered, self._rounds = state["num_entered"], state["rounds"]
+        self.statistics = RolloutStatistics(**state["statistics"])
         self.ledger.cut(state["ledger_size"])
 
     @property

@@ -25,6 +25,7 @@ from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.types import Rollout
 
 Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # ratio[N], advantage[N], low, high -> objective[N] to maximise
+COUNTS = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # in checkpoints
 Correction = Callable[[Tensor], Tensor]  # log pi_proximal - log pi_behaviour in nats -> weight, same shape
 
 
@@ -94,10 +95,19 @@ class BapoModule(L.LightningModule):
             self.policy = self._make_policy()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The schedule's name makes Lightning's learning-rate monitor write `train/learning_rate`."""
+        """Both as they were given; `apply_gradients` steps the schedule, once an update."""
         optimizer = self._optimizer(self.policy.parameters())
-        schedule = {"scheduler": self._scheduler(optimizer), "interval": "step", "name": "train/learning_rate"}
+        schedule = {"scheduler": self._scheduler(optimizer), "interval": "step"}
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what counts beside the weights."""
+        checkpoint["counts"] = {name: getattr(self, name) for name in COUNTS}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on counting."""
+        for name in COUNTS:
+            setattr(self, name, checkpoint["counts"][name])
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Any]:
         """One update of Algorithm 1 on one minibatch of replayed samples."""

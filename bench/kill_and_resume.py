@@ -1,0 +1,207 @@
+"""Kills a tiny run at random moments with SIGKILL, resumes it each time, and compares it with one that was left alone.
+
+    python bench/kill_and_resume.py [--kills 20] [--regimes replay partial ...]
+
+Synchronous regimes must end with the same weights, optimizer, metrics and ledger to the bit. Asynchronous generation depends on timing:
+there every draw must still have exactly one fate, every update its row, and no token may be older than the bound. Checkpoints are written
+at every update, so that many kills fall into the writing of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+
+from bapo_lightning.cli.conf_dir import conf_dir
+
+# Imported before the forks below, so that a killed run costs no start of Python; nothing is computed here, so no thread exists.
+from bapo_lightning.cli.run import run
+from bapo_lightning.cli.train import resolve
+from bapo_lightning.report.run_folder import read_run
+
+SETTINGS = (
+    "experiment=quickstart",
+    "scale.prompts_per_batch=8",
+    "scale.group_size=4",
+    "scale.num_rollout_batches=15",
+    "scale.validation_problems=8",
+    "callbacks.validate_every=20",
+    "trainer.checkpoint_every=1",
+    "trainer.cpu_threads=1",
+    "+data.train.limit=30",  # four epochs
+)
+REGIMES = {
+    "replay": ("regime=replay",),
+    "replay, dynamic sampling": ("regime=replay", "algorithm=dapo"),
+    "partial": ("regime=partial",),
+    "partial, mask": ("regime=partial", "regime.max_age=9", "regime.too_old=mask"),
+    "reuse": ("regime=reuse",),
+    "async": ("regime=async",),
+    "async, partial": ("regime=async", "regime.tokens_per_pass=8", "regime.max_age=11"),
+}
+
+
+def main() -> int:
+    """Drill every regime; returns 1 when one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20, help="of each regime")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=list(REGIMES))
+    arguments = parser.parse_args()
+    moments = random.Random(arguments.seed)
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.regimes:
+            complaints = drill(Path(folder, name.replace(", ", "-").replace(" ", "-")), REGIMES[name], arguments.kills, moments, name)
+            failed += bool(complaints)
+            for complaint in complaints:
+                print(f"  FAILED: {complaint}", flush=True)
+    return 1 if failed else 0
+
+
+def drill(folder: Path, overrides: Sequence[str], num_kills: int, moments: random.Random, name: str) -> list[str]:
+    """One run left alone, one killed `num_kills` times; returns what is wrong."""
+    folder.mkdir()
+    whole, killed = folder / "whole", folder / "killed"
+    start = time.monotonic()
+    finish(whole, overrides)
+    seconds = time.monotonic() - start
+    kills = Counter(kill(killed, overrides, moments.uniform(0, seconds / 3), moments) for _ in range(num_kills))
+    finish(killed, overrides)
+    complaints = list(ledger_complaints(killed)) + list(row_complaints(killed))
+    if "regime=async" not in overrides:
+        complaints += list(difference_complaints(whole, killed))
+    resumes = len(read_run(killed).manifest.get("resumes", []))
+    where = ", ".join(f"{count} {place}" for place, count in kills.items())
+    verdict = "as if it had never stopped" if "regime=async" not in overrides else "no draw lost or doubled, ages within the bound"
+    print(f"{name}: {num_kills} kills ({where}), {resumes} resumes: {'FAILED' if complaints else verdict}", flush=True)
+    return complaints
+
+
+def finish(folder: Path, overrides: Sequence[str]) -> None:
+    """Begin or resume a run and let it end."""
+    _, status = os.waitpid(start_run(folder, overrides), 0)
+    if status:
+        raise SystemExit(f"the run in {folder} ended with status {status}:\n{(folder.parent / 'log').read_text()[-3000:]}")
+
+
+def kill(folder: Path, overrides: Sequence[str], delay: float, moments: random.Random) -> str:
+    """Begin or resume a run and kill it at a random moment; returns where it was caught.
+
+    Every other kill comes so long after the start, the rest after the first update of this session has begun to be saved.
+    """
+    process = start_run(folder, overrides)
+    checkpoints = folder / "checkpoints"
+    seen = names(checkpoints)
+    if moments.random() < 0.5:
+        while names(checkpoints) == seen and os.waitpid(process, os.WNOHANG) == (0, 0):
+            time.sleep(0.001)
+        delay = moments.uniform(0, delay / 2)
+    time.sleep(delay)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(process, 0)
+    found = names(checkpoints)
+    if any(name.endswith(".partial") for name in found):
+        return "while saving"
+    return "between" if found != seen else "before the first checkpoint of the session"
+
+
+def names(checkpoints: Path) -> set[str]:
+    """What lies in the folder of checkpoints."""
+    return {path.name for path in checkpoints.iterdir()} if checkpoints.exists() else set()
+
+
+def start_run(folder: Path, overrides: Sequence[str]) -> int:
+    """Run in a forked process with its output in a file; returns its number."""
+    process = os.fork()
+    if process:
+        return process
+    log = os.open(folder.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    status = 1
+    try:
+        with initialize_config_dir(conf_dir(), version_base="1.3"):
+            config = compose("train", [*SETTINGS, *overrides, f"run_folder={folder}", "resume=auto"])
+        run(resolve(config))
+        status = 0
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(status)
+
+
+def ledger_complaints(folder: Path) -> list[str]:
+    """Every epoch but the last holds every problem exactly once, the last at most once; as many were trained as the run has places for."""
+    record = read_run(folder)
+    draws = Counter((row["epoch"], row["problem"]) for row in record.ledger)
+    epochs = Counter(epoch for epoch, _ in draws)
+    complaints = [f"draw {draw} has {count} fates" for draw, count in draws.items() if count != 1]
+    complaints += [f"epoch {epoch} has {epochs[epoch]} problems" for epoch in range(max(epochs)) if epochs[epoch] != 30]
+    return complaints
+
+
+def row_complaints(folder: Path) -> list[str]:
+    """One row for every update, no token older than the bound."""
+    record = read_run(folder)
+    regime = record.config["regime"]
+    updates = record.config["scale"]["num_rollout_batches"] * regime["epochs"] * regime["minibatches"]
+    steps = [row["step"] for row in record.rows]
+    complaints = [] if steps == list(range(updates)) and not record.rolled_back_rows else [f"updates {steps}"]
+    oldest = max(row["staleness/age_max"] for row in record.rows)
+    if regime["max_age"] is not None and oldest > regime["max_age"]:
+        complaints.append(f"a token of age {oldest}")
+    return complaints
+
+
+def difference_complaints(whole: Path, killed: Path) -> list[str]:
+    """Weights, optimizer, callbacks, metrics and ledger are equal to the bit."""
+    import torch
+
+    states = [torch.load(newest(folder) / "trainer.ckpt", weights_only=True) for folder in (whole, killed)]
+    complaints = [f"{key} differs" for key in states[0] if not same(states[0][key], states[1].get(key))]
+    metrics = [[without_times(row) for row in read_run(folder).rows] for folder in (whole, killed)]
+    complaints += [f"metrics of update {a['step']} differ" for a, b in zip(*metrics, strict=True) if a != b]
+    if (whole / "ledger.jsonl").read_bytes() != (killed / "ledger.jsonl").read_bytes():
+        complaints.append("the ledgers differ")
+    return complaints
+
+
+def newest(folder: Path) -> Path:
+    """The last checkpoint."""
+    return max((folder / "checkpoints").glob("update*"))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality to the bit of nested containers of tensors."""
+    if hasattr(one, "untyped_storage"):
+        return one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def without_times(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of metrics without wall times and rates."""
+    return {name: value for name, value in json.loads(json.dumps(row)).items() if "second" not in name}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
