@@ -101,15 +101,15 @@ def finish(folder: Path, overrides: Sequence[str]) -> None:
 def kill(folder: Path, overrides: Sequence[str], delay: float, moments: random.Random) -> str:
     """Begin or resume a run and kill it at a random moment; returns where it was caught.
 
-    Every other kill comes so long after the start, the rest after the first update of this session has begun to be saved.
+    One in five comes so long after the start, the rest after the first update of this session has begun to be saved.
     """
     process = start_run(folder, overrides)
     checkpoints = folder / "checkpoints"
     seen = names(checkpoints)
-    if moments.random() < 0.5:
+    if moments.random() < 0.8:
         while names(checkpoints) == seen and os.waitpid(process, os.WNOHANG) == (0, 0):
             time.sleep(0.001)
-        delay = moments.uniform(0, delay / 2)
+        delay = moments.uniform(0, delay / 4)
     time.sleep(delay)
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)

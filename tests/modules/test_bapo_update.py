@@ -158,3 +158,12 @@ def test_too_many_non_finite_gradients_in_a_row_end_the_run():
     with pytest.raises(TrainingError, match="not finite in 3 updates in a row"):
         fit(random_policy(), poisoned={1, 2, 3})
     fit(random_policy(), poisoned={0, 1, 3, 4})
+
+
+def test_a_checkpoint_holds_what_the_module_counts():
+    one, other = module(random_policy(), FixedBounds(0.8, 1.2)), module(random_policy(), FixedBounds(0.8, 1.2))
+    one.num_skipped_updates, one._nonfinite_in_a_row, one.last_learning_rate = 3, 1, 1e-4
+    checkpoint = {}
+    one.on_save_checkpoint(checkpoint)
+    other.on_load_checkpoint(checkpoint)
+    assert (other.num_skipped_updates, other._nonfinite_in_a_row, other.last_learning_rate) == (3, 1, 1e-4)

@@ -25,7 +25,7 @@ from bapo_lightning.report.summary import summarise, write_json
 
 Run = dict[str, Any]
 # Keys of a run's configuration that say what it is or where it writes, not under which conditions it learns.
-_MAY_DIFFER = {"algorithm", "seed", "run_folder", "output_root", "logger", "callbacks"}
+_MAY_DIFFER = {"algorithm", "seed", "run_folder", "output_root", "logger", "callbacks", "resume"}
 CURVES = ("train/reward", "policy/entropy")
 
 
@@ -50,10 +50,11 @@ METRICS = (
 
 @dataclass(frozen=True)
 class StudyRow:
-    """All usable seeds of one algorithm at one staleness."""
+    """All usable seeds of one algorithm under one condition."""
 
     algorithm: str
     staleness: int
+    condition: str  # staleness and what else the data's age depends on, see `condition_of`
     seeds: tuple[int, ...]
     values: dict[str, Interval | None]  # by metric key
     differences: dict[str, Interval | None]  # to the reference, paired by seed; empty for itself
@@ -62,12 +63,12 @@ class StudyRow:
 def collect(folders: Iterable[str | Path]) -> list[Run]:
     """One dict per folder: identity, the values of `METRICS`, `config`, `curves`, and `problem` (None when the run can enter a mean).
 
-    Of two finished runs of one (algorithm, staleness, seed) the later one counts, and the earlier one's problem names it.
+    Of two finished runs of one (algorithm, condition, seed) the later one counts, and the earlier one's problem names it.
     """
     runs = [_collect_run(Path(folder)) for folder in folders]
-    usable: dict[tuple[str, int, int], Run] = {}
+    usable: dict[tuple[str, str, int], Run] = {}
     for run in sorted((run for run in runs if run["problem"] is None), key=lambda run: (str(run["started_at"]), run["path"])):
-        identity = (run["algorithm"], run["staleness"], run["seed"])
+        identity = (run["algorithm"], run["condition"], run["seed"])
         if identity in usable:
             usable[identity]["problem"] = f"replaced by the later run {Path(run['path']).name}"
         usable[identity] = run
@@ -75,32 +76,45 @@ def collect(folders: Iterable[str | Path]) -> list[Run]:
 
 
 def study_table(runs: Sequence[Run], reference: str = "grpo") -> list[StudyRow]:
-    """Means and 95 % t-intervals over seeds per (algorithm, staleness), with differences to `reference` paired by seed."""
+    """Means and 95 % t-intervals over seeds per (algorithm, condition), with differences to `reference` paired by seed."""
     usable = [run for run in runs if run["problem"] is None]
-    cells = sorted({(run["staleness"], run["algorithm"]) for run in usable}, key=lambda cell: (cell[0], algorithm_rank(cell[1])))
-    return [_study_row(usable, algorithm, staleness, reference) for staleness, algorithm in cells]
+    algorithms = sorted({run["algorithm"] for run in usable}, key=algorithm_rank)
+    rows = [_study_row(usable, algorithm, condition, reference) for condition in conditions(usable) for algorithm in algorithms]
+    return [row for row in rows if row.seeds]
+
+
+def conditions(usable: Sequence[Run]) -> list[str]:
+    """All conditions of the runs, the least stale first, of equal staleness the largest token budget first."""
+    keys = {run["condition"]: (run["staleness"], -(run["config"].get("regime", {}).get("tokens_per_pass") or 10**9)) for run in usable}
+    return sorted(keys, key=lambda condition: keys[condition])
+
+
+def condition_of(staleness: int | None, config: dict[str, Any]) -> str:
+    """What the age of a run's data depends on, for people: its staleness, and the token budget of a pass where rollouts are partial."""
+    budget = config.get("regime", {}).get("tokens_per_pass")
+    return f"{staleness}" if budget is None else f"{staleness}, {budget} tokens a pass"
 
 
 def study_notes(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before comparing: runs left out, and runs whose settings are not alike where they should be."""
     notes = [f"left out: {run['path']}: {run['problem']}" for run in runs if run["problem"] is not None]
     usable = [run for run in runs if run["problem"] is None]
-    for algorithm, staleness in sorted({(run["algorithm"], run["staleness"]) for run in usable}):
-        if _differing([run["config"].get("algorithm") for run in _cell(usable, algorithm, staleness)]):
-            notes.append(f"{algorithm} at staleness {staleness}: its runs differ in their algorithm settings")
-    for staleness in sorted({run["staleness"] for run in usable}):
-        peers = [run for run in usable if run["staleness"] == staleness]
+    for algorithm, condition in sorted({(run["algorithm"], run["condition"]) for run in usable}):
+        if _differing([run["config"].get("algorithm") for run in cell_of(usable, algorithm, condition)]):
+            notes.append(f"{algorithm} at staleness {condition}: its runs differ in their algorithm settings")
+    for condition in conditions(usable):
+        peers = [run for run in usable if run["condition"] == condition]
         keys = {key for run in peers for key in run["config"]} - _MAY_DIFFER
         differing = sorted(key for key in keys if _differing([run["config"].get(key) for run in peers]))
         if differing:
-            notes.append(f"staleness {staleness}: the runs differ in more than the algorithm: {', '.join(differing)}")
+            notes.append(f"staleness {condition}: the runs differ in more than the algorithm: {', '.join(differing)}")
         if _differing(updates := [run["updates"] for run in peers]):
-            notes.append(f"staleness {staleness}: the runs have different numbers of updates: {min(updates)} to {max(updates)}")
+            notes.append(f"staleness {condition}: the runs have different numbers of updates: {min(updates)} to {max(updates)}")
     return notes
 
 
 def write_study(runs: Sequence[Run], folder: str | Path, reference: str = "grpo") -> list[Path]:
-    """Write study.csv (one line per algorithm and staleness), study.json (rows, runs, notes) and study.png; returns their paths.
+    """Write study.csv (one line per algorithm and condition), study.json (rows, runs, notes) and study.png; returns their paths.
 
     Raises:
         DataError: no run can enter a mean.
@@ -130,6 +144,7 @@ def _collect_run(path: Path) -> Run:
         "path": str(path),
         "problem": _problem(record),
         **{key: summary[key] for key in ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at", "updates")},
+        "condition": condition_of(summary["staleness"], record.config),
         "config": record.config,
         "reward_last": reward["last"],
         "reward_gain": None if reward["first"] is None else reward["last"] - reward["first"],
@@ -158,21 +173,23 @@ def _problem(record: RunRecord) -> str | None:
     return None if record.series("train/reward")[1] else "it recorded no reward"
 
 
-def _study_row(usable: Sequence[Run], algorithm: str, staleness: int, reference: str) -> StudyRow:
-    cell = _cell(usable, algorithm, staleness)
-    against = _cell(usable, reference, staleness) if algorithm != reference else []
+def _study_row(usable: Sequence[Run], algorithm: str, condition: str, reference: str) -> StudyRow:
+    cell = cell_of(usable, algorithm, condition)
+    against = cell_of(usable, reference, condition) if algorithm != reference else []
     keys = [metric.key for metric in METRICS]
     return StudyRow(
         algorithm=algorithm,
-        staleness=staleness,
+        staleness=next((run["staleness"] for run in cell), 0),
+        condition=condition,
         seeds=tuple(sorted(run["seed"] for run in cell)),
         values={key: mean_interval(list(_by_seed(cell, key).values())) for key in keys},
         differences={key: paired_difference(_by_seed(cell, key), _by_seed(against, key)) for key in keys} if against else {},
     )
 
 
-def _cell(usable: Sequence[Run], algorithm: str, staleness: int) -> list[Run]:
-    return [run for run in usable if (run["algorithm"], run["staleness"]) == (algorithm, staleness)]
+def cell_of(usable: Sequence[Run], algorithm: str, condition: str) -> list[Run]:
+    """The usable runs of one algorithm under one condition."""
+    return [run for run in usable if (run["algorithm"], run["condition"]) == (algorithm, condition)]
 
 
 def _differing(values: Sequence[object]) -> bool:
@@ -187,9 +204,9 @@ def _write_csv(path: Path, rows: Sequence[StudyRow]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     kinds = ("mean", "half_width", "difference", "difference_half_width")
-    writer.writerow(["algorithm", "staleness", "num_seeds", *(f"{metric.key}_{kind}" for metric in METRICS for kind in kinds)])
+    writer.writerow(["algorithm", "staleness", "condition", "num_seeds", *(f"{metric.key}_{kind}" for metric in METRICS for kind in kinds)])
     for row in rows:
-        cells: list[object] = [row.algorithm, row.staleness, len(row.seeds)]
+        cells: list[object] = [row.algorithm, row.staleness, row.condition, len(row.seeds)]
         for metric in METRICS:
             for interval in (row.values[metric.key], row.differences.get(metric.key)):
                 cells += [None, None] if interval is None else [interval.mean, interval.half_width]

@@ -54,7 +54,7 @@ def _table(lines: Sequence[tuple[StudyRow, dict[str, Interval | None]]], separat
     for row, intervals in lines:
         num_seeds = max((interval.count for interval in intervals.values() if interval), default=0)
         texts = [_interval(intervals[metric.key], separator, star) for metric in METRICS]
-        table.add_row(row.algorithm, str(row.staleness), str(num_seeds), *texts)
+        table.add_row(row.algorithm, row.condition.replace(", ", "\n").replace(" tokens a pass", "/pass"), str(num_seeds), *texts)
     return table
 
 

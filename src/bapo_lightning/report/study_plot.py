@@ -1,4 +1,4 @@
-"""The figure of a study: final values with intervals on top, mean curves with bands below, one column per staleness."""
+"""The figure of a study: final values with intervals on top, mean curves with bands below, one column per condition."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from bapo_lightning.report.plot_style import (
     smoothing_window,
     style_axes,
 )
+from bapo_lightning.report.study import cell_of, conditions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ def plot_study(runs: Sequence[dict[str, Any]], path: Path) -> Path:
     from matplotlib.lines import Line2D
 
     usable = [run for run in runs if run["problem"] is None]
-    stalenesses = sorted({run["staleness"] for run in usable})
+    found = conditions(usable)
     algorithms = sorted({run["algorithm"] for run in usable}, key=algorithm_rank)
     figure = new_figure(14.0, 9.4)
     parts = figure.subfigures(2, 1, height_ratios=(1.0, 1.35), hspace=0.04, squeeze=False)
@@ -46,20 +47,20 @@ def plot_study(runs: Sequence[dict[str, Any]], path: Path) -> Path:
     top.suptitle("After training: mean and 95 % interval over seeds, one faint dot per run", fontsize=11, color=INK)
     for axes, (key, title, ylabel) in zip(top.subplots(1, len(_DOTS)), _DOTS, strict=True):
         style_axes(axes, title, "staleness [updates per rollout batch]", ylabel)
-        _draw_dots(axes, usable, key, stalenesses, algorithms)
+        _draw_dots(axes, usable, key, found, algorithms)
     bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=INK)
-    _draw_all_curves(bottom, usable, stalenesses, algorithms)
+    _draw_all_curves(bottom, usable, found, algorithms)
     handles = [Line2D([], [], color=algorithm_colour(name), marker="o", linewidth=1.8, label=_label(usable, name)) for name in algorithms]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(algorithms), fontsize=10, frameon=False, labelcolor=INK)
     return save_png(figure, path)
 
 
-def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, stalenesses: list[int], algorithms: list[str]) -> None:
+def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, found: list[str], algorithms: list[str]) -> None:
     drawn = False
     for rank, algorithm in enumerate(algorithms):
         offset = 0.6 * ((rank + 0.5) / len(algorithms) - 0.5)
-        for place, staleness in enumerate(stalenesses):
-            values = [run[key] for run in _cell(usable, algorithm, staleness) if run[key] is not None]
+        for place, condition in enumerate(found):
+            values = [run[key] for run in cell_of(usable, algorithm, condition) if run[key] is not None]
             interval = mean_interval(values)
             if interval is None:
                 continue
@@ -70,21 +71,22 @@ def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, staleness
     if not drawn:
         say_missing(axes, "was not recorded")
         return
-    axes.set_xticks(range(len(stalenesses)), [str(staleness) for staleness in stalenesses])
-    axes.set_xlim(-0.5, len(stalenesses) - 0.5)
+    axes.set_xticks(range(len(found)), [condition.replace(", ", "\n") for condition in found])
+    axes.set_xlim(-0.5, len(found) - 0.5)
     if key == "grad_norm_max":
         scale_from_zero(axes, [run[key] for run in usable if run[key] is not None])
 
 
-def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], stalenesses: list[int], algorithms: list[str]) -> None:
-    grid = figure.subplots(len(_CURVES), len(stalenesses), sharex="col", sharey="row", squeeze=False)
+def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], found: list[str], algorithms: list[str]) -> None:
+    grid = figure.subplots(len(_CURVES), len(found), sharex="col", sharey="row", squeeze=False)
     for row, (metric, title, ylabel) in zip(grid, _CURVES, strict=True):
-        for axes, staleness in zip(row, stalenesses, strict=True):
-            last_row, first_column = metric == _CURVES[-1][0], staleness == stalenesses[0]
-            style_axes(axes, f"{title}, staleness {staleness}", "optimizer update" if last_row else "", ylabel if first_column else "")
+        for axes, condition in zip(row, found, strict=True):
+            last_row, first_column = metric == _CURVES[-1][0], condition == found[0]
+            style_axes(axes, f"{title}, staleness {condition}", "optimizer update" if last_row else "", ylabel if first_column else "")
             for algorithm in algorithms:
-                curves = [run["curves"][metric] for run in _cell(usable, algorithm, staleness)]
-                _draw_curve(axes, curves, algorithm_colour(algorithm), staleness)
+                cell = cell_of(usable, algorithm, condition)
+                if cell:
+                    _draw_curve(axes, [run["curves"][metric] for run in cell], algorithm_colour(algorithm), cell[0]["staleness"])
 
 
 def _draw_curve(axes: Axes, curves: Sequence[tuple[list[int], list[float]]], colour: str, period: int) -> None:
@@ -98,10 +100,6 @@ def _draw_curve(axes: Axes, curves: Sequence[tuple[list[int], list[float]]], col
     lower = [mean - width for mean, width in zip(means, widths, strict=True)]
     upper = [mean + width for mean, width in zip(means, widths, strict=True)]
     axes.fill_between(steps, lower, upper, color=colour, alpha=0.15, linewidth=0)
-
-
-def _cell(usable: Sequence[dict[str, Any]], algorithm: str, staleness: int) -> list[dict[str, Any]]:
-    return [run for run in usable if (run["algorithm"], run["staleness"]) == (algorithm, staleness)]
 
 
 def _label(usable: Sequence[dict[str, Any]], algorithm: str) -> str:
