@@ -12,7 +12,7 @@ READY := .venv/.ready
 READY_VLLM := .venv/.ready-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm train serve sweep tiny-model model-smollm2 bench bench-vllm test test-vllm lint clean
+.PHONY: help setup setup-vllm train serve sweep tiny-model model-smollm2 bench bench-vllm drill test test-vllm lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -53,6 +53,9 @@ bench: $(READY) ## time the bound search, and BAPO's overhead over GRPO
 
 bench-vllm: $(READY_VLLM) models/smollm2-135m-instruct ## time vLLM against transformers, and weight syncs, on SmolLM2
 	@$(VENV_PYTHON) bench/rollout_engines.py $(ARGS)
+
+drill: $(READY) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
+	@$(VENV_PYTHON) bench/kill_and_resume.py $(ARGS)
 
 models/smollm2-135m-instruct: | $(READY)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2
