@@ -181,3 +181,19 @@ def test_synchronous_regimes_never_evict_when_their_age_bound_is_derived(tmp_pat
         schedule.open()
         schedule.train()
         assert not schedule.check_ledger()["dropped", "too old"]
+
+
+def test_generation_goes_on_beside_the_update_right_after_a_batch_was_taken():
+    regime = Regime("async", epochs=1, minibatches=4, max_new_tokens=6, overlap=True, max_age=7)
+    engine = ScriptedEngine(regime.max_new_tokens)
+    source = flow(engine, regime, groups_per_batch=3, num_batches=3)
+    state = TrainerState(0, 0)
+    driver = BackgroundRollouts(source, source._sampler, EngineRecovery(0), lambda: engine.load_weights(None, state.version), 3, 100)
+    for clock in (0, 4):
+        state = TrainerState(clock, clock)
+        driver.next_groups(3, state)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and source.num_ready < 3:  # with no further visit of the trainer
+        time.sleep(0.001)
+    driver.close()
+    assert (source.num_ready, engine.version) == (3, 4)

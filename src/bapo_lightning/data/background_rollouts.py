@@ -3,8 +3,8 @@
     generating thread                              trainer's thread, between two updates
     -----------------                              -------------------------------------
     wait: room for a pass, or unfinished work      next_groups: wait for a batch, serving weights meanwhile
-    wait: weights as new as the trainer's   <----  serve: push the weights that the generating thread asks for
-    one pass, score, settle                 ---->  take the batch, train
+    wait: weights as new as the trainer's   <----  serve: push the weights that the next pass needs
+    one pass, score, settle                 ---->  take the batch, serve again (there is room now), train
                                                    engine_held: wait for the end of the pass (validation)
 
 One lock guards the flow; one condition is notified whenever anything changes. The engine is used by the generating thread during a pass
@@ -79,11 +79,12 @@ class BackgroundRollouts:
                 return self._flow.has_batch(needed)
 
             self._wait_until(batch_is_there, "training", "a rollout batch")
-            self._changed.notify_all()
-            return self._flow.take(needed, state.version)
+            batch = self._flow.take(needed, state.version)
+            self._serve_weights()  # taking the batch made room: generation goes on beside the very next update
+            return batch
 
     def between_updates(self, state: TrainerState) -> None:
-        """Hand over weights if they are asked for, and tell how far training is, which may make room."""
+        """Tell how far training is, which may make room, and hand over the weights for it."""
         with self._changed:
             self._visit(state)
             self._serve_weights()
@@ -130,10 +131,15 @@ class BackgroundRollouts:
             raise self._failure
 
     def _serve_weights(self) -> None:
+        """Hand over the weights that the next pass needs, asked for or not: room that this visit makes is known to the generating thread only
+        after it, and what it asks for then it gets an update later.
+        """
+        if self._pass_began is None:
+            self._may_begin()  # asks in its stead
         if self._wants_weights:
             self._refresh_engine()
             self._wants_weights = False
-            self._changed.notify_all()
+        self._changed.notify_all()
 
     def _generate_until_stopped(self) -> None:
         try:
