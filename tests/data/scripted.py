@@ -16,6 +16,7 @@ from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generati
 from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
 
 STOP = 9
+OVERLONG = "too long to be drawn"
 
 
 class ScriptedEngine:
@@ -90,7 +91,7 @@ def flow(
     ledger: Ledger | None = None,
     admission: Admission | None = None,
 ) -> RolloutFlow:
-    stream = ProblemStream([Problem(str(index), "", "") for index in range(num_problems)], seed=0)
+    stream = ProblemStream([Problem(str(index), "", "") for index in range(num_problems)], seed=0, overlong=[Problem(OVERLONG, "", "")])
     return RolloutFlow(
         stream,
         sampler(engine, regime.max_new_tokens),

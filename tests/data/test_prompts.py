@@ -78,9 +78,9 @@ def test_long_prompts_are_skipped_and_counted_in_order() -> None:
     def encode(problem: Problem) -> array:
         return array("i", range(len(problem.prompt)))
 
-    kept, num_skipped = keep_short_prompts(problems, encode, 5, "data.train")
-    assert ([problem.id for problem in kept], num_skipped) == (["0", "2", "3"], 2)
-    assert keep_short_prompts(problems, encode, 9, "data.train") == (problems, 0)
+    kept, skipped = keep_short_prompts(problems, encode, 5, "data.train")
+    assert ([problem.id for problem in kept], [problem.id for problem in skipped]) == (["0", "2", "3"], ["1", "4"])
+    assert keep_short_prompts(problems, encode, 9, "data.train") == (problems, [])
     with pytest.raises(
         DataError, match=r"none of the 5 problems of data.train fits scale.max_prompt_tokens=2: the shortest .* has 3 tokens"
     ):
@@ -92,4 +92,4 @@ def test_long_prompts_are_skipped_and_counted_in_order() -> None:
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_every_problem_of_the_tiny_world_fits_its_scale(tokenizer, split) -> None:
     problems = tiny_problems(split)
-    assert keep_short_prompts(problems, lambda problem: PlainPrompt()(tokenizer, problem), 8, split) == (problems, 0)
+    assert keep_short_prompts(problems, lambda problem: PlainPrompt()(tokenizer, problem), 8, split) == (problems, [])

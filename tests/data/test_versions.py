@@ -6,6 +6,7 @@ import torch
 from tests.builders import VOCAB_SIZE, module, random_model, random_policy
 
 from bapo_lightning.data.admission import AdmitAll
+from bapo_lightning.data.problem_stream import ProblemStream
 from bapo_lightning.data.prompts import PlainPrompt
 from bapo_lightning.data.regime import Regime
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
@@ -80,7 +81,7 @@ def data_module(engine, regime, num_rollout_batches=3, ledger_path=None):
         ),
         weight_sync=WeightSync(tolerance=1e-3),
         recovery=EngineRecovery(max_restarts=0),
-        problems=[Problem(letter, letter, "") for letter in "defghijk"],
+        stream=ProblemStream([Problem(letter, letter, "") for letter in "defghijk"], seed=0),
         admission=AdmitAll(),
         advantages=lambda rewards: group_advantages(rewards, scale="std"),
         regime=regime,

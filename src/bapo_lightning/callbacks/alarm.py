@@ -53,7 +53,7 @@ class Alarm(Monitor):
         """
         Args:
             name: of the alarm: `callbacks.alarms.<name>` in the configuration.
-            metric: as in metrics.jsonl; not `train/learning_rate`, which Lightning logs apart from the monitors.
+            metric: as in metrics.jsonl.
             below: beyond is what is below it; None: nothing.
             above: beyond is what is above it; None: nothing.
             spike: beyond is what is far above the usual; None: nothing.

@@ -35,6 +35,7 @@ from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.callbacks.watchdog import Watchdog
 from bapo_lightning.cli.model_folder import model_path
 from bapo_lightning.cli.resume import RunStart
+from bapo_lightning.data.problem_stream import ProblemStream
 from bapo_lightning.data.prompt_limit import keep_short_prompts
 from bapo_lightning.data.prompts import PromptRule
 from bapo_lightning.data.regime import Regime
@@ -61,7 +62,7 @@ class Inputs:
     prompt: PromptRule
     train: list[Problem]
     validation: list[Problem]
-    num_skipped: int  # training problems with an over-long prompt
+    overlong: list[Problem]  # training problems whose prompts are too long
 
 
 def make(node: Config | None, **extra: Any) -> Any:
@@ -87,9 +88,9 @@ def read_inputs(config: Config) -> Inputs:
     data, limit = config["data"], config["scale"]["max_prompt_tokens"]
     prompt = make(data["prompt"])
     encode = partial(prompt, tokenizer)
-    train, num_skipped = keep_short_prompts(make(data["train"]), encode, limit, "data.train")
+    train, overlong = keep_short_prompts(make(data["train"]), encode, limit, "data.train")
     validation, _ = keep_short_prompts(make(data["validation"]), encode, limit, "data.validation")
-    return Inputs(path, tokenizer, prompt, train, validation, num_skipped)
+    return Inputs(path, tokenizer, prompt, train, validation, overlong)
 
 
 def build_data_module(config: Config, inputs: Inputs, folder: Path) -> RolloutDataModule:
@@ -109,7 +110,7 @@ def build_data_module(config: Config, inputs: Inputs, folder: Path) -> RolloutDa
         sampler=sampler,
         weight_sync=make(rollout["weight_sync"]),
         recovery=EngineRecovery(rollout["max_restarts"]),
-        problems=inputs.train,
+        stream=ProblemStream(inputs.train, config["seed"], inputs.overlong),
         admission=make(algorithm["admission"]),
         advantages=make(algorithm["advantages"]),
         regime=make(config["regime"]),
@@ -162,7 +163,7 @@ def build_callbacks(config: Config, start: RunStart, regime: Regime, inputs: Inp
         "seed": config["seed"],
         "staleness": regime.updates_per_rollout_batch,
         "training_problems": len(inputs.train),
-        "overlong_prompts_skipped": inputs.num_skipped,
+        "overlong_prompts_skipped": len(inputs.overlong),
     }
     return [
         TrainingMonitor(),

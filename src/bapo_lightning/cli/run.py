@@ -55,9 +55,9 @@ def run(config: dict[str, Any]) -> None:
     start.prepare(config)
     trainer = make_trainer(config, start, data_module.regime, inputs)
     introduce(config, data_module.num_updates, data_module.regime.updates_per_rollout_batch, start.folder)
-    if inputs.num_skipped:
+    if inputs.overlong:
         limit = config["scale"]["max_prompt_tokens"]
-        print(f"{inputs.num_skipped} training problems are skipped: their prompts are longer than scale.max_prompt_tokens={limit}")
+        print(f"{len(inputs.overlong)} training problems are skipped: their prompts are longer than scale.max_prompt_tokens={limit}")
     try:
         if not start.is_new:
             catch_up(trainer.loggers, read_rows(start.folder))

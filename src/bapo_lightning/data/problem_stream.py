@@ -12,8 +12,17 @@ from bapo_lightning.types import Draw, Problem
 class ProblemStream:
     """Yields every problem once per epoch, in an order drawn anew for each epoch from the stream's own seed."""
 
-    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
-        """Raises DataError when there are no problems or when two share an id."""
+    def __init__(self, problems: Sequence[Problem], seed: int, overlong: Sequence[Problem] = ()) -> None:
+        """
+        Args:
+            problems: training set.
+            seed: of the order.
+            overlong: problems of the set that are never drawn, since their prompts are too long; kept for the ledger.
+
+        Raises:
+            DataError: there are no problems, or two share an id.
+        """
+        self.overlong = tuple(overlong)
         if not problems:
             raise DataError("the training set holds no problems")
         self._by_id = {problem.id: problem for problem in problems}

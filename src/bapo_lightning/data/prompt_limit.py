@@ -11,7 +11,7 @@ from bapo_lightning.types import Problem
 
 def keep_short_prompts(
     problems: Sequence[Problem], encode: Callable[[Problem], array[int]], max_prompt_tokens: int, what: str
-) -> tuple[list[Problem], int]:
+) -> tuple[list[Problem], list[Problem]]:
     """Skip problems with an over-long prompt: one that is cut may have lost its question, so none is ever truncated.
 
     Args:
@@ -21,13 +21,14 @@ def keep_short_prompts(
         what: name of the set in the error, e.g. "data.train".
 
     Returns:
-        The problems kept, and the number of those skipped.
+        The problems kept, and those skipped.
 
     Raises:
         DataError: no problem is left.
     """
     lengths = [len(encode(problem)) for problem in problems]
     kept = [problem for problem, length in zip(problems, lengths, strict=True) if length <= max_prompt_tokens]
+    skipped = [problem for problem, length in zip(problems, lengths, strict=True) if length > max_prompt_tokens]
     if not lengths:
         raise DataError(f"{what} holds no problems; check its options")
     if not kept:
@@ -35,4 +36,4 @@ def keep_short_prompts(
             f"none of the {len(lengths)} problems of {what} fits scale.max_prompt_tokens={max_prompt_tokens}: the shortest prompt has "
             f"{min(lengths)} tokens; write scale.max_prompt_tokens={max(lengths)} to keep them all"
         )
-    return kept, len(lengths) - len(kept)
+    return kept, skipped

@@ -39,7 +39,7 @@ from bapo_lightning.data.statistics import sync_metrics
 from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest
 from bapo_lightning.rollout.recovery import EngineRecovery, generate_all
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
-from bapo_lightning.types import Group, Problem, Rollout
+from bapo_lightning.types import Group, Rollout
 
 
 class VersionedPolicyOwner(Protocol):
@@ -68,7 +68,7 @@ class RolloutDataModule(L.LightningDataModule):
         sampler: RolloutSampler,
         weight_sync: WeightSync,
         recovery: EngineRecovery,
-        problems: Sequence[Problem],
+        stream: ProblemStream,
         admission: Admission,
         advantages: Callable[[torch.Tensor], torch.Tensor],
         regime: Regime,
@@ -84,14 +84,14 @@ class RolloutDataModule(L.LightningDataModule):
             sampler: samples and scores groups with the rollout engine.
             weight_sync: hands the trainer's weights to that engine.
             recovery: restarts the engine when its process dies.
-            problems: training set.
+            stream: of problems.
             admission: which sampled groups are trained on.
             advantages: rewards[P, G] -> advantages[P, G].
             regime: what is generated when, for how long it may be trained on.
             group_size: G, responses per problem.
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run.
-            seed: of the data order and the minibatch order.
+            seed: of the minibatch order.
             recompute_logprobs: score each rollout batch with the trainer's weights when it enters training, as a correction needs.
             ledger_path: where the fate of every draw is written down; None: nowhere.
         """
@@ -101,7 +101,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._prompts_per_batch = prompts_per_batch
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._advantages, self._recompute_logprobs = advantages, recompute_logprobs
-        self._stream = ProblemStream(problems, seed)
+        self._stream = stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
         self._reuse = ReuseBuffer(regime, prompts_per_batch)
         self._clock = 0  # updates asked for

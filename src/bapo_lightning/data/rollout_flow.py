@@ -113,7 +113,7 @@ class RolloutFlow:
         self._give_up_late_ones(version)
         count = self.num_startable(clock, needed)
         if count:
-            self._running += self._sampler.start(self._stream.take(count), self._group_size)
+            self._running += self._sampler.start(self._drawn(count, version), self._group_size)
             self._rounds += 1
         regime = self._regime
         if regime.is_partial:
@@ -213,6 +213,15 @@ class RolloutFlow:
     @property
     def _rounds_are_over(self) -> bool:
         return self._rounds >= self._admission.max_rounds
+
+    def _drawn(self, count: int, version: int) -> list[Draw]:
+        """The next draws. With the first one of an epoch it is decided what becomes of the problems that cannot be drawn in it."""
+        epoch, position = self._stream.place
+        draws = self._stream.take(count)
+        for begun in range(epoch if position == 0 else epoch + 1, draws[-1].epoch + 1):
+            overlong = [Draw(problem, begun) for problem in self._stream.overlong]
+            self.ledger.record(overlong, Fate.FILTERED, version, "prompt too long")
+        return draws
 
     def _give_up_late_ones(self, version: int) -> None:
         """Drop running groups that would be too old even if they entered training at once."""
