@@ -93,3 +93,20 @@ def test_a_server_killed_at_three_random_times_loses_and_doubles_nothing(tmp_pat
     assert sum(row["rollout/engine_restarts"] for row in killed) == 3, output
     assert trained_problems(tmp_path / "killed") == trained_problems(tmp_path / "calm")
     assert not [child for child in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(child.info["cmdline"] or [])]
+
+
+def test_an_asynchronous_partial_run_survives_the_death_of_its_server_within_its_age_bound(tmp_path):
+    # What the dead server had not finished goes on under newer weights: the ones it had are gone.
+    regime = ["regime=async", "regime.tokens_per_pass=8", "regime.max_age=7", "scale.prompts_per_batch=16"]
+    process = start(tmp_path / "run", *SERVER, *regime)
+    killer = threading.Thread(target=kill_while_it_samples, args=(process, tmp_path / "run", (6,)))
+    killer.start()
+    output = finish(process)
+    killer.join()
+    metrics = rows(tmp_path / "run")
+    assert [row["step"] for row in metrics] == list(range(20))
+    assert sum(row["rollout/engine_restarts"] for row in metrics) == 1, output
+    assert max(row["staleness/age_max"] for row in metrics) <= 7
+    assert max(row["staleness/segments_mean"] for row in metrics) > 1
+    fates = Counter((row["epoch"], row["problem"]) for row in rows(tmp_path / "run", "ledger.jsonl"))
+    assert set(fates.values()) == {1} and len(fates) >= 5 * 16

@@ -73,8 +73,6 @@ def open_run(config: Config) -> RunStart | None:
     """
     folder = Path(config["run_folder"])
     if config["resume"] is None or not folder.exists():
-        if config["resume"] is not None:
-            print(f"resume={config['resume']}: {folder} does not exist yet; a new run begins")
         return RunStart(folder)
     lock = RunLock(folder)
     if not (folder / "config.yaml").exists():
@@ -113,7 +111,10 @@ def run_to_continue(config: Config) -> Path | None:
         if not is_default and wanted.absolute() != folder.absolute():
             raise ConfigError([f"run_folder={wanted} and resume={resume} name two runs; leave run_folder out"])
         return folder
-    if wanted.exists() or not is_default:
+    if wanted.exists():
+        return wanted
+    if not is_default:
+        print(f"resume=auto: {wanted} does not exist yet; a new run begins")
         return wanted
     found = newest_unfinished(wanted.parent, config)
     if found is None:

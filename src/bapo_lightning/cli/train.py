@@ -38,6 +38,9 @@ def main(config: DictConfig) -> None:
         from bapo_lightning.cli.run import run
 
         run(resolved)
+    except KeyboardInterrupt:  # after training began the run itself ends in order
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
     except BapoLightningError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)

@@ -197,13 +197,12 @@ class BackgroundRollouts:
             return death.finished, death
 
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:
-        """Wait for a change until `holds`, and say so when it takes long. Raises what ended the generating thread."""
+        """Wait for changes until `holds`, and say so when it takes long. Raises what ended the generating thread."""
         start = time.perf_counter()
         spoken = 1
         while not holds():
             self._changed.wait(self._wait_limit_seconds / 4)
-            if who == "training":
-                self._check()
+            self._check()
             waited = time.perf_counter() - start
             if waited > spoken * self._wait_limit_seconds:
                 spoken += 1

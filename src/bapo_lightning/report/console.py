@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
 _LABEL_WIDTH = 16  # of the longest label, so that every summary is aligned alike
-_ARTEFACTS = ("summary.json", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "plots")
+_ARTEFACTS = ("summary.json", "metrics.jsonl", "ledger.jsonl", "rollouts.jsonl", "checkpoints", "plots")
 
 
 def print_summary(summary: dict[str, Any], folder: str | Path, console: Console | None = None) -> None:
