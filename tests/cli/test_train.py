@@ -86,7 +86,17 @@ def finished(tmp_path_factory):
 def test_a_run_folder_holds_everything_that_the_run_was(finished):
     folder, output = finished
     made = {path.name for path in folder.iterdir()}
-    assert made == {"config.yaml", "manifest.json", "metrics.jsonl", "rollouts.jsonl", "checkpoints", "summary.json", "plots", ".lock"}
+    assert made == {
+        "config.yaml",
+        "manifest.json",
+        "metrics.jsonl",
+        "rollouts.jsonl",
+        "ledger.jsonl",
+        "checkpoints",
+        "summary.json",
+        "plots",
+        ".lock",
+    }
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["algorithm"]["name"] == "bapo" and "hydra" not in config
     manifest = json.loads((folder / "manifest.json").read_text())
