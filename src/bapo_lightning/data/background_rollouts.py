@@ -131,8 +131,8 @@ class BackgroundRollouts:
             raise self._failure
 
     def _serve_weights(self) -> None:
-        """Hand over the weights that the next pass needs, asked for or not: room that this visit makes is known to the generating thread only
-        after it, and what it asks for then it gets an update later.
+        """Hand over the weights that the next pass needs, asked for or not: the generating thread learns of the room that this visit makes
+        only after it, and what it asks for then it gets an update later.
         """
         if self._pass_began is None:
             self._may_begin()  # asks in its stead
