@@ -207,8 +207,9 @@ def show(name: str, rounds: list[Tally], reference: list[Tally]) -> None:
 def compare(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int], given: argparse.Namespace) -> None:
     """Measure all ways with batches of this size, and print."""
     compared = ways(engine, policy, sizes)
-    num_batches = max(1, given.responses // (sizes[0] * sizes[1]))
-    print(f"{sizes[0]} groups of {sizes[1]} in a batch, {given.rounds} rounds of {num_batches} batches of each way after {given.warm_up}:")
+    print(
+        f"{sizes[0]} groups of {sizes[1]} in a batch, {given.rounds} rounds of {given.batches} batches of each way after {given.warm_up}:"
+    )
     tallies: dict[str, list[Tally]] = {name: [] for name in compared}
     for _ in range(given.warm_up):
         for way in compared.values():
@@ -216,7 +217,7 @@ def compare(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int], given:
     for _ in range(given.rounds):
         for name in compared:
             tallies[name].append(Tally())
-        for _ in range(num_batches):
+        for _ in range(given.batches):
             for name, way in compared.items():
                 way.batch(tallies[name][-1])
     for name, rounds in tallies.items():
@@ -228,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["2x4", "8x8"], help="of rollout batches: groups x responses in a group")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--responses", type=int, default=128, help="of each way in a round")
+    parser.add_argument("--batches", type=int, default=8, help="of each way in a round; one may need no generation, so take several")
     parser.add_argument("--warm-up", type=int, default=18, help="batches of each way that are not counted")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
@@ -238,7 +239,7 @@ def main() -> None:
     print(
         f"lengths: log-normal, sigma {SIGMA:g}: mean {fmean(drawn):.0f}, median {drawn[50_000]}, p95 {drawn[95_000]}, max {drawn[-1]} "
         f"({sum(length == LIMIT for length in drawn) / len(drawn):.1%} reach it)\n"
-        f"trained tokens per second of generation (median and range of rounds), {given.threads} threads; shares of sampled tokens"
+        f"trained tokens per second of generation (median and range of rounds), {given.threads} thread(s); shares of sampled tokens"
     )
     for size in given.sizes:
         groups, group_size = map(int, size.split("x"))
