@@ -12,10 +12,10 @@ READY := .venv/.ready
 READY_VLLM := .venv/.ready-vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm train serve sweep tiny-model model-smollm2 bench bench-vllm drill test test-vllm lint clean
+.PHONY: help setup setup-vllm train serve sweep tiny-model model-smollm2 bench bench-regimes bench-vllm bench-async-vllm drill test test-vllm lint clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
 	@:
@@ -53,6 +53,13 @@ bench: $(READY) ## time the bound search, and BAPO's overhead over GRPO
 
 bench-vllm: $(READY_VLLM) models/smollm2-135m-instruct ## time vLLM against transformers, and weight syncs, on SmolLM2
 	@$(VENV_PYTHON) bench/rollout_engines.py $(ARGS)
+
+bench-regimes: $(READY) ## time async against generation in turns, partial against whole rollouts
+	@$(VENV_PYTHON) bench/async_overlap.py tiny $(ARGS)
+	@$(VENV_PYTHON) bench/partial_rollouts.py
+
+bench-async-vllm: $(READY_VLLM) models/smollm2-135m-instruct ## the first of them with vLLM, on SmolLM2
+	@$(VENV_PYTHON) bench/async_overlap.py vllm $(ARGS)
 
 drill: $(READY) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
 	@$(VENV_PYTHON) bench/kill_and_resume.py $(ARGS)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,9 +51,9 @@ def ready_module(config: dict[str, Any]) -> BapoModule:
     return module
 
 
-def first_minibatch(config: dict[str, Any], module: BapoModule) -> TrainBatch:
-    """A real minibatch, sampled by the shipped model."""
-    data_module = build_data_module(config, read_inputs(config))
+def first_minibatch(config: dict[str, Any], module: BapoModule, folder: Path) -> TrainBatch:
+    """A real minibatch, sampled by the shipped model. The run's ledger goes into `folder`."""
+    data_module = build_data_module(config, read_inputs(config), folder)
     data_module.trainer = type("Fixed", (), {"lightning_module": type("Owner", (), {"policy": module.policy, "policy_version": 0})})()
     return data_module.next_batch()
 
@@ -75,7 +77,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60, help="updates of each kind, after 5 that are not counted")
     rounds = parser.parse_args().rounds
     modules = {name: ready_module(quickstart(name)) for name in ("grpo", "bapo")}
-    batch = first_minibatch(quickstart("bapo"), modules["bapo"])
+    with tempfile.TemporaryDirectory() as folder:
+        batch = first_minibatch(quickstart("bapo"), modules["bapo"], Path(folder))
     steps = {name: partial(module.training_step, batch, 0) for name, module in modules.items()}
     times: dict[str, list[float]] = {"grpo": [], "bapo": [], "search": []}
     tables = [steps["bapo"]()["tokens"]]

@@ -131,8 +131,8 @@ class BackgroundRollouts:
             raise self._failure
 
     def _serve_weights(self) -> None:
-        """Hand over the weights that the next pass needs, asked for or not. Of the room that this visit makes the generating thread learns
-        after it only; what it asked for then, it would get an update later.
+        """Hand over the weights that the next pass needs, asked for or not: the generating thread learns of the room that this visit makes
+        only after it, and what it asks for then it gets an update later.
         """
         if self._pass_began is None:
             self._may_begin()  # asks in its stead

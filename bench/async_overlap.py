@@ -1,0 +1,195 @@
+"""Generation beside training (`regime=async`) against generation in turns with it (`regime=replay`, one epoch), on two cores.
+
+    python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24]
+
+Three kinds of runs take turns, each a `python -m bapo_lightning.cli.train` of its own with the same sizes and minibatches:
+
+    async       trainer on the first core with one thread, engine in its own process on the second with one thread
+    in turns    the same processes, cores and threads; only the overlap is missing
+    one process engine in the trainer's process, both cores and two threads for whichever of the two is at work: what one would otherwise do
+
+Wall-clock seconds per update are those of `time/step_seconds` without the first two rollout batches and the last, beside which an
+asynchronous run has nothing to generate. Generation: sampling and scoring of a rollout batch; training: all that the trainer does with
+it. Idle is the trainer while it waits for groups, and the engine while it does not sample. "Others" is the share of both cores that other
+processes took meanwhile: it should be near 0, and each run waits a while for that before it starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+QUIET = [
+    "callbacks.validate_every=0",
+    "callbacks.measure_entropy_every=0",
+    "callbacks.samples_every=100000",
+    "callbacks.print_every=100000",
+]
+QUIET += ["trainer.checkpoint_every=100000"]
+WARM_UP = 2  # rollout batches that are not counted, and one at the end
+MAX_QUIET_WAIT_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class World:
+    """What is trained. In `tiny` both halves cost about the same on one core each; in `vllm` an update costs several times its rollouts."""
+
+    options: list[str]
+    child: list[str]  # the engine in its own process
+    inside: list[str]  # the same engine in the trainer's process
+    updates: int  # per rollout batch
+    batches: int
+    repeats: int
+
+
+WORLDS = {
+    "tiny": World(
+        ["experiment=quickstart"],
+        ["rollout=hf_child", "rollout.engine.make_engine.max_rows=96"],
+        ["rollout=hf", "rollout.engine.max_rows=96"],
+        updates=4,
+        batches=24,
+        repeats=3,
+    ),
+    "vllm": World(
+        ["experiment=smollm2_arithmetic", "scale.prompts_per_batch=2"],
+        ["rollout=vllm_child"],
+        ["rollout=vllm"],
+        updates=2,
+        batches=6,
+        repeats=1,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one run; seconds are per rollout batch but for the first."""
+
+    update: float
+    generation: float
+    training: float
+    hand_over: float
+    trainer_idle: float  # shares of the wall clock
+    engine_idle: float
+    others: float
+
+
+def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], set[int]]]:
+    """Options and cores of the kinds of runs."""
+    in_turns = ["regime=replay", "regime.epochs=1"]
+    apart = [*world.child, "trainer.cpu_threads=1", "rollout.engine.cpu_threads=1", f"rollout.engine.cpu_affinity=[{second}]"]
+    return {
+        "async": (["regime=async", f"regime.max_age={2 * world.updates - 1}", *apart], {first}),
+        "in turns": ([*in_turns, *apart], {first}),
+        "one process": ([*in_turns, *world.inside, "trainer.cpu_threads=2"], {first, second}),
+    }
+
+
+def measure(world: World, batches: int, options: list[str], cores: set[int]) -> Measured:
+    """Run once."""
+    wait_for_quiet()
+    with tempfile.TemporaryDirectory() as outputs:
+        folder = Path(outputs, "run")
+        sizes = [f"regime.minibatches={world.updates}", f"scale.num_rollout_batches={batches}", f"run_folder={folder}"]
+        command = [sys.executable, "-m", "bapo_lightning.cli.train", *world.options, *options, *sizes, *QUIET]
+        start, own, busy = time.perf_counter(), own_seconds(), busy_seconds()
+        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, preexec_fn=partial(os.sched_setaffinity, 0, cores))
+        wall = time.perf_counter() - start
+        others = (busy_seconds() - busy - (own_seconds() - own)) / (wall * (os.cpu_count() or 1))
+        if done.returncode:
+            sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    if len(rows) != batches * world.updates:
+        sys.exit(f"{len(rows)} updates were made instead of {batches * world.updates}")
+    return evaluated(rows[WARM_UP * world.updates : -world.updates], world, "regime=async" in options, others)
+
+
+def evaluated(rows: list[dict[str, float]], world: World, overlaps: bool, others: float) -> Measured:
+    """Sums over the updates that count."""
+    step, rollout, reward, sync, wait = (
+        sum(row.get(f"time/{part}_seconds", 0.0) for row in rows) for part in ("step", "rollout", "reward", "sync", "wait")
+    )
+    waited = wait if overlaps else wait + rollout + reward
+    count = len(rows) / world.updates
+    return Measured(
+        update=step / len(rows),
+        generation=(rollout + reward) / count,
+        training=(step - waited - sync) / count,
+        hand_over=sync / count,
+        trainer_idle=waited / step,
+        engine_idle=1 - rollout / step,
+        others=others,
+    )
+
+
+def own_seconds() -> float:
+    """CPU time of this process and of all below it that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(item.ru_utime + item.ru_stime for item in used)
+
+
+def busy_seconds() -> float:
+    """CPU time of everything on this machine."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)
+
+
+def wait_for_quiet() -> None:
+    """Until other processes leave the cores alone, but not for ever."""
+    end = time.perf_counter() + MAX_QUIET_WAIT_SECONDS
+    while psutil.cpu_percent(interval=1) > 5 and time.perf_counter() < end:
+        pass
+
+
+def show(name: str, runs: list[Measured]) -> None:
+    """Medians, and the range of what is compared."""
+    middle = {key: median(getattr(run, key) for run in runs) for key in Measured.__dataclass_fields__}
+    updates = [1e3 * run.update for run in runs]
+    print(
+        f"{name:12} update {1e3 * middle['update']:8.1f} ms ({min(updates):.1f} to {max(updates):.1f})  of a rollout batch: generation "
+        f"{middle['generation']:6.3f} s, training {middle['training']:6.3f} s, weights {middle['hand_over']:5.3f} s  "
+        f"idle: trainer {middle['trainer_idle']:4.0%}, engine {middle['engine_idle']:4.0%}  others {middle['others']:4.0%}"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("world", nargs="?", choices=sorted(WORLDS), default="tiny")
+    parser.add_argument("--repeats", type=int, help="of each kind of run")
+    parser.add_argument("--batches", type=int, help="rollout batches of a run")
+    arguments = parser.parse_args()
+    world = WORLDS[arguments.world]
+    repeats, batches = arguments.repeats or world.repeats, arguments.batches or world.batches
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        sys.exit("two cores are needed")
+    runs: dict[str, list[Measured]] = {}
+    counted = f"{batches - WARM_UP - 1} of {batches} rollout batches counted"
+    print(f"{' '.join([*world.options, *world.child])}: {world.updates} updates per rollout batch, {counted}, {repeats} runs of each kind")
+    for _ in range(repeats):
+        for name, (options, where) in kinds(world, *cores[:2]).items():
+            runs.setdefault(name, []).append(measure(world, batches, options, where))
+    for name, measured in runs.items():
+        show(name, measured)
+    for name in ("in turns", "one process"):
+        ratios = [other.update / ours.update for other, ours in zip(runs[name], runs["async"], strict=True)]
+        print(f"{name} / async: {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), median and range of neighbouring runs")
+
+
+if __name__ == "__main__":
+    main()

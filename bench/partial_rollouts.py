@@ -1,0 +1,250 @@
+"""Partial rollouts against whole ones when lengths have a long tail: trained tokens per second of generation, and what they cost.
+
+    python bench/partial_rollouts.py [--sizes 2x4 8x8] [--rounds 3] [--threads 1]
+
+Generation alone: the flow of rollouts that training uses, synchronous, with the transformers engine and a model of the shipped tiny one's
+size. After each rollout batch the version grows by one, as with one update per batch; weights stay. Lengths follow a law instead of the
+model: log-normal, cut at the limit. It is drawn anew at each resume from what is left of the law, which comes to the same lengths.
+
+    whole           a pass lasts until the longest response of the batch has ended
+    limit/n         a pass lasts limit/n tokens; what has not ended is resumed in the next one, and its tokens are read again
+    max_age=A       the same, but groups with a token older than A rollout batches are evicted (or those tokens masked)
+    over-started    no resume: twice the groups are started, the pass ends with the half that is complete first, the rest is dropped
+
+All ways take turns, batch by batch, so that a drift of the machine's speed meets them alike; before that each makes batches that are not
+counted, until rollouts of all ages are in flight. Shares are of the sampled tokens. Trained length tells of a bias against long responses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from statistics import NormalDist, fmean, median
+from typing import Any
+
+import torch
+
+from bapo_lightning.cli.model_folder import model_path
+from bapo_lightning.data.admission import AdmitAll
+from bapo_lightning.data.ledger import Ledger
+from bapo_lightning.data.problem_stream import ProblemStream
+from bapo_lightning.data.regime import Regime
+from bapo_lightning.data.rollout_driver import SynchronousRollouts, TrainerState
+from bapo_lightning.data.rollout_flow import RolloutFlow
+from bapo_lightning.data.rollout_sampler import RolloutSampler
+from bapo_lightning.modules.policy import Policy
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.hf_engine import HFEngine
+from bapo_lightning.types import Completion, FinishReason, Group, Problem, Score, ScoreStatus
+
+MODEL = "package://bapo_lightning/tiny_world/model"
+LIMIT, PROMPT_TOKENS, MEDIAN, SIGMA = 256, 8, 40, 1.0
+LAW = NormalDist(math.log(MEDIAN), SIGMA)  # of the logarithm of the length
+SAMPLING = SamplingParams(1.0, ())
+FOREVER = 10**6
+
+
+def drawn_length(so_far: int, seed: int) -> int:
+    """Length in tokens of a response that has not ended after `so_far` of them."""
+    below = LAW.cdf(math.log(so_far)) if so_far else 0.0
+    share = below + Random(seed).random() * (1 - below)
+    return min(LIMIT, so_far + 1 if share >= 1 else max(so_far + 1, math.ceil(math.exp(LAW.inv_cdf(max(share, 1e-12))))))
+
+
+class LawfulEngine(HFEngine):
+    """Ends responses by the law: the stop token is replaced by a limit for each request."""
+
+    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        """See `RolloutEngine.generate`."""
+        lefts = [drawn_length(so_far := len(item.token_ids) - PROMPT_TOKENS, item.seed) - so_far for item in requests]
+        limited = [replace(item, max_new_tokens=min(left, item.max_new_tokens)) for item, left in zip(requests, lefts, strict=True)]
+        return [
+            replace(made, finish=FinishReason.STOP if left <= item.max_new_tokens else FinishReason.LENGTH)
+            for made, item, left in zip(super().generate(limited, sampling), requests, lefts, strict=True)
+        ]
+
+
+class NoText:
+    """A tokenizer for rewards that do not read."""
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+        """Nothing."""
+        return ""
+
+
+def prompt(tokenizer: Any, problem: Problem) -> array[int]:
+    """Of a fixed length."""
+    return array("i", [1 + Random(f"{problem.id}/{place}").randrange(16) for place in range(PROMPT_TOKENS)])
+
+
+def reward(problems: list[Problem], completions: list[Completion]) -> list[Score]:
+    """The same for all."""
+    return [Score(1.0, ScoreStatus.CORRECT) for _ in problems]
+
+
+@dataclass
+class Tally:
+    """Sums over the batches of a round."""
+
+    seconds: float = 0.0
+    sampled: int = 0
+    trained: int = 0
+    masked: int = 0
+    dropped: int = 0
+    read_again: int = 0
+    ages: int = 0  # sum over trained tokens
+    oldest: int = 0
+    lengths: list[int] = field(default_factory=list)
+
+    def add_groups(self, groups: Sequence[Group], version: int, age_bound: int) -> None:
+        """What training at `version` gets."""
+        for group in groups:
+            for sample in group.samples:
+                self.lengths.append(sample.rollout.length)
+                for segment in sample.rollout.segments:
+                    age, count = version - segment.version, len(segment.token_ids)
+                    if age > age_bound:
+                        self.masked += count
+                        continue
+                    self.trained += count
+                    self.ages += age * count
+                    self.oldest = max(self.oldest, age)
+
+
+class FlowWay:
+    """Rollout batches from the flow under a regime."""
+
+    def __init__(self, regime: Regime, engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> None:
+        """`sizes`: groups in a batch, and responses in a group."""
+        self._regime, self._engine, self._policy, self._groups = regime, engine, policy, sizes[0]
+        sampler = RolloutSampler(engine, NoText(), prompt, reward, SAMPLING, LIMIT, seed=0)
+        stream = ProblemStream([Problem(str(number), "", "") for number in range(10_000)], seed=0)
+        self._flow = RolloutFlow(stream, sampler, AdmitAll(), regime, Ledger(None), sizes[1], sizes[0], FOREVER)
+        self._driver = SynchronousRollouts(self._flow, sampler, self._generate, self._refresh)
+        self._version = 0
+
+    def batch(self, tally: Tally) -> None:
+        """Make one, and count it."""
+        groups = self._driver.next_groups(self._groups, TrainerState(self._version, self._version))
+        made = self._flow.statistics.take()
+        tally.seconds += made.rollout_seconds
+        tally.sampled += made.num_tokens
+        tally.dropped += made.num_wasted_tokens
+        tally.read_again += made.num_resumed_tokens
+        tally.add_groups(groups, self._version, self._regime.age_bound)
+        self._version += 1
+
+    def _generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        return self._engine.generate(requests, SAMPLING)
+
+    def _refresh(self) -> None:
+        self._engine.load_weights(self._policy, self._version)
+
+
+class OverStarted:
+    """Twice the groups are started; the batch is the half that is complete first, and that moment ends the pass."""
+
+    def __init__(self, engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> None:
+        """See `FlowWay`."""
+        self._engine, self._policy, self._sizes, self._started = engine, policy, sizes, 0
+
+    def batch(self, tally: Tally) -> None:
+        """See `FlowWay.batch`. When a group will be complete is drawn beforehand, by the law; so the pass can be stopped there."""
+        (needed, size), first = self._sizes, self._started
+        self._started += 2 * needed
+        self._engine.load_weights(self._policy, 0)
+        prompts = [prompt(None, Problem(str(number), "", "")) for number in range(first, self._started)]
+        seeds = [[1 + (first + number) * size + sample for sample in range(size)] for number in range(2 * needed)]
+        longest = [max(drawn_length(0, seed) for seed in row) for row in seeds]
+        end = sorted(longest)[needed - 1]
+        kept = sorted(range(2 * needed), key=lambda number: longest[number])[:needed]
+        requests = [GenerationRequest(ids, end, seed) for ids, row in zip(prompts, seeds, strict=True) for seed in row]
+        start = time.perf_counter()
+        made = self._engine.generate(requests, SAMPLING)
+        tally.seconds += time.perf_counter() - start
+        lengths = [[len(item.segment.token_ids) for item in made[size * number : size * (number + 1)]] for number in range(2 * needed)]
+        tally.sampled += sum(map(sum, lengths))
+        trained = sum(sum(lengths[number]) for number in kept)
+        tally.trained += trained
+        tally.dropped += sum(map(sum, lengths)) - trained
+        tally.lengths += [length for number in kept for length in lengths[number]]
+
+
+def ways(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> dict[str, FlowWay | OverStarted]:
+    """All that are compared."""
+
+    def partial_regime(parts: int, **others: Any) -> FlowWay:
+        regime = Regime("partial", epochs=1, minibatches=1, max_new_tokens=LIMIT, tokens_per_pass=LIMIT // parts, **others)
+        return FlowWay(regime, engine, policy, sizes)
+
+    found: dict[str, FlowWay | OverStarted] = {"whole": FlowWay(Regime("whole", 1, 1, max_new_tokens=LIMIT), engine, policy, sizes)}
+    found |= {f"limit/{parts}": partial_regime(parts) for parts in (2, 4, 8, 16)}
+    found["limit/8, max_age=4, evict"] = partial_regime(8, max_age=4)
+    found["limit/8, max_age=4, mask"] = partial_regime(8, max_age=4, too_old="mask")
+    found["over-started"] = OverStarted(engine, policy, sizes)
+    return found
+
+
+def show(name: str, rounds: list[Tally], reference: list[Tally]) -> None:
+    """Medians over rounds for what is timed, sums for the rest."""
+    rates = [item.trained / item.seconds for item in rounds]
+    ratios = [rate / (other.trained / other.seconds) for rate, other in zip(rates, reference, strict=True)]
+    trained, sampled = sum(item.trained for item in rounds), sum(item.sampled for item in rounds)
+    dropped, masked, again, ages = (sum(getattr(item, key) for item in rounds) for key in ("dropped", "masked", "read_again", "ages"))
+    print(
+        f"{name:26}{median(rates):7.0f} tokens/s ({min(rates):.0f} to {max(rates):.0f})  {median(ratios):5.2f} x whole "
+        f"({min(ratios):.2f} to {max(ratios):.2f})  read again {again / sampled:5.2f}  dropped {dropped / sampled:4.0%}  masked "
+        f"{masked / sampled:4.0%}  age {ages / trained:4.1f}, at most {max(item.oldest for item in rounds):2}  "
+        f"trained length {fmean(length for item in rounds for length in item.lengths):4.0f}"
+    )
+
+
+def compare(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int], given: argparse.Namespace) -> None:
+    """Measure all ways with batches of this size, and print."""
+    compared = ways(engine, policy, sizes)
+    print(
+        f"{sizes[0]} groups of {sizes[1]} in a batch, {given.rounds} rounds of {given.batches} batches of each way after {given.warm_up}:"
+    )
+    tallies: dict[str, list[Tally]] = {name: [] for name in compared}
+    for _ in range(given.warm_up):
+        for way in compared.values():
+            way.batch(Tally())
+    for _ in range(given.rounds):
+        for name in compared:
+            tallies[name].append(Tally())
+        for _ in range(given.batches):
+            for name, way in compared.items():
+                way.batch(tallies[name][-1])
+    for name, rounds in tallies.items():
+        show(name, rounds, tallies["whole"])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=["2x4", "8x8"], help="of rollout batches: groups x responses in a group")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=8, help="of each way in a round; one may need no generation, so take several")
+    parser.add_argument("--warm-up", type=int, default=18, help="batches of each way that are not counted")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    engine, policy = LawfulEngine(model_path(MODEL), max_rows=4096, device="cpu"), Policy.from_pretrained(model_path(MODEL), 1.0)
+    drawn = sorted(drawn_length(0, seed) for seed in range(100_000))
+    print(
+        f"lengths: log-normal, sigma {SIGMA:g}: mean {fmean(drawn):.0f}, median {drawn[50_000]}, p95 {drawn[95_000]}, max {drawn[-1]} "
+        f"({sum(length == LIMIT for length in drawn) / len(drawn):.1%} reach it)\n"
+        f"trained tokens per second of generation (median and range of rounds), {given.threads} thread(s); shares of sampled tokens"
+    )
+    for size in given.sizes:
+        groups, group_size = map(int, size.split("x"))
+        compare(engine, policy, (groups, group_size), given)
+
+
+if __name__ == "__main__":
+    main()
