@@ -24,11 +24,8 @@ from bapo_lightning.errors import CheckpointError
 FORMAT = 1
 TRAINER_FILE = "trainer.ckpt"
 MANIFEST = "checkpoint.json"
-JOURNALS = (
-    "metrics.jsonl",
-    "rollouts.jsonl",
-    "ledger.jsonl",
-)  # their sizes are kept, so that a resume can cut them back
+# Of the run folder. Their sizes are kept, so that a resume can cut them back.
+JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl")
 _NAME = re.compile(r"update(\d{6,})")
 _LEFTOVER = re.compile(r"\.update\d{6,}\.(partial|removed)")
 
