@@ -10,7 +10,6 @@ at every update, so that many kills fall into the writing of one.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -36,12 +35,12 @@ SETTINGS = (
     "experiment=quickstart",
     "scale.prompts_per_batch=8",
     "scale.group_size=4",
-    "scale.num_rollout_batches=15",
+    "scale.num_rollout_batches=30",
     "scale.validation_problems=8",
     "callbacks.validate_every=20",
     "trainer.checkpoint_every=1",
     "trainer.cpu_threads=1",
-    "+data.train.limit=30",  # four epochs
+    "+data.train.limit=30",  # eight epochs
 )
 REGIMES = {
     "replay": ("regime=replay",),
@@ -76,12 +75,12 @@ def drill(folder: Path, overrides: Sequence[str], num_kills: int, moments: rando
     """One run left alone, one killed `num_kills` times; returns what is wrong."""
     folder.mkdir()
     whole, killed = folder / "whole", folder / "killed"
-    start = time.monotonic()
     finish(whole, overrides)
-    seconds = time.monotonic() - start
-    kills = Counter(kill(killed, overrides, moments.uniform(0, seconds / 3), moments) for _ in range(num_kills))
+    seconds = sum(row["time/step_seconds"] for row in read_run(whole).rows)
+    kills = Counter(kill(killed, overrides, seconds / num_kills, moments) for _ in range(num_kills))
     finish(killed, overrides)
-    complaints = list(ledger_complaints(killed)) + list(row_complaints(killed))
+    complaints = [f"the run had ended before {kills['too late']} of the kills"] if kills["too late"] else []
+    complaints += list(ledger_complaints(killed)) + list(row_complaints(killed))
     if "regime=async" not in overrides:
         complaints += list(difference_complaints(whole, killed))
     resumes = len(read_run(killed).manifest.get("resumes", []))
@@ -98,27 +97,29 @@ def finish(folder: Path, overrides: Sequence[str]) -> None:
         raise SystemExit(f"the run in {folder} ended with status {status}:\n{(folder.parent / 'log').read_text()[-3000:]}")
 
 
-def kill(folder: Path, overrides: Sequence[str], delay: float, moments: random.Random) -> str:
+def kill(folder: Path, overrides: Sequence[str], seconds: float, moments: random.Random) -> str:
     """Begin or resume a run and kill it at a random moment; returns where it was caught.
 
-    One in five comes so long after the start, the rest after the first update of this session has begun to be saved.
+    One in five comes within the session's start, the rest up to `seconds` after its first checkpoint.
     """
     process = start_run(folder, overrides)
     checkpoints = folder / "checkpoints"
-    seen = names(checkpoints)
-    if moments.random() < 0.8:
-        while names(checkpoints) == seen and os.waitpid(process, os.WNOHANG) == (0, 0):
+    seen, ended = names(checkpoints), False
+    if moments.random() < 0.2:
+        time.sleep(moments.uniform(0, 1.5))
+    else:
+        while not ended and names(checkpoints) == seen:
+            ended = os.waitpid(process, os.WNOHANG) != (0, 0)
             time.sleep(0.001)
-        delay = moments.uniform(0, delay / 4)
-    time.sleep(delay)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(process, 0)
+        time.sleep(moments.uniform(0, seconds))
+    if ended or os.waitpid(process, os.WNOHANG) != (0, 0):
+        return "too late"
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
     found = names(checkpoints)
     if any(name.endswith(".partial") for name in found):
         return "while saving"
-    return "between" if found != seen else "before the first checkpoint of the session"
+    return "between two saves" if found != seen else "while starting"
 
 
 def names(checkpoints: Path) -> set[str]:
