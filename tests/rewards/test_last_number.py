@@ -9,7 +9,15 @@ from bapo_lightning.rewards.last_number import final_number, last_number
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 PROBLEM = Problem(id="sums/0", prompt="", answer="1,234")
-CORRECT, WRONG, UNPARSABLE = Score(1.0, ScoreStatus.CORRECT), Score(0.0, ScoreStatus.WRONG), Score(0.0, ScoreStatus.UNPARSABLE)
+UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
+
+
+def correct(answer):
+    return Score(1.0, ScoreStatus.CORRECT, answer)
+
+
+def wrong(answer):
+    return Score(0.0, ScoreStatus.WRONG, answer)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +44,11 @@ def test_the_number_a_response_settles_on(text, expected) -> None:
 @pytest.mark.parametrize(
     ("text", "score"),
     [
-        ("It is 1,234.", CORRECT),
-        ("1234.00", CORRECT),
-        ("#### $1,234", CORRECT),
-        ("1234 of 1235", WRONG),
-        ("-1234", WRONG),
+        ("It is 1,234.", correct("1234")),
+        ("1234.00", correct("1234")),
+        ("#### $1,234", correct("1234")),
+        ("1234 of 1235", wrong("1235")),
+        ("-1234", wrong("-1234")),
         ("I give up", UNPARSABLE),
         ("9" * 5000, UNPARSABLE),
     ],
@@ -51,7 +59,7 @@ def test_a_response_is_right_when_its_number_is_the_gold_answer(text, score) -> 
 
 def test_a_cut_response_counts_unless_it_must_stop() -> None:
     cut = Completion("so 1234", 3, FinishReason.LENGTH)
-    assert last_number([PROBLEM], [cut]) == [CORRECT]
+    assert last_number([PROBLEM], [cut]) == [correct("1234")]
     assert last_number([PROBLEM], [cut], require_stop=True) == [UNPARSABLE]
 
 

@@ -35,7 +35,8 @@ def score(one: Problem, text: str, **options) -> Score:
     ],
 )
 def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right_one(gold, text, value, status) -> None:
-    assert score(problem(gold), text) == Score(value, status)
+    verdict = score(problem(gold), text)
+    assert (verdict.value, verdict.status) == (value, status)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,13 @@ def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right
 )
 def test_what_of_a_response_is_its_answer(extract, text, value) -> None:
     verdict = score(problem("7"), text, extract=extract)
-    assert verdict == (UNPARSABLE if value is None else Score(value, ScoreStatus.CORRECT if value == 1 else ScoreStatus.WRONG))
+    status = ScoreStatus.UNPARSABLE if value is None else ScoreStatus.CORRECT if value == 1 else ScoreStatus.WRONG
+    assert (verdict.value, verdict.status) == (value or 0.0, status)
+
+
+def test_equal_numbers_are_one_vote_and_other_answers_vote_as_they_stand() -> None:
+    assert [score(problem("7"), text).answer for text in ("so 7.0", "007", "none")] == ["7", "7", ""]
+    assert score(problem("7"), " it is 7\n", extract="all").answer == "it is 7"
 
 
 def test_the_last_closed_tag_counts() -> None:
@@ -64,7 +71,7 @@ def test_the_last_closed_tag_counts() -> None:
 def test_a_scorer_that_fails_on_an_answer_makes_it_unparsable() -> None:
     incomplete = problem("7", "sudoku")  # its scorer looks for a solution in the entry: KeyError
     assert score(incomplete, "7") == UNPARSABLE
-    assert score(problem("7", "sudoku", solution=[[7]]), "7") == Score(1.0, ScoreStatus.CORRECT)
+    assert score(problem("7", "sudoku", solution=[[7]]), "7") == Score(1.0, ScoreStatus.CORRECT, "7")
 
 
 @pytest.mark.parametrize("task", ["spiral_matrix", "string_insertion", "n_queens", "countdown", "polynomial_multiplication"])

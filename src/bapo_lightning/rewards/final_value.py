@@ -23,6 +23,7 @@ def _verdict(problem: Problem, completion: Completion) -> Score:
     match = _FINAL_VALUE.search(completion.text)
     if completion.finish is not FinishReason.STOP or match is None:
         return Score(0.0, ScoreStatus.UNPARSABLE)
-    if match.group(1) == problem.answer:
-        return Score(1.0, ScoreStatus.CORRECT)
-    return Score(0.0, ScoreStatus.WRONG)
+    answer = match.group(1)
+    if answer == problem.answer:
+        return Score(1.0, ScoreStatus.CORRECT, answer)
+    return Score(0.0, ScoreStatus.WRONG, answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.rewards.numbers import first_number, same_number, whole_number_text
+from bapo_lightning.rewards.numbers import canonical, first_number, same_number, whole_number_text
 from bapo_lightning.rewards.numbers import last_number as last_number_text
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
@@ -50,7 +50,8 @@ def _verdict(problem: Problem, completion: Completion, require_stop: bool) -> Sc
     answer = None if require_stop and completion.finish is not FinishReason.STOP else final_number(completion.text)
     if answer is None:
         return Score(0.0, ScoreStatus.UNPARSABLE)
-    return Score(1.0, ScoreStatus.CORRECT) if same_number(answer, gold) else Score(0.0, ScoreStatus.WRONG)
+    is_right = same_number(answer, gold)
+    return Score(float(is_right), ScoreStatus.CORRECT if is_right else ScoreStatus.WRONG, canonical(answer))
 
 
 def _boxed(text: str) -> str:

@@ -46,6 +46,15 @@ def same_number(first: str, second: str) -> bool:
     return Decimal(first) == Decimal(second)
 
 
+def canonical(number: str) -> str:
+    """The one form of a number in plain notation: equal numbers give equal strings, 7.0 and 007 become 7, -0 becomes 0."""
+    sign, digits = ("-", number[1:]) if number.startswith("-") else ("", number)
+    whole, _, fraction = digits.partition(".")
+    whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
+    magnitude = f"{whole}.{fraction}" if fraction else whole
+    return magnitude if magnitude == "0" else sign + magnitude
+
+
 def _with_ascii_minus(text: str) -> str:
     return text.replace("−", "-")
 

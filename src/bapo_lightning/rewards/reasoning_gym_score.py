@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.rewards.numbers import last_number
+from bapo_lightning.rewards.numbers import canonical, last_number, whole_number_text
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 
 Extraction = Literal["last_number", "answer_tag", "all"]
@@ -83,7 +83,12 @@ def _verdict(scorer: Scorer, problem: Problem, answer: str | None) -> Score:
         return Score(0.0, ScoreStatus.UNPARSABLE)
     if not math.isfinite(value):
         return Score(0.0, ScoreStatus.UNPARSABLE)
-    return Score(value, ScoreStatus.CORRECT if value == 1.0 else ScoreStatus.WRONG)
+    return Score(value, ScoreStatus.CORRECT if value == 1.0 else ScoreStatus.WRONG, _vote(answer))
+
+
+def _vote(answer: str) -> str:
+    number = whole_number_text(answer)
+    return answer.strip() if number is None else canonical(number)
 
 
 def _scorer(problem: Problem, extract: Extraction) -> Scorer:

@@ -1,0 +1,114 @@
+"""LaTeX to sympy without sympy's string parser. Runs in verifier workers only (the imports take a second).
+
+`latex2sympy2_extended` reads LaTeX with a grammar and builds the expression from the tree; only digits of numbers, `gcd` and `lcm` pass
+through `sympify` or `nsimplify`, which evaluate text as Python. Those are replaced here, and what would compute something large while
+reading (binomials, matrices of zeros, eigenvalues) is left unevaluated or refused.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from typing import Any
+
+import sympy
+from antlr4 import CommonTokenStream, InputStream
+from antlr4.atn.PredictionMode import PredictionMode
+from latex2sympy2_extended.antlr_parser import PSLexer, PSParser
+from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy, comma_number_regex
+
+from bapo_lightning.rewards.size_limit import MAX_DIGITS, MAX_FLOAT_EXPONENT, TooLarge, check_size
+
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([-+]?[0-9]+))?")
+# Matrix commands that compute while the text is read. No answer of a public data set has one.
+_REFUSED_OPERATORS = {
+    "eye", "rank", "trace", "tr", "rref", "nullspace", "norm", "cols", "rows", "eig", "eigen", "diagonalize", "eigenvals", "eigenvalues",
+    "eigenvects", "eigenvectors", "svd", "SVD", "zeros", "ones", "diag", "hstack", "vstack", "orth", "ortho", "orthogonal", "orthogonalize",
+}  # fmt: skip
+
+
+class Unreadable(Exception):
+    """The text is not LaTeX of a formula."""
+
+
+def exact_number(text: str) -> Any:
+    """The sympy number that `text` writes in digits. Raises Unreadable for anything else, TooLarge beyond the limits."""
+    if len(text) > MAX_DIGITS:
+        raise TooLarge(f"a number of {len(text)} characters")
+    if _INTEGER.fullmatch(text):
+        return sympy.Integer(int(text))
+    match = _DECIMAL.fullmatch(text)
+    if match is None:
+        raise Unreadable(f"{text!r} is no number")
+    if match.group(1) is not None and abs(int(match.group(1))) > MAX_FLOAT_EXPONENT:
+        raise TooLarge(f"the number {text}")
+    return sympy.Float(text)
+
+
+class Converter(_Latex2Sympy):
+    """The library's tree walk, with the digits read by `exact_number`, and the fast prediction mode of ANTLR first."""
+
+    def parse(self, latex: str) -> Any:
+        """The expression that `latex` writes. Raises whatever the library does for text that it cannot read."""
+        if comma_number_regex.match(latex):
+            # Nobody groups 0,111: that comma is a decimal point.
+            return exact_number(latex.strip().replace(",", "." if latex.strip().startswith("0") else ""))
+        return super().parse(latex)
+
+    def create_parser(self, latex: str) -> Any:
+        """A parser whose `math()` tries SLL prediction and, where that fails, reads again with the complete LL."""
+        parser = self._parser(latex, PredictionMode.SLL)
+        try:
+            tree = parser.math()
+        except Exception:  # the library's listener raises plain exceptions: SLL may refuse what LL accepts
+            tree = self._parser(latex, PredictionMode.LL).math()
+        return _Parsed(tree)
+
+    def parse_number(self, text: str) -> Any:
+        """Digits, commas between them."""
+        return exact_number(text.replace(",", "").replace(" ", ""))
+
+    def convert_binom(self, binom: Any) -> Any:
+        """Not computed while reading."""
+        return sympy.binomial(self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False)
+
+    def convert_func(self, func: Any) -> Any:
+        """Refuses the matrix commands; the gamma function is not computed while reading."""
+        head = func.func_normal_single_arg() or func.func_normal_multi_arg()
+        if head is not None:
+            name = head.start.text[1:]
+            if name == "operatorname" and head.func_operator_name.getText() in _REFUSED_OPERATORS:
+                raise Unreadable("a matrix command")
+            if name in ("Gamma", "gamma") and func.func_normal_single_arg():
+                argument = func.func_single_arg() or func.func_single_arg_noparens()
+                return sympy.gamma(self.convert_func_arg(argument), evaluate=False)
+        return super().convert_func(func)
+
+    def handle_gcd_lcm(self, f: str, args: list[Any]) -> Any:
+        """Of whole numbers only, without `nsimplify`."""
+        for argument in args:
+            check_size(argument)
+        values = [argument.doit() if isinstance(argument, sympy.Basic) else argument for argument in args]
+        if not all(isinstance(value, sympy.Integer) for value in values):
+            raise Unreadable(f"{f} of something that is no whole number")
+        return sympy.UnevaluatedExpr(reduce(sympy.igcd if f == "gcd" else sympy.ilcm, values))
+
+    def _parser(self, latex: str, mode: Any) -> Any:
+        lexer = PSLexer(InputStream(latex))
+        parser = PSParser(CommonTokenStream(lexer))
+        for recognizer in (lexer, parser):
+            recognizer.removeErrorListeners()
+            recognizer.addErrorListener(self.MathErrorListener(latex))
+        parser._interp.predictionMode = mode
+        return parser
+
+
+class _Parsed:
+    """Looks to the library like a parser that has read its text already."""
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+
+    def math(self) -> Any:
+        return self._tree

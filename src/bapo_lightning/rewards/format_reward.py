@@ -1,0 +1,70 @@
+"""A bonus for responses that keep to a format, on top of another reward. Plain string searches: a response cannot make them slow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.rewards.extract import final_answer
+from bapo_lightning.types import Completion, FinishReason, Problem, Score
+
+Reward = Callable[[list[Problem], list[Completion]], list[Score]]
+Format = Literal["marked", "think", "think_answer"]
+
+
+class FormatReward:
+    """Callable `(problems, completions) -> scores`: another reward's scores, with `bonus` added to the value where the format is kept.
+
+    The status stays the verdict on the answer. A response that was cut keeps no format.
+
+    Args:
+        reward: what judges the answers.
+        format: "marked": there is a marked final answer; "think": `<think>...</think>` once, at the beginning, and an answer behind it;
+            "think_answer": `<think>...</think> <answer>...</answer>` and nothing else.
+        bonus: added to a score's value, positive; or, with a negative one, taken off where the format is not kept.
+    """
+
+    def __init__(self, reward: Reward, format: Format, bonus: float) -> None:
+        if format not in get_args(Format):
+            raise ConfigError([f"reward.format={format} is none of its values; write {', '.join(get_args(Format))}"])
+        self.reward, self.bonus, self._is_kept = reward, bonus, _FORMATS[format]
+
+    def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
+        """Score each completion against the problem at the same place."""
+        scores = self.reward(problems, completions)
+        return [self._shaped(score, completion) for score, completion in zip(scores, completions, strict=True)]
+
+    def close(self) -> None:
+        """End the processes of the reward inside, where it has some."""
+        close = getattr(self.reward, "close", None)
+        if close is not None:
+            close()
+
+    def _shaped(self, score: Score, completion: Completion) -> Score:
+        kept = completion.finish is FinishReason.STOP and self._is_kept(completion.text)
+        added = self.bonus if kept == (self.bonus > 0) else 0.0
+        return dataclasses.replace(score, value=score.value + added)
+
+
+def is_marked(text: str) -> bool:
+    """Whether there is a final answer that is marked as one."""
+    return final_answer(text) is not None
+
+
+def is_think(text: str) -> bool:
+    """Whether `text` is `<think>...</think>`, once, and something behind it."""
+    thought, closed, rest = text.strip().partition("</think>")
+    return thought.startswith("<think>") and bool(closed) and bool(rest.strip()) and "think>" not in thought[len("<think>") :] + rest
+
+
+def is_think_answer(text: str) -> bool:
+    """Whether `text` is `<think>...</think> <answer>...</answer>` and nothing else."""
+    _, _, rest = text.partition("</think>")
+    rest = rest.strip()
+    inner = rest[len("<answer>") : -len("</answer>")]
+    return is_think(text) and rest.startswith("<answer>") and rest.endswith("</answer>") and bool(inner.strip()) and "answer>" not in inner
+
+
+_FORMATS: dict[str, Callable[[str], bool]] = {"marked": is_marked, "think": is_think, "think_answer": is_think_answer}

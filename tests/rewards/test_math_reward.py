@@ -1,0 +1,165 @@
+import multiprocessing
+import pickle
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.rewards import MathReward, score_answers
+from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+
+CORRECT, WRONG = ScoreStatus.CORRECT, ScoreStatus.WRONG
+PATIENCE = 60.0  # seconds for one answer: a loaded machine is no reason for another verdict
+
+
+@pytest.fixture(scope="module")
+def reward() -> Iterator[MathReward]:
+    reward = MathReward(accept="any", timeout_seconds=PATIENCE, num_workers=2)
+    yield reward
+    reward.close()
+
+
+def verdict(reward: MathReward, gold: str, text: str) -> ScoreStatus:
+    return reward.score_texts([gold], [text])[0].status
+
+
+PAIRS = [
+    (r"\sqrt{8}", r"2\sqrt{2}", CORRECT),
+    ("$x+1$", r"\boxed{1 + x}", CORRECT),
+    (r"x^2-1", "(x-1)(x+1)", CORRECT),
+    (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", CORRECT),
+    ("x = 5", "5", CORRECT),
+    ("5", "x = 5", CORRECT),
+    ("(1, 2)", "(2, 1)", WRONG),
+    ("1, 2", "2 and 1", CORRECT),
+    (r"\{1,2\}", "2, 1", CORRECT),
+    ("[0,9)", "(0,9)", WRONG),
+    (r"[1,2)\cup(3,4]", r"(3,4] \cup [1,2)", CORRECT),
+    (r"x \le 3", r"3 \ge x", CORRECT),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2 \end{bmatrix}", CORRECT),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 2 \\ 1 \end{bmatrix}", WRONG),
+    (r"\pi", "3.14", WRONG),
+    ("6m", "6", WRONG),
+    (r"(-\infty, 3)", "x < 3", CORRECT),
+    ("x < 3", r"(-\infty, 3)", CORRECT),
+    ("[2, 5]", r"2 \le x < 5", WRONG),
+    (r"2 \cdot 3!", "12", CORRECT),
+    ("204_5", "204", CORRECT),
+    ("204_5", "204_6", WRONG),
+    ("4", "banana", WRONG),
+    (r"\text{Evelyn}", "Carla", WRONG),
+    ("4", r"The answer is $\sqrt{16}$", CORRECT),
+    ("5 x - 7 = 0", "7 - 5 x = 0", CORRECT),
+]
+
+
+@pytest.mark.parametrize(("gold", "text", "status"), PAIRS)
+def test_expressions_are_compared_as_mathematics(reward: MathReward, gold: str, text: str, status: ScoreStatus) -> None:
+    assert verdict(reward, gold, text) is status
+
+
+def test_verdicts_are_the_same_from_threads_at_once(reward: MathReward) -> None:
+    golds, texts, expected = (list(column) for column in zip(*PAIRS, strict=True))
+    found: dict[int, list[ScoreStatus]] = {}
+
+    def judge(number: int) -> None:
+        found[number] = [score.status for score in reward.score_texts(golds, texts)]
+
+    threads = [threading.Thread(target=judge, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(4), expected)
+
+
+def judge_in_another_process(reward: MathReward, connection: object) -> None:
+    golds, texts, _ = (list(column) for column in zip(*PAIRS[:8], strict=True))
+    connection.send(([score.status for score in reward.score_texts(golds, texts)], reward.worker_pids))  # type: ignore[attr-defined]
+    reward.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_verdicts_are_the_same_in_a_subprocess_with_workers_of_its_own(reward: MathReward, method: str) -> None:
+    verdict(reward, "4", r"\sqrt{16}")
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=judge_in_another_process, args=(reward, theirs))
+    process.start()
+    statuses, pids = ours.recv()
+    process.join()
+    assert statuses == [status for _, _, status in PAIRS[:8]]
+    assert set(pids).isdisjoint(reward.worker_pids)
+    assert verdict(reward, "4", r"\sqrt{16}") is CORRECT
+
+
+def test_a_response_without_a_marked_answer_is_unparsable_by_default() -> None:
+    problem = Problem("1", "?", "42")
+    texts = ["The answer is 42", "", r"\boxed{42}", "Answer: 42", "#### 43"]
+    scores = MathReward()([problem] * 5, [Completion(text, 5, FinishReason.STOP) for text in texts])
+    assert [score.status for score in scores] == [ScoreStatus.UNPARSABLE, ScoreStatus.UNPARSABLE, CORRECT, CORRECT, WRONG]
+    assert [score.answer for score in scores] == ["", "", "42", "42", "43"]
+
+
+def test_a_cut_response_has_no_answer_when_stopping_is_required() -> None:
+    problem, cut = Problem("1", "?", "42"), Completion(r"\boxed{42}", 5, FinishReason.LENGTH)
+    assert MathReward()([problem], [cut])[0].status is CORRECT
+    assert MathReward(require_stop=True)([problem], [cut]) == [Score(0.0, ScoreStatus.UNPARSABLE)]
+
+
+def test_numbers_start_no_process() -> None:
+    reward = MathReward()
+    assert [score.value for score in reward.score_texts(["42", "42"], [r"\boxed{42.0}", "Answer: 41"])] == [1.0, 0.0]
+    assert reward.worker_pids == []
+
+
+def test_a_copy_starts_again_with_the_same_options() -> None:
+    copy = pickle.loads(pickle.dumps(MathReward(accept="any", require_stop=True, num_workers=3)))
+    assert (copy.accept, copy.require_stop, copy.worker_pids) == ("any", True, [])
+
+
+def test_it_can_be_used_again_after_closing() -> None:
+    reward = MathReward(accept="any", timeout_seconds=PATIENCE, num_workers=1)
+    assert verdict(reward, "4", r"\sqrt{16}") is CORRECT
+    reward.close()
+    assert reward.worker_pids == []
+    assert verdict(reward, "4", r"\sqrt{16}") is CORRECT
+    reward.close()
+
+
+def test_score_answers_takes_bare_and_marked_answers() -> None:
+    golds = [r"\frac{1}{2}", "$x$", r"\boxed{4}", "#### 18", "7", "7"]
+    answers = ["0.5", r"so \boxed{x}", "The answer is 4", "18", "The numbers 6 and then 7", ""]
+    scores = score_answers(golds, answers, timeout_seconds=PATIENCE)
+    assert [score.status for score in scores] == [CORRECT] * 5 + [ScoreStatus.UNPARSABLE]
+    assert [score.value for score in scores] == [1.0] * 5 + [0.0]
+
+
+def test_score_answers_keeps_its_workers_between_calls() -> None:
+    before = children()
+    for _ in range(3):
+        assert score_answers(["4"], [r"\sqrt{16}"], timeout_seconds=PATIENCE)[0].status is CORRECT
+    with pytest.raises(ValueError, match="timeout_seconds=0 leaves no time to judge"):
+        score_answers(["4"], ["4"], timeout_seconds=0)
+    assert len(children() - before) <= 1
+
+
+def children() -> set[int]:
+    """Process ids of the nurseries that this process has."""
+    return {child.pid for child in psutil.Process().children() if "bapo_lightning.rewards.nursery" in child.cmdline()}
+
+
+def test_wrong_options_are_named_together() -> None:
+    with pytest.raises(ConfigError) as error:
+        MathReward(accept="all", timeout_seconds=0, num_workers=0, memory_megabytes=1)  # type: ignore[arg-type]
+    assert len(error.value.complaints) == 4
+    assert "reward.accept=all is none of its values; write marked or any" in str(error.value)
+
+
+def test_each_completion_needs_its_problem() -> None:
+    with pytest.raises(ValueError, match="got 1 problems and 0 completions"):
+        MathReward()([Problem("1", "?", "42")], [])
+    with pytest.raises(ValueError, match="got 1 gold answers and 2 answers"):
+        score_answers(["1"], ["1", "2"])

@@ -1,0 +1,132 @@
+from fractions import Fraction
+
+import pytest
+
+from bapo_lightning.rewards.quick import clean, normal_form, quick_verdict, read_number
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("42", 42),
+        ("-42", -42),
+        ("−42", -42),
+        ("+7", 7),
+        ("007", 7),
+        ("7.", 7),
+        (".5", Fraction(1, 2)),
+        ("1,234,567", 1_234_567),
+        ("1{,}234", 1234),
+        ("1 234 567", 1_234_567),
+        (r"12\textbf{ meters}", 12),
+        (r"1\,234", 1234),
+        (r"11,\! 111,\! 100", 11_111_100),
+        ("$1,000.99", Fraction(100_099, 100)),
+        (r"\$36", 36),
+        ("3/4", Fraction(3, 4)),
+        (r"\frac{3}{4}", Fraction(3, 4)),
+        (r"-\dfrac{3}{4}", Fraction(-3, 4)),
+        (r"\frac{-3}{4}", Fraction(-3, 4)),
+        (r"\tfrac34", Fraction(3, 4)),
+        (r"\frac 3 4", Fraction(3, 4)),
+        (r"1\frac{3}{4}", Fraction(7, 4)),
+        (r"-1\frac{3}{4}", Fraction(-7, 4)),
+        ("1.5e-3", Fraction(3, 2000)),
+        (r"1.5 \times 10^{-3}", Fraction(3, 2000)),
+        (r"90^\circ", 90),
+        ("90°", 90),
+        (r"125\text{ miles}", 125),
+        (r"12\text{ cm}^2", 12),
+        ("5 apples", 5),
+        ("35 cm", 35),
+        ("35cm^2", 35),
+        ("7 square feet", 7),
+        (r"\text{12}", 12),
+        ("$12$", 12),
+        (r"\(12\)", 12),
+        ("**12**", 12),
+    ],
+)
+def test_numbers_are_read_exactly(text: str, value: Fraction) -> None:
+    number = read_number(clean(text))
+    assert number is not None and number.value == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "x=5",
+        "6m",
+        "4t",
+        "1, 2",
+        "(1, 2)",
+        "1/0",
+        "12:00",
+        "5!",
+        "2^3",
+        "nan",
+        "inf",
+        "1e999",
+        "9" * 500,
+        "٤٢",
+        "0x10",
+        "1_000",
+        "2 pi",
+        "3 mod 4",
+        "3 ab",
+        "2 xyz",
+        "5 million",
+        "5 million dollars",
+        "2 sqrt",
+        "3 squared",
+        r"5\text{ pm}",
+    ],
+)
+def test_what_is_no_plain_number_is_left_to_algebra(text: str) -> None:
+    assert read_number(clean(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "equal"),
+    [
+        ("5", "5.0", True),
+        ("5", "5.1", False),
+        (r"\frac{1}{2}", "0.5", True),
+        (r"\frac{1}{3}", "0.333333", True),
+        (r"\frac{1}{3}", "0.333", False),
+        (r"\frac{1}{3}", "333333/1000000", False),
+        ("5.3e-9", "1e-9", False),
+        ("28%", "0.28", True),
+        ("28%", "28", True),
+        ("28%", r"28\%", True),
+        ("28%", "2800%", False),
+        ("7425000", "7,425,000", True),
+        ("50,625", "2500", False),
+        (r"\text{Evelyn}", "Evelyn", True),
+        (r"\text{(C)}", "C", True),
+        (r"\sqrt{2}", r"\sqrt2", None),
+        (r"2\sqrt{3}", r"2 \sqrt{ 3 }", True),
+        ("x+1", "x + 1", True),
+        ("12", "1 2", None),
+        ("204_5", "204_{5}", True),
+        ("204_5", "204_6", False),
+        ("1010_2", "12_8", True),
+        ("204_5", "204", None),
+        ("4", r"\sqrt{16}", None),
+        ("", "", False),
+    ],
+)
+def test_a_quick_verdict_is_right_or_left_open(gold: str, answer: str, equal: bool | None) -> None:
+    assert quick_verdict(clean(gold), clean(answer)) is equal
+
+
+@pytest.mark.parametrize("form", ["0.5", ".50", r"\frac{1}{2}", r"\frac12", "1/2", "$\\dfrac{2}{4}$", r"\boxed{0.5}"])
+def test_equal_numbers_vote_for_one_answer(form: str) -> None:
+    assert normal_form(clean(form)) == "1/2"
+
+
+def test_equal_texts_vote_for_one_answer() -> None:
+    assert normal_form(clean(r"\left( 1,\, 2 \right)")) == normal_form(clean("(1,2)")) == "(1,2)"
+    assert normal_form(clean(r"\text{east}")) == normal_form(clean("east")) == "east"
