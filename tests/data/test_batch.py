@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.builders import group, random_policy, rollout, stale_batch
 
-from bapo_lightning.data.batch import collate, rows_by_token_budget
+from bapo_lightning.data.batch import collate
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.types import FinishReason, Rollout, Segment
@@ -45,11 +45,6 @@ def test_a_micro_batch_knows_each_response_token_and_the_position_that_predicts_
     assert micro_batch.advantage.tolist() == [1.5, 1.5, 1.5, -1.5]
     assert micro_batch.version.tolist() == [4, 4, 4, 6]
     assert micro_batch.weight.tolist() == [0.25] * 4
-
-
-def test_rows_are_packed_longest_first_within_the_budget_and_a_longer_row_stands_alone():
-    assert rows_by_token_budget([3, 10, 4, 4, 30], token_budget=12) == [[4], [1], [2, 3, 0]]
-    assert rows_by_token_budget([5], token_budget=1) == [[0]]
 
 
 @pytest.mark.parametrize("budget", [1, 40, 90, 10_000])

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bapo_lightning.data.prompt_limit import keep_short_prompts
-from bapo_lightning.data.prompts import ChatPrompt, PlainPrompt
+from bapo_lightning.data.prompts import ChatPrompt, MessagesPrompt, PlainPrompt
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.tiny_world.task import tiny_problems
 from bapo_lightning.types import Problem
@@ -59,6 +59,30 @@ def test_braces_in_a_problem_and_in_the_template_stand_for_themselves(tokenizer)
     assert text(tokenizer, ids) == str(len("{x} {0} {problem} in \\boxed{}"))
 
 
+@pytest.mark.parametrize(("opening", "expected"), [("#", "0.000;1.37+85=;#"), ("12", "0.000;1.37+85=;#12")])
+def test_an_opening_is_written_once_whether_or_not_the_tokenizers_template_has_it(tokenizer, opening, expected) -> None:
+    tokenizer.chat_template = TEMPLATE
+    assert text(tokenizer, ChatPrompt(None, "{problem}", opening)(tokenizer, PROBLEM)) == expected
+
+
+def test_options_reach_the_tokenizers_template(tokenizer) -> None:
+    tokenizer.chat_template = "{% if brief %}1{% else %}0{% endif %}"
+    assert text(tokenizer, ChatPrompt(None, "{problem}", template_options={"brief": True})(tokenizer, PROBLEM)) == "1"
+
+
+def test_messages_of_the_file_are_rendered_as_they_stand(tokenizer) -> None:
+    tokenizer.chat_template = TEMPLATE
+    messages = [{"role": "system", "content": "9"}, {"role": "user", "content": "37+85="}]
+    own = Problem("a", "37+85=", "122", metadata={"messages": messages})
+    assert text(tokenizer, MessagesPrompt()(tokenizer, own)) == "0.9;1.37+85=;#"
+    assert text(tokenizer, MessagesPrompt()(tokenizer, PROBLEM)) == "0.000;1.37+85=;#"
+    assert text(tokenizer, ChatPrompt("8", "{problem}")(tokenizer, own)) == "0.8;1.37+85=;#"
+
+
+def test_a_plain_prompt_may_have_a_template(tokenizer) -> None:
+    assert text(tokenizer, PlainPrompt("1:{problem}#")(tokenizer, PROBLEM)) == "1:37+85=#"
+
+
 def test_a_template_without_the_problem_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"data.prompt.template='Solve this' never shows the problem; write {problem}"):
         ChatPrompt(None, "Solve this")
@@ -67,7 +91,7 @@ def test_a_template_without_the_problem_is_refused() -> None:
 def test_a_tokenizer_without_a_chat_template_is_an_error_that_names_the_fix(tokenizer) -> None:
     with pytest.raises(
         DataError,
-        match=r"data.prompt=ChatPrompt needs a chat template.*~data.prompt '\+data.prompt={_target_: bapo_lightning\..*PlainPrompt}'",
+        match=r"data.prompt=ChatPrompt needs a chat template.*prompt@data.prompt=plain",
     ):
         ChatPrompt(None, "{problem}")(tokenizer, PROBLEM)
 

@@ -118,7 +118,7 @@ class Schedule:
     def check_ledger(self):
         rows = [json.loads(line) for line in self.path.read_text().splitlines()]
         draws = Counter((row["epoch"], row["problem"]) for row in rows)
-        epoch, position = self.flow._stream.place
+        ((epoch, position),) = self.flow._stream.places.values()
         assert set(draws.values()) == {1}
         assert len(draws) == epoch * (NUM_PROBLEMS + 1) + position + 1  # with the one that is too long
         assert all(sum(1 for key in draws if key[0] == done) == NUM_PROBLEMS + 1 for done in range(epoch))

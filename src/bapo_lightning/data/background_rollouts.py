@@ -117,6 +117,11 @@ class BackgroundRollouts:
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the pass at hand came to its end."""
+        return self._thread is None or not self._thread.is_alive()
+
     def _visit(self, state: TrainerState) -> None:
         """The trainer is here. Raises what ended the generating thread."""
         self._trainer = state

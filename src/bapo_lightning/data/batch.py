@@ -1,30 +1,33 @@
 """One optimizer update's worth of samples as tensors, and its split into micro-batches.
 
 Shapes: B samples of a minibatch, T tokens of its longest sample (prompt directly followed by response, padded on the right),
-N response tokens of a micro-batch laid out flat, sample after sample.
+N response tokens of a micro-batch laid out flat, sample after sample. A micro-batch is padded like the minibatch, to its own longest
+sample, or packed: B = 1 row in which the samples stand one after another, T tokens in all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bapo_lightning.data.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """Samples that pass through the model together. Response tokens are flat; `index` finds them in the padded grid."""
+    """Samples that pass through the model together. Response tokens are flat; `index` finds them in the grid."""
 
     input_ids: Tensor  # [B, T]
     index: Tensor  # [N] flat position b * T + t whose hidden state predicts each response token
     targets: Tensor  # [N] the response tokens
+    packed_lengths: tuple[int, ...] = field(default=(), kw_only=True)  # tokens of each sample in a packed row; empty: padded
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class TrainBatch:
     response_lengths: tuple[int, ...]  # tokens trained on; fewer than the rollout has where its first segments are too old
     groups: tuple[Group, ...]
     metrics: dict[str, float]  # measured while producing, logged with the update
+    whole: TrainBatch | None = None  # of a leader's share: the minibatch of all ranks, on the host
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
         """Copy with its tensors on `device`."""
@@ -104,30 +108,36 @@ class TrainBatch:
                 f"a token sampled by policy version {oldest} is {version - oldest} updates old, the regime allows {max_age}"
             )
 
-    def split(self, token_budget: int, weights: Tensor) -> list[MicroBatch]:
-        """Micro-batches of at most `token_budget` padded tokens (a longer sample stands alone), similar lengths together.
+    def split(self, token_budget: int, weights: Tensor, packed: bool = False) -> list[MicroBatch]:
+        """Micro-batches of about equal size, at most `token_budget` tokens each (a longer sample stands alone).
 
         Args:
-            token_budget: rows times longest row of one micro-batch.
+            token_budget: of one micro-batch; see `rows_by_token_budget`.
             weights: [B, T] from `objectives.weighting`, normalised over the global minibatch; sliced, never renormalised, so that
                 the sum over micro-batches does not depend on the split.
+            packed: without padding, all samples of a micro-batch in one row.
         """
         lengths = [prompt + response for prompt, response in zip(self.context_lengths, self.response_lengths, strict=True)]
-        return [self._select(rows, weights) for rows in rows_by_token_budget(lengths, token_budget)]
+        return [self._select(rows, weights, packed) for rows in rows_by_token_budget(lengths, token_budget, packed)]
 
-    def _select(self, rows: list[int], weights: Tensor) -> MicroBatch:
+    def _select(self, rows: list[int], weights: Tensor, packed: bool) -> MicroBatch:
         contexts = np.array([self.context_lengths[row] for row in rows])
         responses = np.array([self.response_lengths[row] for row in rows])
-        width = int((contexts + responses).max())
         columns = response_columns(contexts, responses)
         device = self.input_ids.device
-        local = torch.from_numpy(np.repeat(np.arange(len(rows)) * width, responses) + columns - 1).to(device)
+        lengths = contexts + responses
+        local = torch.from_numpy(np.repeat(row_starts(lengths, packed), responses) + columns - 1).to(device)
         source = torch.from_numpy(np.repeat(np.array(rows) * self.input_ids.shape[1], responses) + columns).to(device)
         picked = torch.tensor(rows, device=device)
+        if packed:
+            input_ids = torch.cat([self.input_ids[row, :length] for row, length in zip(rows, lengths.tolist(), strict=True)])[None]
+        else:
+            input_ids = self.input_ids[picked, : int(lengths.max())]
         return MicroBatch(
-            input_ids=self.input_ids[picked, :width],
+            input_ids=input_ids,
             index=local,
             targets=self.input_ids.view(-1)[source],
+            packed_lengths=tuple(lengths.tolist()) if packed else (),
             behaviour_logp=self.behaviour_logp.view(-1)[source],
             proximal_logp=self.proximal_logp.view(-1)[source],
             version=self.version.view(-1)[source],
@@ -136,22 +146,15 @@ class TrainBatch:
         )
 
 
-def rows_by_token_budget(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Partition rows, longest first, so that rows x longest row of each part stays within `token_budget`."""
-    parts: list[list[int]] = []
-    longest = 0
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if not parts or (len(parts[-1]) + 1) * longest > token_budget:
-            parts.append([])
-            longest = lengths[row]
-        parts[-1].append(row)
-    return parts
-
-
 def response_columns(prompts: np.ndarray, responses: np.ndarray) -> np.ndarray:
     """Column of each response token, [N], row after row, from the rows' prompt lengths and response lengths."""
     offsets = np.arange(responses.sum()) - np.repeat(responses.cumsum() - responses, responses)  # 0..length-1 in each row
     return np.repeat(prompts, responses) + offsets
+
+
+def row_starts(lengths: np.ndarray, packed: bool) -> np.ndarray:
+    """Flat position of each sample's first token in a micro-batch, [B], from the samples' lengths."""
+    return lengths.cumsum() - lengths if packed else np.arange(len(lengths)) * lengths.max()
 
 
 def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
@@ -163,15 +166,18 @@ def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
     return input_ids
 
 
-def model_input(rollouts: Sequence[Rollout], device: torch.device) -> ModelInput:
+def model_input(rollouts: Sequence[Rollout], device: torch.device, packed: bool = False) -> ModelInput:
     """What a policy needs to score the response tokens of `rollouts`, in their order."""
-    input_ids = padded_ids(rollouts)
     prompts, responses = (np.array(lengths) for lengths in zip(*((len(r.prompt_ids), r.length) for r in rollouts), strict=True))
-    columns = response_columns(prompts, responses)
-    targets = np.repeat(np.arange(len(rollouts)) * input_ids.shape[1], responses) + columns
+    lengths = prompts + responses
+    if packed:
+        input_ids = np.concatenate([ids for r in rollouts for ids in (r.prompt_ids, r.response_ids)])[None].astype(np.int64)
+    else:
+        input_ids = padded_ids(rollouts)
+    targets = np.repeat(row_starts(lengths, packed), responses) + response_columns(prompts, responses)
     ids = torch.from_numpy(input_ids).to(device)
     position = torch.from_numpy(targets).to(device)
-    return ModelInput(ids, position - 1, ids.view(-1)[position])
+    return ModelInput(ids, position - 1, ids.view(-1)[position], packed_lengths=tuple(lengths.tolist()) if packed else ())
 
 
 def collate(groups: Sequence[Group], metrics: dict[str, float], oldest_trained: int | None = None) -> TrainBatch:

@@ -106,6 +106,7 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
         "text": sample.completion.text,
         "value": sample.score.value,
         "status": _text(sample.score.status),
+        "answer": sample.score.answer,
         "reward": sample.reward,
         "proximal_logprobs": None if proximal is None else store.add_floats(proximal),
     }
@@ -117,7 +118,7 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
     return Sample(
         rollout=rollout,
         completion=Completion(packed["text"], rollout.length, rollout.finish),
-        score=Score(packed["value"], ScoreStatus(packed["status"])),
+        score=Score(packed["value"], ScoreStatus(packed["status"]), packed["answer"]),
         reward=packed["reward"],
         proximal_logprobs=None if proximal is None else store.floats(proximal),
     )

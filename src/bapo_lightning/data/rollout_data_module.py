@@ -46,6 +46,7 @@ class VersionedPolicyOwner(Protocol):
     """What this module needs of the LightningModule it feeds."""
 
     policy: ScoringWeightSource
+    micro_batch_tokens: int
 
     @property
     def policy_version(self) -> int:
@@ -54,6 +55,16 @@ class VersionedPolicyOwner(Protocol):
 
     def proximal_logprobs(self, rollouts: Sequence[Rollout]) -> list[array[float]]:
         """Log-probs of each rollout's response tokens under the current weights, in nats."""
+        ...
+
+
+class BatchSource(Protocol):
+    """What a `RolloutLoader` reads."""
+
+    num_updates: int
+
+    def next_batch(self) -> TrainBatch:
+        """The minibatch of the next update."""
         ...
 
 
@@ -134,10 +145,11 @@ class RolloutDataModule(L.LightningDataModule):
 
     def refresh_engine(self) -> None:
         """Give the engine the trainer's current weights unless it has them already."""
-        owner, engine, vocab_size = self._owner, self.sampler.engine, self.sampler.tokenizer.vocab_size
-        while engine.version != owner.policy_version:
+        version, engine, vocab_size = self._owner.policy_version, self.sampler.engine, self.sampler.tokenizer.vocab_size
+        while engine.version != version:
             try:
-                self._sync_reports.append(self._weight_sync.push(owner.policy, engine, owner.policy_version, vocab_size))
+                report = self._weight_sync.push(self._policy_source(), engine, version, vocab_size, self._num_engines())
+                self._sync_reports.append(report)
             except EngineDied as death:
                 self._recovery.restart(engine, death)
 
@@ -149,8 +161,8 @@ class RolloutDataModule(L.LightningDataModule):
             yield self._generate
             self.sampler.engine.sleep()
 
-    def rank_state(self) -> dict[str, Any]:
-        """All that this rank must remember to go on exactly; `summary` says in words what it is."""
+    def resume_state(self) -> dict[str, Any]:
+        """All that a run must remember to go on exactly; `summary` says in words what it is."""
         store = ArrayStore()
         with self._driver.flow_held() as flow:
             state: dict[str, Any] = {
@@ -163,7 +175,7 @@ class RolloutDataModule(L.LightningDataModule):
         state |= {"clock": self._clock, "queue": self._queue.state_dict(store), "reuse": self._reuse.state_dict(store)}
         return state | {"arrays": store.state_dict()}
 
-    def load_rank_state(self, state: dict[str, Any]) -> None:
+    def load_resume_state(self, state: dict[str, Any]) -> None:
         """Go on from there. Raises DataError when the training set or the ledger is not that of the checkpoint."""
         store = ArrayStore.from_state_dict(state["arrays"])
         with self._driver.flow_held() as flow:
@@ -182,13 +194,22 @@ class RolloutDataModule(L.LightningDataModule):
         self.close()
 
     def close(self) -> None:
-        """Stop generating and give the engine back. Calling it twice is fine."""
+        """Stop generating, give the engine back and end the reward's processes. Calling it twice is fine."""
         self._driver.close()
-        self.sampler.engine.close()
+        self.sampler.close()
 
     @property
     def _owner(self) -> VersionedPolicyOwner:
         return cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
+
+    def _policy_source(self) -> ScoringWeightSource:
+        return self._owner.policy
+
+    def _proximal_logprobs(self, rollouts: Sequence[Rollout]) -> list[array[float]]:
+        return self._owner.proximal_logprobs(rollouts)
+
+    def _num_engines(self) -> int:
+        return 1
 
     def _trainer_state(self) -> TrainerState:
         return TrainerState(self._owner.policy_version, self._clock)
@@ -218,7 +239,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._reuse.add(fresh)
         groups, measured = fresh + replayed, {"reuse/share": len(replayed) / self._prompts_per_batch}
         if self._recompute_logprobs:
-            groups, proximal = with_proximal_logprobs(groups, self._owner.proximal_logprobs, state.version)
+            groups, proximal = with_proximal_logprobs(groups, self._proximal_logprobs, state.version)
             measured |= proximal
         return groups, measured
 
@@ -243,7 +264,7 @@ class RolloutLoader:
     after the update before it.
     """
 
-    def __init__(self, data_module: RolloutDataModule) -> None:
+    def __init__(self, data_module: BatchSource) -> None:
         self._data_module = data_module
 
     def __len__(self) -> int:

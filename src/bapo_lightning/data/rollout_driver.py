@@ -46,6 +46,11 @@ class RolloutDriver(Protocol):
         """Stop generating. Calling it twice is fine."""
         ...
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody generates any more, after `close`."""
+        ...
+
 
 class SynchronousRollouts:
     """Generates while training waits. Before the first pass of a batch the engine gets the trainer's weights, so that every pass samples
@@ -92,6 +97,11 @@ class SynchronousRollouts:
 
     def close(self) -> None:
         """Nothing runs between calls."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Always."""
+        return True
 
     def _pass(self, needed: int, state: TrainerState) -> None:
         planned = self._flow.begin_pass(state.clock, needed, state.version)

@@ -178,18 +178,15 @@ class RolloutFlow:
 
     def describe(self) -> str:
         """What it holds, in words."""
-        epoch, position = self._stream.place
         tokens = sum(group.num_tokens for group in self._running)
         begun = f", {self.num_running} groups begun ({tokens} tokens)" if self._running else ""
         ready = f", {self.num_ready} groups ready" if self._ready else ""
-        return f"data position (epoch {epoch}, {position} drawn){begun}{ready}"
+        return f"{self._stream.describe()}{begun}{ready}"
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
         """All of it as primitives; tokens and log-probs go into `store`."""
-        epoch, position = self._stream.place
         return {
-            "epoch": epoch,
-            "position": position,
+            "stream": self._stream.state_dict(),
             "running": [pack_unfinished(store, group) for group in self._running],
             "ready": [pack_group(store, group) for group in self._ready],
             "spare": [pack_group(store, group) for group in self._spare],
@@ -202,7 +199,7 @@ class RolloutFlow:
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
         """Go on from there. Raises DataError when the training set or the ledger is not the one of the checkpoint."""
         problem = self._stream.problem
-        self._stream.go_to(state["epoch"], state["position"])
+        self._stream.load_state_dict(state["stream"])
         self._running = [unpack_unfinished(store, packed, problem) for packed in state["running"]]
         self._ready = deque(unpack_group(store, packed, problem) for packed in state["ready"])
         self._spare = [unpack_group(store, packed, problem) for packed in state["spare"]]
@@ -216,11 +213,9 @@ class RolloutFlow:
 
     def _drawn(self, count: int, version: int) -> list[Draw]:
         """The next draws. With the first one of an epoch it is decided what becomes of the problems that cannot be drawn in it."""
-        epoch, position = self._stream.place
+        before = self._stream.places
         draws = self._stream.take(count)
-        for begun in range(epoch if position == 0 else epoch + 1, draws[-1].epoch + 1):
-            overlong = [Draw(problem, begun) for problem in self._stream.overlong]
-            self.ledger.record(overlong, Fate.FILTERED, version, "prompt too long")
+        self.ledger.record(self._stream.never_drawn_since(before), Fate.FILTERED, version, "prompt too long")
         return draws
 
     def _give_up_late_ones(self, version: int) -> None:

@@ -88,6 +88,13 @@ class RolloutSampler:
             scored.append(Group(group.draw.problem, samples, epoch=group.draw.epoch, ready_version=version))
         return scored
 
+    def close(self) -> None:
+        """Give the engine back, and end the processes of a reward that has some."""
+        self.engine.close()
+        close_reward = getattr(self.reward, "close", None)
+        if close_reward is not None:
+            close_reward()
+
     def encode_prompt(self, problem: Problem) -> array[int]:
         """Token ids of a problem's prompt."""
         return self.prompt(self.tokenizer, problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -23,6 +24,8 @@ class RolloutStatistics:
     num_resumed: int = 0  # continuations of a rollout that was stopped at a pass's budget
     num_resumed_tokens: int = 0  # tokens in front of those, which the engine had to read again
     num_reward_timeouts: int = 0
+    num_reward_failures: int = 0  # answers on which the verifier broke
+    num_unparsable: int = 0  # responses without a final answer
     num_uniform_groups: int = 0  # groups whose scores are all equal, whatever was then done with them
     num_dropped_groups: int = 0  # groups sampled but not admitted to training
     num_evicted_groups: int = 0  # groups thrown away because they were, or had to become, too old
@@ -33,7 +36,10 @@ class RolloutStatistics:
         samples = [sample for group in groups for sample in group.samples]
         self.num_rollouts += len(samples)
         self.num_cut += sum(sample.rollout.finish is FinishReason.LENGTH for sample in samples)
-        self.num_reward_timeouts += sum(sample.score.status is ScoreStatus.TIMEOUT for sample in samples)
+        statuses = Counter(sample.score.status for sample in samples)
+        self.num_reward_timeouts += statuses[ScoreStatus.TIMEOUT]
+        self.num_reward_failures += statuses[ScoreStatus.FAILED]
+        self.num_unparsable += statuses[ScoreStatus.UNPARSABLE]
         self.num_uniform_groups += sum(group.is_uniform for group in groups)
 
     def take(self) -> RolloutStatistics:
@@ -56,6 +62,8 @@ class RolloutStatistics:
             "rollout/wasted_tokens": self.num_wasted_tokens,
             "rollout/cut": self.num_cut,
             "rollout/reward_timeouts": self.num_reward_timeouts,
+            "rollout/reward_failures": self.num_reward_failures,
+            "rollout/unparsable": self.num_unparsable,
             "rollout/uniform_groups": self.num_uniform_groups,
             "rollout/passes": self.num_passes,
             "rollout/num_samples": self.num_rollouts,

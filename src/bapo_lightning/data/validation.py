@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
+import torch
+
+from bapo_lightning.data.answers import all_asked, outcome_of, sample_answers
 from bapo_lightning.data.rollout_sampler import Generate, RolloutSampler
-from bapo_lightning.evaluation import avg_at_k, pass_at_k
-from bapo_lightning.types import Problem, ScoreStatus
+from bapo_lightning.evaluation.metrics import evaluation_metrics
+from bapo_lightning.types import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +23,24 @@ class ValidationSet:
     num_samples: int
     seed: int  # of the draws, apart from training's
 
-    def evaluate(self, sampler: RolloutSampler, generate: Generate) -> dict[str, float]:
-        """`val/<set>/avg@k`, `val/<set>/pass@k` and the mean response length, under the engine's current weights."""
-        groups = replace(sampler, seed=self.seed).sample_groups(self.problems, self.num_samples, generate)
-        correct = [[sample.score.status is ScoreStatus.CORRECT for sample in group.samples] for group in groups]
-        k = self.num_samples
-        return {
-            f"val/{self.name}/avg@{k}": fmean(avg_at_k(verdicts) for verdicts in correct),
-            f"val/{self.name}/pass@{k}": fmean(pass_at_k(k, sum(verdicts), k) for verdicts in correct),
-            f"val/{self.name}/response_length": fmean(sample.rollout.length for group in groups for sample in group.samples),
-        }
+    def evaluate(
+        self, sampler: RolloutSampler, generate: Generate, rank: int = 0, num_ranks: int = 1, device: torch.device | str = "cpu"
+    ) -> dict[str, float]:
+        """`val/<set>/<metric>` for every metric of `evaluation.outcome`, under the engine's current weights.
+
+        The ranks share the problems out, and all get the metrics of the whole set. A metric that is undefined is absent.
+
+        Args:
+            sampler: whose engine, prompt and reward are used.
+            generate: that engine with those sampling parameters.
+            rank: of this process; each must call this.
+            num_ranks: how many there are.
+            device: that the ranks' collectives work on.
+        """
+        own = self.problems[rank::num_ranks]
+        samples = sample_answers(replace(sampler, seed=self.seed), all_asked(own, self.num_samples), generate)
+        outcomes = [outcome_of(sample) for sample in samples]
+        metrics = evaluation_metrics(self.num_samples, sync_on_compute=num_ranks > 1).to(device)
+        metrics.update([outcomes[first : first + self.num_samples] for first in range(0, len(outcomes), self.num_samples)])
+        values = {name: float(value) for name, value in metrics.compute().items()}
+        return {f"val/{self.name}/{name}": value for name, value in values.items() if not math.isnan(value)}

@@ -1,0 +1,116 @@
+"""What a run would train and validate on: sizes, what filters take away, prompt lengths, some prompts. Trains nothing.
+
+make data DATA=gsm8k ARGS="model.path=models/smollm2-135m-instruct +show=3"
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from omegaconf import DictConfig
+
+from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.cli.train import resolve
+from bapo_lightning.errors import BapoLightningError, ConfigError
+
+if TYPE_CHECKING:
+    from bapo_lightning.data.selection import Selection
+    from bapo_lightning.types import Problem
+
+    Encode = Callable[[Problem], array[int]]
+
+MAX_SHOWN_CHARACTERS = 1000
+
+
+@hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
+def main(config: DictConfig) -> None:
+    """Check, read, tell."""
+    try:
+        tell(resolve(config))
+    except BapoLightningError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def tell(config: dict[str, Any]) -> None:
+    """Print all of it. `+show=N` shows N prompts, and N removed problems for each reason. Raises ConfigError or DataError."""
+    from bapo_lightning.cli.build import read_problems
+    from bapo_lightning.cli.build_ranks import make
+    from bapo_lightning.cli.checks import target_complaints
+    from bapo_lightning.cli.data_checks import data_complaints
+    from bapo_lightning.data.selection import account_lines
+
+    show = config.get("show", 1)
+    found = [*data_complaints(config["data"]), *target_complaints({"data": config["data"]})]
+    if not isinstance(show, int) or isinstance(show, bool) or show < 0:
+        found.append(f"show={show} must be a whole number of at least 0")
+    if found:
+        raise ConfigError(found)
+    rule = make(config["data"]["prompt"])
+    encode, reason = encoder(config, rule)
+    selection = read_problems(config, encode or (lambda problem: array("i")))
+    print("\n".join([config["data"]["name"], *account_lines(selection.account)]))
+    print_lengths(config, selection, encode, reason)
+    print_prompts(selection, rule, show)
+    print_removed(selection, show)
+
+
+def encoder(config: dict[str, Any], rule: Any) -> tuple[Encode | None, str]:
+    """What counts a prompt's tokens; None and the reason when the model's tokenizer is not there, or cannot do it."""
+    from transformers import AutoTokenizer
+
+    from bapo_lightning.cli.model_folder import model_path
+    from bapo_lightning.types import Problem
+
+    path = config["model"]["path"]
+    try:
+        encode = partial(rule, AutoTokenizer.from_pretrained(model_path(path)))
+        encode(Problem("", "1+1=", "2"))
+    except (OSError, ValueError) as error:
+        return None, str(error).splitlines()[0]
+    return encode, ""
+
+
+def print_lengths(config: dict[str, Any], selection: Selection, encode: Encode | None, reason: str) -> None:
+    """Tokens of the training prompts."""
+    limit = config["scale"]["max_prompt_tokens"]
+    if encode is None:
+        print(f"scale.max_prompt_tokens={limit} was not applied: {reason} (model.path={config['model']['path']})")
+        return
+    lengths = [len(encode(problem)) for problem in selection.train]
+    centiles = statistics.quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else lengths * 19
+    print(f"prompt tokens: median {statistics.median(lengths):.0f}, 95 % up to {centiles[18]:.0f}, longest {max(lengths)}; limit {limit}")
+
+
+def print_prompts(selection: Selection, rule: Any, show: int) -> None:
+    """Some of the training prompts, before the tokenizer's template, with their gold answers."""
+    step = max(1, len(selection.train) // max(1, show))
+    for problem in selection.train[::step][:show]:
+        print(f"\n--- {problem.id}, gold answer {problem.answer!r}")
+        if hasattr(rule, "messages"):
+            print("\n".join(f"{message['role']}: {shortened(message['content'])}" for message in rule.messages(problem)))
+        else:
+            print(shortened(rule.text(problem) if hasattr(rule, "text") else problem.prompt))
+
+
+def print_removed(selection: Selection, show: int) -> None:
+    """Some of what the filters removed, for each reason."""
+    for reason, problems in selection.filtered.removed.items():
+        for problem in problems[:show]:
+            print(f"\n--- removed: {reason}: {problem.id}, gold answer {problem.answer!r}\n{shortened(problem.prompt)}")
+
+
+def shortened(text: str) -> str:
+    """The beginning of a long text, with what is missing."""
+    rest = len(text) - MAX_SHOWN_CHARACTERS
+    return text if rest <= 0 else f"{text[:MAX_SHOWN_CHARACTERS]} ... ({rest} more characters)"
+
+
+if __name__ == "__main__":
+    main()
