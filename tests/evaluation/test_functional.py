@@ -31,3 +31,7 @@ def test_the_majority_answer_counts_and_ties_share():
     assert maj_at_k(["", ""], [False, False]) == 0.0
     with pytest.raises(ValueError, match="one verdict per answer"):
         maj_at_k(["7"], [])
+
+
+def test_an_answer_is_right_whichever_of_its_samples_was_judged_first():
+    assert maj_at_k(["7", "7", "8"], [True, False, False]) == maj_at_k(["7", "7", "8"], [False, True, False]) == 1.0

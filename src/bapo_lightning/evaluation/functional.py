@@ -29,6 +29,8 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 def maj_at_k(answers: Sequence[str], correct: Sequence[bool]) -> float:
     """Correctness of the most frequent answer; samples without an answer (empty string) do not vote, and ties share evenly.
 
+    An answer is correct when one of its samples was judged so: verdicts on equal answers differ only where one was not reached in time.
+
     Raises ValueError when the two sequences differ in length.
     """
     if len(answers) != len(correct):
@@ -36,7 +38,7 @@ def maj_at_k(answers: Sequence[str], correct: Sequence[bool]) -> float:
     votes = Counter(answer for answer in answers if answer)
     if not votes:
         return 0.0
-    verdict = dict(zip(answers, correct, strict=True))
+    right = {answer for answer, is_correct in zip(answers, correct, strict=True) if is_correct}
     most = max(votes.values())
     winners = [answer for answer, count in votes.items() if count == most]
-    return sum(verdict[answer] for answer in winners) / len(winners)
+    return sum(answer in right for answer in winners) / len(winners)

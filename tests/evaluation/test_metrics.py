@@ -1,0 +1,142 @@
+"""Metrics of sets against enumeration, and over real gloo ranks with uneven shares of the problems."""
+
+import random
+import socket
+from fractions import Fraction
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from bapo_lightning.evaluation.metrics import AvgAtK, MajAtK, PassAtK, evaluation_metrics
+from bapo_lightning.evaluation.outcome import SampleOutcome, pass_sizes, problem_values
+from bapo_lightning.types import ScoreStatus
+
+CORRECT, WRONG, UNPARSABLE, TIMEOUT = ScoreStatus.CORRECT, ScoreStatus.WRONG, ScoreStatus.UNPARSABLE, ScoreStatus.TIMEOUT
+
+
+def outcome(status, answer="", num_tokens=10, is_cut=False):
+    return SampleOutcome(status, answer, num_tokens, is_cut)
+
+
+def random_problems(num_problems, k, seed=0):
+    """Answers "0" to "3", of which "0" is right, or none."""
+    generator = random.Random(seed)
+    made = []
+    for _ in range(num_problems):
+        answers = [generator.choice(["0", "0", "1", "2", "3", ""]) for _ in range(k)]
+        statuses = [CORRECT if answer == "0" else WRONG if answer else generator.choice([UNPARSABLE, TIMEOUT]) for answer in answers]
+        samples = zip(statuses, answers, strict=True)
+        made.append([outcome(*sample, generator.randint(1, 99), generator.random() < 0.3) for sample in samples])
+    return made
+
+
+def enumerated(problems, k):
+    """Every metric by counting subsets and ballots one by one, in exact arithmetic."""
+    samples = [sample for problem in problems for sample in problem]
+
+    def share(hits):
+        return Fraction(sum(hits), len(samples))
+
+    def passed(problem, size):
+        subsets = list(combinations(problem, size))
+        return Fraction(sum(any(sample.status is CORRECT for sample in subset) for subset in subsets), len(subsets))
+
+    def majority(problem):
+        ballots = [sample.answer for sample in problem if sample.answer]
+        most = max((ballots.count(answer) for answer in ballots), default=0)
+        winners = {answer for answer in ballots if ballots.count(answer) == most}
+        return Fraction("0" in winners, max(len(winners), 1))
+
+    return {
+        f"avg@{k}": share(sample.status is CORRECT for sample in samples),
+        **{f"pass@{size}": sum(passed(problem, size) for problem in problems) / len(problems) for size in pass_sizes(k)},
+        f"maj@{k}": sum(majority(problem) for problem in problems) / len(problems),
+        "response_length": share(sample.num_tokens for sample in samples),
+        "cut_fraction": share(sample.is_cut for sample in samples),
+        "unparsable_fraction": share(sample.status is UNPARSABLE for sample in samples),
+        "timeout_fraction": share(sample.status is TIMEOUT for sample in samples),
+        "failed_fraction": share(sample.status is ScoreStatus.FAILED for sample in samples),
+    }
+
+
+@pytest.mark.parametrize(("num_problems", "k"), [(1, 1), (7, 2), (5, 6), (40, 8)])
+def test_every_metric_is_what_counting_one_by_one_gives(num_problems, k):
+    problems = random_problems(num_problems, k, seed=k)
+    metrics = evaluation_metrics(k)
+    metrics.update(problems)
+    expected = enumerated(problems, k)
+    assert {name: float(value) for name, value in metrics.compute().items()} == pytest.approx(
+        {name: float(value) for name, value in expected.items()}, abs=1e-12
+    )
+    assert {name for problem in problems for name in problem_values(problem)} == set(expected)
+
+
+def test_a_worked_example():
+    problems = [
+        [outcome(CORRECT, "7", 10), outcome(WRONG, "8", 20), outcome(WRONG, "8", 30), outcome(UNPARSABLE, "", 40, True)],
+        [outcome(CORRECT, "1", 10), outcome(CORRECT, "1", 10), outcome(WRONG, "2", 10), outcome(TIMEOUT, "2", 10)],
+    ]
+    metrics = evaluation_metrics(4)
+    metrics.update(problems)
+    assert {name: float(value) for name, value in metrics.compute().items()} == pytest.approx({
+        "avg@4": 3 / 8,
+        "pass@2": (1 / 2 + 5 / 6) / 2,
+        "pass@4": 1.0,
+        "maj@4": (0 + 1 / 2) / 2,
+        "response_length": 17.5,
+        "cut_fraction": 1 / 8,
+        "unparsable_fraction": 1 / 8,
+        "timeout_fraction": 1 / 8,
+        "failed_fraction": 0.0,
+    })  # fmt: skip
+
+
+def test_pass_is_reported_at_powers_of_two_and_at_k():
+    assert [pass_sizes(k) for k in (1, 2, 3, 12, 16)] == [[1], [2], [2, 3], [2, 4, 8, 12], [2, 4, 8, 16]]
+
+
+def test_without_answers_there_is_no_majority_but_no_wrong_one_either():
+    metric = MajAtK()
+    metric.update([[outcome(CORRECT, "7"), outcome(WRONG, "")]])
+    assert torch.isnan(metric.compute())
+    metric.reset()
+    metric.update([[outcome(CORRECT, "7"), outcome(UNPARSABLE, "")]])
+    assert metric.compute() == 1.0
+
+
+def shares(problems, num_ranks):
+    """Uneven on purpose: the last of several ranks has nothing."""
+    cuts = [0, *sorted({1: [9], 2: [9, 9], 3: [2, 9, 9]}[num_ranks])]
+    return [problems[first:last] for first, last in pairwise(cuts)]
+
+
+def compute_on_rank(rank, num_ranks, port, folder):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)
+    own = shares(random_problems(9, 4), num_ranks)[rank]
+    metrics, average, passed, majority = evaluation_metrics(4), AvgAtK(), PassAtK(2), MajAtK()
+    for metric in (metrics, average, passed, majority):
+        metric.update(own[:1])
+        metric.update(own[1:])
+    values = {name: float(value) for name, value in metrics.compute().items()}
+    with average.sync_context(), passed.sync_context(), majority.sync_context():
+        counts = [int(average.total), int(average.num_samples), int(passed.num_problems), int(majority.num_problems)]
+    torch.save({"values": values, "counts": counts}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_ranks_with_uneven_shares_agree_with_one_process(tmp_path, num_ranks):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(compute_on_rank, args=(num_ranks, port, str(tmp_path)), nprocs=num_ranks)
+    problems = random_problems(9, 4)
+    num_correct = sum(sample.is_correct for problem in problems for sample in problem)
+    expected = {name: float(value) for name, value in enumerated(problems, 4).items()}
+    for rank in range(num_ranks):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        assert found["counts"] == [num_correct, 36, 9, 9]
+        assert found["values"] == pytest.approx(expected, abs=1e-12)
