@@ -1,0 +1,166 @@
+"""How well the plan foretells memory: predicted against measured peak of updates of three small models.
+
+    python bench/plan.py [--device cuda] [--models MODEL ...]
+
+Each model is random, of another family and size, and makes two updates of BAPO in several micro-batches of samples that are as long as the
+plan assumes. On a CPU the allocator's events (torch's profiler) from before the model is made are added up, on a GPU
+the caching allocator's own maximum is read. Exits with 1 where one prediction is off by more than 10 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from bapo_lightning.cli.build import make
+from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.cli.train import resolve
+from bapo_lightning.data.batch import TrainBatch, collate
+from bapo_lightning.modules.activation_checkpointing import checkpoint_layers
+from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.modules.model_factory import decoder_layers
+from bapo_lightning.modules.policy import Policy
+from bapo_lightning.plan.memory import moments
+from bapo_lightning.plan.model_shape import model_shape
+from bapo_lightning.plan.run_shape import EngineShape, RunShape
+from bapo_lightning.types import Completion, FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
+
+TOLERANCE = 0.10
+PROMPT, RESPONSE = 32, 224
+GROUPS, GROUP_SIZE, SAMPLES_AT_ONCE = 3, 4, 4
+MICRO_BATCHES = GROUPS * GROUP_SIZE // SAMPLES_AT_ONCE
+MODELS: dict[str, dict[str, Any]] = {
+    "llama, 3M, tied": {
+        "model_type": "llama", "vocab_size": 8000, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": True,
+    },
+    "qwen2, 9M, untied": {
+        "model_type": "qwen2", "vocab_size": 12000, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 6,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False,
+    },
+    "llama, 96M, tied": {
+        "model_type": "llama", "vocab_size": 32000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 11,
+        "num_attention_heads": 12, "num_key_value_heads": 4, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+
+
+def run_shape(architecture: dict[str, Any], checkpointing: bool, on_gpu: bool) -> RunShape:
+    """The measured update as the plan sees it."""
+    engine = EngineShape("apart", tensor_parallel=1, num_gpus=1, element_bytes=4, memory_share=None, max_sequences=1)
+    return RunShape(
+        model_shape(architecture), "single", num_gpus=1, stored_bytes=4, compute_bytes=4,
+        micro_batch_tokens=SAMPLES_AT_ONCE * (PROMPT + RESPONSE), prompt_tokens=PROMPT, response_tokens=RESPONSE,
+        prompts_per_batch=GROUPS, group_size=GROUP_SIZE, epochs=1, minibatches=1, engine=engine, searches=True,
+        checkpointing=checkpointing, on_gpu=on_gpu,
+    )  # fmt: skip
+
+
+def minibatch(vocab_size: int) -> TrainBatch:
+    """Random samples of full length."""
+    generator = random.Random(0)
+    groups = []
+    for number in range(GROUPS):
+        samples = []
+        for _ in range(GROUP_SIZE):
+            prompt, response = (array("i", (generator.randrange(vocab_size) for _ in range(length))) for length in (PROMPT, RESPONSE))
+            rollout = Rollout(prompt, (Segment(response, array("f", [-9.0] * RESPONSE), 0),), FinishReason.LENGTH)
+            samples.append(Sample(rollout, Completion("", RESPONSE, FinishReason.LENGTH), Score(0.0, ScoreStatus.WRONG), 0.0))
+        groups.append(Group(Problem(str(number), "", ""), tuple(samples), tuple(float(index % 2 * 2 - 1) for index in range(GROUP_SIZE))))
+    return collate(groups, {})
+
+
+def ready_module(architecture: dict[str, Any], checkpointing: bool, device: str) -> BapoModule:
+    """A module that can be stepped without a trainer."""
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        config = resolve(compose("train", overrides=["run_folder=unused"]))
+    algorithm, optimizer = config["algorithm"], config["optimizer"]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**architecture)).to(device).eval()
+    if checkpointing:
+        checkpoint_layers(decoder_layers(model))
+    module = BapoModule(
+        make_policy=lambda: Policy(model, 1.0),
+        bound_rule=make(algorithm["bounds"]),
+        objective=make(algorithm["objective"]),
+        weighting=make(algorithm["weighting"]),
+        optimizer=make(optimizer["optimizer"]),
+        scheduler=make(optimizer["scheduler"]),
+        micro_batch_tokens=SAMPLES_AT_ONCE * (PROMPT + RESPONSE),
+        max_grad_norm=1.0,
+        max_age=8,
+        max_nonfinite_in_a_row=1,
+    )
+    module.configure_model()
+    made = module.configure_optimizers()["optimizer"]
+    module.optimizers = lambda: made  # type: ignore[assignment, method-assign]
+    module.lr_schedulers = lambda: torch.optim.lr_scheduler.ConstantLR(made)  # type: ignore[assignment, method-assign, return-value]
+    module.manual_backward = lambda loss: loss.backward()  # type: ignore[assignment, method-assign]
+    module._trainer = type("Attached", (), {"global_step": 0})()
+    return module
+
+
+def peak_on_cpu(update: Callable[[], Any]) -> int:
+    """Most bytes allocated at a time, by the allocator's events; `update` allocates all that it frees."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        update()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    allocated = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        allocated += event.nbytes()
+        peak = max(peak, allocated)
+    return peak
+
+
+def updates(architecture: dict[str, Any], checkpointing: bool, device: str) -> None:
+    """Two updates of a new model on one minibatch."""
+    module = ready_module(architecture, checkpointing, device)
+    batch = minibatch(architecture["vocab_size"]).to(device)
+    for _ in range(2):
+        module.training_step(batch, 0)
+
+
+def peak_on_gpu(update: Callable[[], Any]) -> int:
+    """Most bytes allocated at a time, by the caching allocator."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    update()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def main() -> int:
+    """Measure, foretell, print; 1 where one is off by more than the tolerance."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS), help="default: all")
+    parsed = parser.parse_args()
+    torch.set_num_threads(1)
+    measure = peak_on_gpu if parsed.device == "cuda" else peak_on_cpu
+    print(f"{'model':<20}{'checkpointing':>14}{'predicted MB':>14}{'measured MB':>13}{'ratio':>8}   fullest at")
+    worst = 0.0
+    for name in parsed.models:
+        for checkpointing in (False, True):
+            run = run_shape(MODELS[name], checkpointing, parsed.device == "cuda")
+            fullest = max(moments(run, MICRO_BATCHES), key=lambda moment: moment.bytes)
+            measured = measure(partial(updates, MODELS[name], checkpointing, parsed.device))
+            ratio = fullest.bytes / measured
+            worst = max(worst, abs(ratio - 1))
+            shown = f"{fullest.bytes / 1e6:>14.1f}{measured / 1e6:>13.1f}{ratio:>8.3f}"
+            print(f"{name:<20}{'yes' if checkpointing else 'no':>14}{shown}   {fullest.name}", flush=True)
+    print(f"largest error {worst:.1%}, allowed {TOLERANCE:.0%}")
+    return int(worst > TOLERANCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

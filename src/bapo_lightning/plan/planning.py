@@ -1,0 +1,152 @@
+"""Puts memory, work and generation together, and says whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bapo_lightning.plan.generation import Generation, cache_tokens, engine_memory, generation
+from bapo_lightning.plan.gpus import Gpu
+from bapo_lightning.plan.memory import Amount, Moment, gradients, moments, product, state
+from bapo_lightning.plan.run_shape import RunShape
+from bapo_lightning.plan.work import Work, work_of_update
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What no formula gives; `conf/plan/default.yaml` explains them."""
+
+    usable_share: float
+    overhead_gigabytes: float
+    engine_gigabytes: float
+    mean_response_share: float
+    update_share: float
+    scoring_share: float
+    bandwidth_share: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would need."""
+
+    run: RunShape
+    gpu: Gpu
+    assumed: Assumptions
+    moments: tuple[Moment, ...]  # of an update
+    generating: Moment
+    engine: tuple[Amount, ...]  # of one GPU of the engine, wherever it is
+    cache_tokens: int
+    work: Work  # of one update
+    generation: Generation  # of one rollout batch
+
+    @property
+    def usable_bytes(self) -> float:
+        """Of one GPU."""
+        return self.assumed.usable_share * self.gpu.memory_bytes
+
+    @property
+    def fullest(self) -> Moment:
+        """The moment of an update that takes the most memory."""
+        return max(self.moments, key=lambda moment: moment.bytes)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Where the time of one rollout batch and its updates goes."""
+        peak = self.run.num_gpus * self.gpu.flops_per_second
+        scoring, updates = peak * self.assumed.scoring_share, self.run.updates_per_batch
+        return {
+            "generation": self.generation.seconds,
+            "scoring for the search": updates * self.work.search / scoring,
+            "trainer's own log-probs": updates * self.work.proximal / scoring,
+            "measured entropy": updates * self.work.entropy / scoring,
+            "updates": updates * self.work.update / (peak * self.assumed.update_share),
+        }
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it does not fit, each with what would help; empty where it fits."""
+        found = []
+        if self.fullest.bytes > self.usable_bytes:
+            found.append(
+                f"an update needs {_gb(self.fullest.bytes)}, a GPU has {_gb(self.usable_bytes)} to use; {_smaller_update(self.run)}"
+            )
+        if self.generating.bytes > self.usable_bytes:
+            found.append(
+                f"generation beside the training state needs {_gb(self.generating.bytes)}, a GPU has {_gb(self.usable_bytes)} to use; "
+                "write a smaller rollout.engine.options.gpu_memory_utilization, or rollout=vllm_server on other GPUs"
+            )
+        if self.cache_tokens < self.run.longest:
+            found.append(
+                f"the engine's cache holds {max(self.cache_tokens, 0):,} tokens, a sample has up to {self.run.longest:,}; write a larger "
+                "rollout.engine.options.gpu_memory_utilization or rollout.engine.options.tensor_parallel_size"
+            )
+        return found
+
+    def limits(self) -> dict[str, int]:
+        """Longest sample, in tokens, that each part could take, alone in its micro-batch."""
+        found = {"update": self._longest_update(), "engine's cache": max(self.cache_tokens, 0)}
+        return found | ({"model's positions": self.run.model.max_positions} if self.run.model.max_positions else {})
+
+    def _longest_update(self) -> int:
+        low, high = 1, 1 << 24
+        while low < high:
+            middle = (low + high + 1) // 2
+            prompt = min(self.run.prompt_tokens, middle - 1)
+            longer = replace(self.run, micro_batch_tokens=1, prompt_tokens=prompt, response_tokens=middle - prompt)
+            fits = max(moment.bytes for moment in training_moments(longer, self.gpu, self.assumed)) <= self.usable_bytes
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+
+def make_plan(run: RunShape, gpu: Gpu, assumed: Assumptions) -> Plan:
+    """The plan of one run on GPUs of one kind."""
+    working = assumed.engine_gigabytes * 1e9
+    mean_response = assumed.mean_response_share * run.response_tokens
+    engine = tuple(engine_memory(run, gpu, working))
+    return Plan(
+        run=run,
+        gpu=gpu,
+        assumed=assumed,
+        moments=training_moments(run, gpu, assumed),
+        generating=generating_moment(run, assumed, engine),
+        engine=engine,
+        cache_tokens=cache_tokens(run, gpu, working),
+        work=work_of_update(run, mean_response),
+        generation=generation(run, gpu, working, mean_response, assumed.bandwidth_share),
+    )
+
+
+def training_moments(run: RunShape, gpu: Gpu, assumed: Assumptions) -> tuple[Moment, ...]:
+    """An update's, with what the device holds besides."""
+    besides = [_overhead(assumed)]
+    if run.engine.placement == "beside":
+        besides += engine_memory(run, gpu, assumed.engine_gigabytes * 1e9)
+    mean = run.prompt_tokens + assumed.mean_response_share * run.response_tokens
+    return tuple(replace(moment, amounts=(*besides, *moment.amounts)) for moment in moments(run, run.micro_batches(mean)))
+
+
+def generating_moment(run: RunShape, assumed: Assumptions, engine: tuple[Amount, ...]) -> Moment:
+    """The training state, gradients of the last update included, beside an engine that is at work."""
+    held = [_overhead(assumed), *state(run), *gradients(run)]
+    if run.engine.placement == "apart":
+        return Moment("generation", tuple(held))
+    passing = product("one weight on its way", (run.stored_bytes, " B"), (run.model.largest_parameter, " parameters"))
+    return Moment("generation", (*held, *([passing] if run.shards > 1 else []), *engine))
+
+
+def _overhead(assumed: Assumptions) -> Amount:
+    return Amount("context and libraries", assumed.overhead_gigabytes * 1e9, "assumed")
+
+
+def _gb(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+def _smaller_update(run: RunShape) -> str:
+    """The cheapest thing that has not been done yet."""
+    if not run.checkpointing:
+        return "write model.activation_checkpointing=true"
+    if run.micro_batch_tokens > run.longest:
+        return f"write scale.micro_batch_tokens={run.longest}"
+    if run.strategy != "fsdp":
+        return "write strategy=fsdp and more trainer.devices"
+    return "write more trainer.devices or trainer.num_nodes, strategy.cpu_offload=true, or a smaller scale.max_new_tokens"

@@ -1,0 +1,113 @@
+"""What of a run's configuration decides about memory, work and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from bapo_lightning.plan.model_shape import ModelShape
+
+Placement = Literal["asleep", "beside", "apart"]
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """The rollout engine."""
+
+    # On the trainer's GPUs, which it leaves while training (asleep) or not (beside); or on GPUs of its own (apart).
+    placement: Placement
+    tensor_parallel: int  # GPUs that hold one copy of the weights together
+    num_gpus: int
+    element_bytes: int  # of weights and key-value cache
+    memory_share: float | None  # of a GPU's memory that it takes; None: just its weights and its cache
+    max_sequences: int  # in one step of one copy
+
+    @property
+    def num_copies(self) -> int:
+        """Copies of the model that sample at the same time."""
+        return max(1, self.num_gpus // self.tensor_parallel)
+
+
+@dataclass(frozen=True)
+class LoraShape:
+    """Low-rank adapters (arXiv 2106.09685) of some matrices of every block."""
+
+    rank: int
+    targets: tuple[str, ...]
+
+    def parameters(self, model: ModelShape) -> int:
+        """Weights of all adapters."""
+        shapes = model.linear_shapes
+        return model.num_layers * sum(self.rank * sum(shapes[name]) for name in self.targets)
+
+
+@dataclass(frozen=True)
+class RunShape:
+    """One run, as formulas see it."""
+
+    model: ModelShape
+    strategy: Literal["single", "ddp", "fsdp"]
+    num_gpus: int  # ranks of the trainer
+    stored_bytes: int  # of an element of weights, gradients and optimizer state
+    compute_bytes: int  # of an element of the activations
+    micro_batch_tokens: int
+    prompt_tokens: int  # the longest prompt
+    response_tokens: int  # the longest response
+    prompts_per_batch: int  # in a rollout batch
+    group_size: int
+    epochs: int
+    minibatches: int
+    engine: EngineShape
+    searches: bool = False  # bounds are searched, which takes one forward pass more where an update has several micro-batches
+    recomputes: bool = False  # the trainer scores each rollout batch itself when it enters training
+    measure_entropy_every: int = 0  # updates between two forward passes for entropy_rule/measured_delta; 0 never
+    checkpointing: bool = False
+    liger: bool = False
+    packed_sdpa: bool = False  # sequences without padding, whose attention is put together from one call for each
+    gathered_layers: int = 2  # blocks whose weights FSDP holds whole at a time: the one at work and the next; all if not resharded
+    whole_gradients: bool = False  # FSDP sums them over ranks once an update, and until then each rank holds all of its own, float32
+    offload: bool = False  # weights, gradients and optimizer state live in the host's memory between their uses
+    lora: LoraShape | None = None
+    fused_step: bool = True  # the optimizer's step is one kernel without temporaries
+    on_gpu: bool = True  # False: a CPU's kernels, for the comparison with measurements
+
+    @property
+    def shards(self) -> int:
+        """Ranks that one copy of the training state is spread over."""
+        return self.num_gpus if self.strategy == "fsdp" else 1
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Weights that have a gradient."""
+        return self.model.num_parameters if self.lora is None else self.lora.parameters(self.model)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample."""
+        return self.prompt_tokens + self.response_tokens
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Tokens that pass through the model together: a sample longer than the budget stands alone, a small minibatch is less than one."""
+        share = ceil(self.samples_per_update / self.num_gpus) * self.longest
+        return max(min(self.micro_batch_tokens, share), self.longest)
+
+    @property
+    def scored_at_once(self) -> int:
+        """Response tokens among those."""
+        return ceil(self.tokens_at_once * self.response_tokens / self.longest)
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Updates on one rollout batch, the paper's staleness."""
+        return self.epochs * self.minibatches
+
+    @property
+    def samples_per_update(self) -> int:
+        """Samples of one minibatch, all ranks together."""
+        return self.prompts_per_batch * self.group_size // self.minibatches
+
+    def micro_batches(self, mean_tokens: float) -> int:
+        """Of one rank in one update, for samples of this mean length."""
+        return max(1, ceil(self.samples_per_update * mean_tokens / self.num_gpus / self.tokens_at_once))
