@@ -33,12 +33,6 @@ def test_w_and_b_gets_each_row_that_it_lacks_and_no_row_twice(tmp_path, last_ste
     assert all(row["train/reward"] == row[STEP] / 10 and "step" not in row for row in sent)
 
 
-def test_an_earlier_offline_directory_is_superseded(tmp_path):
-    (tmp_path / "wandb/offline-run-1-id").mkdir(parents=True)
-    catch_up([logger(tmp_path, None)[0]], ROWS)
-    assert {path.name for path in (tmp_path / "wandb").iterdir()} == {"superseded-offline-run-1-id", "run_id"}
-
-
 def test_a_run_keeps_its_id_and_two_runs_of_one_name_have_two(tmp_path):
     folders = [tmp_path / parent / "bapo s0" for parent in "ab"]
     ids = [logger(folder, None)[0].version for folder in folders]

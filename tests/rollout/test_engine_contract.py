@@ -1,14 +1,15 @@
 """The in-process transformers engine keeps the promises of `RolloutEngine`; vLLM's engines: tests/vllm."""
 
+from array import array
+
 import numpy as np
 import pytest
-import torch
 from tests.builders import random_model, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import SamplingParams
-from bapo_lightning.rollout.hf_engine import HFEngine, sample_tokens
+from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.rollout.hf_engine import HFEngine
 from bapo_lightning.rollout.seeds import request_seed, uniforms
 
 
@@ -26,23 +27,31 @@ class TestHFEngine(EngineContract):
     """Everything is inherited."""
 
 
-def test_greedy_takes_the_best_token_with_log_prob_zero():
-    tokens, logprobs = sample_tokens(torch.tensor([[0.0, 3.0, 1.0]]), SamplingParams(0.0, ()), torch.zeros(1))
-    assert (tokens.tolist(), logprobs.tolist()) == ([1], [0.0])
-
-
-def test_a_draw_picks_the_token_at_its_share_of_the_cumulative_probability():
-    logits = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().expand(5, 4)
-    draws = torch.tensor([0.0, 0.49, 0.51, 0.74, 0.999999999], dtype=torch.float64)
-    tokens, logprobs = sample_tokens(logits, SamplingParams(1.0, ()), draws)
-    assert tokens.tolist() == [0, 0, 2, 2, 3]  # never token 1, which has no mass
-    assert logprobs.exp().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25])
-
-
 def test_a_weight_of_another_shape_is_an_error(engine):
     name, weight = next(random_policy().named_weights())
     with pytest.raises(EngineError, match="has shape"):
         engine.load_weights(SomeWeights([(name, weight[:, :5])]), version=4)
+
+
+def test_a_prompt_that_many_rows_share_passes_through_the_model_once(engine, monkeypatch):
+    read = []
+    forward = engine._model.forward
+    monkeypatch.setattr(engine._model, "forward", lambda ids, **named: read.append(tuple(ids.shape)) or forward(ids, **named))
+    prompts = [array("i", [3, 5, 2, 8])] * 3 + [array("i", [6, 2, 3, 4])] * 2
+    shared = engine.generate([GenerationRequest(prompt, 3, seed) for seed, prompt in enumerate(prompts)], SAMPLING)
+    assert read == [(2, 4), (5, 1), (5, 1)]
+    alone = [engine.generate([GenerationRequest(prompt, 3, seed)], SAMPLING)[0] for seed, prompt in enumerate(prompts)]
+    assert [one.segment.token_ids for one in shared] == [one.segment.token_ids for one in alone]
+
+
+def test_prompts_of_equal_length_need_no_mask_and_others_get_one(engine, monkeypatch):
+    masks = []
+    forward = engine._model.forward
+    monkeypatch.setattr(engine._model, "forward", lambda ids, **named: masks.append(named["attention_mask"]) or forward(ids, **named))
+    engine.generate([GenerationRequest(array("i", [3, 5]), 2, 0), GenerationRequest(array("i", [4, 4]), 2, 1)], SAMPLING)
+    assert masks == [None, None]
+    engine.generate([GenerationRequest(array("i", [3, 5]), 2, 0), GenerationRequest(array("i", [4]), 2, 1)], SAMPLING)
+    assert [mask.tolist() for mask in masks[2:]] == [[[1, 1], [0, 1]], [[1, 1, 1], [0, 1, 1]]]
 
 
 def test_an_engine_without_weights_refuses_to_generate(tmp_path):

@@ -1,7 +1,7 @@
 """A checkpoint on disk: a folder that a reader sees whole or not at all, and can check to the byte.
 
     checkpoints/update000080/    trainer.ckpt    Lightning's: policy, optimizer, schedule, loops, callbacks (a folder when sharded)
-                                 rank0.pt        one per rank: the data side and the random generators
+                                 data.pt         the data side and the random generators: the leader's, whatever the number of ranks
                                  checkpoint.json update, version, sizes and digests of the other files, sizes of the run's journals
 
 It is written under a hidden name, flushed to the disk and renamed. Needs no torch.
@@ -21,8 +21,9 @@ from typing import Any
 
 from bapo_lightning.errors import CheckpointError
 
-FORMAT = 1
+FORMAT = 2
 TRAINER_FILE = "trainer.ckpt"
+DATA_FILE = "data.pt"
 MANIFEST = "checkpoint.json"
 # Of the run folder. Their sizes are kept, so that a resume can cut them back.
 JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl")
@@ -44,11 +45,6 @@ class Checkpoint:
 def checkpoint_name(update: int) -> str:
     """Name of the folder after so many updates."""
     return f"update{update:06d}"
-
-
-def rank_file(rank: int) -> str:
-    """Name of a rank's side file."""
-    return f"rank{rank}.pt"
 
 
 def partial_folder(root: Path, update: int) -> Path:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
+from bapo_lightning.data.batch import TrainBatch
+from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.entropy_rule import predicted_entropy_change, quadrant_masses
 
 
@@ -28,12 +28,14 @@ class EntropyRuleMonitor(Monitor):
         masses = quadrant_masses(tokens.logp, tokens.advantage, alive)
         metrics: Metrics = {f"entropy_rule/{name}": mass for name, mass in masses._asdict().items()}
         metrics["entropy_rule/predicted_delta"] = predicted_entropy_change(tokens.logp, tokens.advantage, alive, learning_rate)
-        if self.measure_every and update.index % self.measure_every == 0:
-            metrics["entropy_rule/measured_delta"] = entropy_now(update) - tokens.entropy.mean()
+        if self._is_due(update.index):
+            metrics["entropy_rule/measured_delta"] = update.module.mean_entropy(update.share or update.batch) - tokens.entropy.mean()
         return metrics
 
+    def assist(self, module: BapoModule, share: TrainBatch, index: int) -> None:
+        """See `Monitor.assist`."""
+        if self._is_due(index):
+            module.mean_entropy(share)
 
-def entropy_now(update: Update) -> torch.Tensor:
-    """Mean entropy of the minibatch's tokens under the weights after the update."""
-    micro_batches = update.batch.split(update.module.micro_batch_tokens, update.batch.response_mask.float())
-    return torch.cat([update.module.score(micro_batch).entropy for micro_batch in micro_batches]).mean()
+    def _is_due(self, index: int) -> bool:
+        return bool(self.measure_every) and index % self.measure_every == 0

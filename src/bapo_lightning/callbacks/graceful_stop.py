@@ -30,7 +30,8 @@ class GracefulStop(L.Callback):
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.received = signal.Signals(number).name
-            print(f"\n{self.received}: stopping after this update; once more to stop at once", flush=True)
+            if trainer.is_global_zero:
+                print(f"\n{self.received}: stopping after this update; once more to stop at once", flush=True)
             self._restore()
 
         self._previous = {number: signal.signal(number, stop) for number in STOPPING}

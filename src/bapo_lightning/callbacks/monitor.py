@@ -28,9 +28,10 @@ class Update:
     version: int  # policy version that was trained, before the step
     tokens: TokenTable  # of the whole minibatch, as scored before the step
     searches: Sequence[BoundSearch]  # one for the minibatch, or one per micro-batch
-    batch: TrainBatch
+    batch: TrainBatch  # the whole minibatch
     module: BapoModule
     metrics: Mapping[str, float | Tensor]  # of the step itself and of the monitors before this one
+    share: TrainBatch | None = None  # what this rank trained on, where that is not the whole minibatch
 
     @property
     def low(self) -> Tensor:
@@ -59,5 +60,11 @@ class Monitor(L.Callback, ABC):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int) -> None:
         """Measure and add."""
         assert isinstance(outputs, Mapping) and isinstance(pl_module, BapoModule)
-        update = Update(batch_idx, outputs["version"], outputs["tokens"], outputs["bounds"], batch, pl_module, outputs["metrics"])
+        if outputs["tokens"] is None:
+            return self.assist(pl_module, batch, batch_idx)
+        whole = batch.whole or batch
+        update = Update(batch_idx, outputs["version"], outputs["tokens"], outputs["bounds"], whole, pl_module, outputs["metrics"], batch)
         outputs["metrics"].update(self.measure(update))
+
+    def assist(self, module: BapoModule, share: TrainBatch, index: int) -> None:
+        """On a rank that is not the leader: take part in what `measure` computes over all ranks; nothing unless it does."""

@@ -9,31 +9,32 @@ from typing import Any, Protocol, cast
 import lightning as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.fabric.utilities.load import _load_distributed_checkpoint
 
 from bapo_lightning.callbacks.checkpoint_folder import (
+    DATA_FILE,
     JOURNALS,
     TRAINER_FILE,
     Checkpoint,
     commit,
     partial_folder,
     prune,
-    rank_file,
     remove_leftovers,
     sync,
 )
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.random_states import random_states, set_random_states
+from bapo_lightning.ranks.team import Team
 
 
-class RankStateOwner(Protocol):
-    """What a checkpoint needs of the data module."""
+class ResumeStateOwner(Protocol):
+    """What a checkpoint needs of the leader's data module."""
 
-    def rank_state(self) -> dict[str, Any]:
-        """Everything of this rank's data side, as primitives, lists, dicts and tensors; `summary` says in words what it holds."""
+    def resume_state(self) -> dict[str, Any]:
+        """Everything of the data side, as primitives, lists, dicts and tensors; `summary` says in words what it holds."""
         ...
 
-    def load_rank_state(self, state: dict[str, Any]) -> None:
-        """Go on where `rank_state` was taken; called before the first batch."""
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        """Go on where `resume_state` was taken; called before the first batch."""
         ...
 
 
@@ -44,7 +45,9 @@ class RunCheckpoint(L.Callback):
     `on_train_batch_end`, from where Lightning's loops go on with the next batch; after `on_train_end` they would take the run for finished.
     """
 
-    def __init__(self, folder: Path, every: int, minutes: float | None, keep: int, resumed: Checkpoint | None = None) -> None:
+    def __init__(
+        self, folder: Path, every: int, minutes: float | None, keep: int, resumed: Checkpoint | None = None, team: Team | None = None
+    ) -> None:
         """
         Args:
             folder: run folder.
@@ -52,6 +55,7 @@ class RunCheckpoint(L.Callback):
             minutes: of wall time after which one is made all the same; None: never.
             keep: newest checkpoints that are kept.
             resumed: what this run goes on from.
+            team: of all ranks; None where Lightning's own strategy is all there is.
         """
         self._folder = folder
         self._root = folder / "checkpoints"
@@ -59,21 +63,17 @@ class RunCheckpoint(L.Callback):
         self._minutes = minutes
         self._keep = keep
         self._resumed = resumed
+        self._team = team
         self._last_save = time.monotonic()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore what Lightning does not: the data side, and as the very last thing the random generators."""
+        """Restore what Lightning does not: the data side, which only the leader has, and as the very last thing the random generators."""
         self._last_save = time.monotonic()
         if self._resumed is None:
             return
-        if self._resumed.num_ranks != trainer.world_size:
-            raise ConfigError([
-                f"trainer.devices={trainer.world_size}: {self._resumed.path} was written by {self._resumed.num_ranks} ranks, each with a "
-                f"part of the data; write trainer.devices={self._resumed.num_ranks}"
-            ])  # fmt: skip
-        state = torch.load(self._resumed.path / rank_file(trainer.global_rank), map_location="cpu", weights_only=True)
-        _data_module(trainer).load_rank_state(state["data"])
+        state = torch.load(self._resumed.path / DATA_FILE, map_location="cpu", weights_only=True)
         if trainer.is_global_zero:
+            _data_module(trainer).load_resume_state(state["data"])
             print(
                 f"resumed {self._folder} at update {self._resumed.update} (policy version {self._resumed.version}): policy, optimizer, "
                 f"schedule, {state['data']['summary']}, random states",
@@ -102,19 +102,23 @@ class RunCheckpoint(L.Callback):
 
     def _save(self, trainer: L.Trainer, update: int) -> None:
         partial = partial_folder(self._root, update)
-        side = {"random": random_states(), "data": _data_module(trainer).rank_state()}
         if trainer.is_global_zero:
+            side = {"random": random_states(), "data": _data_module(trainer).resume_state()}
             remove_leftovers(self._root)
             partial.mkdir(parents=True)
-        trainer.strategy.barrier()
+            torch.save(side, partial / DATA_FILE)
+        self._barrier(trainer)
         trainer.save_checkpoint(partial / TRAINER_FILE)
-        torch.save(side, partial / rank_file(trainer.global_rank))
-        trainer.strategy.barrier()
+        self._barrier(trainer)
         if trainer.is_global_zero:
             commit(self._root, update, trainer.global_step, trainer.world_size, self._journal_sizes())
             prune(self._root, self._keep)
-        trainer.strategy.barrier()  # when this returns the checkpoint is there, whichever rank looks
+        self._barrier(trainer)  # when this returns the checkpoint is there, whichever rank looks
         self._last_save = time.monotonic()
+
+    def _barrier(self, trainer: L.Trainer) -> None:
+        """Wait for all ranks; without a limit if there is a team, because digests of many gigabytes take longer than a collective may."""
+        trainer.strategy.barrier() if self._team is None else self._team.barrier()
 
     def _journal_sizes(self) -> dict[str, int]:
         """Sizes on the disk: a checkpoint must never promise rows that a power failure takes."""
@@ -134,6 +138,16 @@ class DirectCheckpointIO(TorchCheckpointIO):
         """Save."""
         torch.save(checkpoint, path)
 
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Load; one that several ranks wrote in shards is put together in the host's memory. Its optimizer states go by weights' names."""
+        if not Path(path).is_dir():
+            loaded: dict[str, Any] = super().load_checkpoint(path, *args, **kwargs)
+            return loaded
+        checkpoint = _load_distributed_checkpoint(Path(path))
+        count = sum(key.startswith("optimizer_") and key != "optimizer_states" for key in checkpoint)
+        checkpoint["optimizer_states"] = [checkpoint.pop(f"optimizer_{index}") for index in range(count)]
+        return checkpoint
 
-def _data_module(trainer: L.Trainer) -> RankStateOwner:
-    return cast(RankStateOwner, trainer.datamodule)  # type: ignore[attr-defined]
+
+def _data_module(trainer: L.Trainer) -> ResumeStateOwner:
+    return cast(ResumeStateOwner, trainer.datamodule)  # type: ignore[attr-defined]

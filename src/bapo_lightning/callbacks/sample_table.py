@@ -30,7 +30,9 @@ class SampleTable(L.Callback):
         """Write on every `every`-th update, the first included."""
         if batch_idx % self.every or not trainer.is_global_zero:
             return
-        self._journal.append({"step": batch_idx, **row} for group in batch.groups[: self.num_groups] for row in group_rows(group))
+        self._journal.append(
+            {"step": batch_idx, **row} for group in (batch.whole or batch).groups[: self.num_groups] for row in group_rows(group)
+        )
 
 
 def group_rows(group: Group) -> list[dict[str, Any]]:

@@ -6,12 +6,13 @@ from typing import Any, cast
 
 import lightning as L
 
+from bapo_lightning.data.follower import FollowerDataModule
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
 from bapo_lightning.data.validation import ValidationSet
 
 
 class Validation(L.Callback):
-    """Emits `val/<set>/{avg@k, pass@k, response_length}` every so many updates and after the last one, with the weights after the update.
+    """Emits `val/<set>/{avg@k, pass@k, maj@k, ...}` every so many updates and after the last one, with the weights after the update.
 
     Not Lightning's validation loop: this way the numbers stand in the record of the update they belong to.
     """
@@ -28,6 +29,8 @@ class Validation(L.Callback):
         data_module = cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
         done = batch_idx + 1
         if done % self.every == 0 or done == data_module.num_updates:
+            if not trainer.is_global_zero:
+                return cast(FollowerDataModule, data_module).assist_evaluation()
             with data_module.engine_for_evaluation() as generate:
                 for validation_set in self.sets:
                     outputs["metrics"].update(validation_set.evaluate(data_module.sampler, generate))

@@ -14,6 +14,18 @@ from lightning.pytorch.utilities import rank_zero_only
 from bapo_lightning.callbacks.run_manifest import git_commit
 
 STEP = "trainer/global_step"
+MANIFEST = "manifest"  # key of W&B's configuration that holds the run's manifest
+ROLLOUTS = "rollouts"  # name of the table
+# What W&B's summary of a run shows: by default it keeps the last value alone, which is noisy and not the best.
+SUMMARISED = {
+    "train/reward": "last,max,mean",
+    "val/*": "last,max",
+    "policy/entropy": "last,min,mean",
+    "train/grad_norm": "max,mean",
+    "bapo/positive_share": "mean",
+    "bapo/clip_high": "mean",
+    "bapo/clip_low": "mean",
+}
 
 
 class RunWandbLogger(WandbLogger):
@@ -41,17 +53,44 @@ class RunWandbLogger(WandbLogger):
         )
 
     @rank_zero_only
+    def describe(self, config: Mapping[str, Any]) -> None:
+        """Send the resolved configuration, by which W&B can filter, and say what its summary of each metric shall be.
+
+        Comes before any row. An offline directory of an earlier session is renamed to `superseded-...`, because the new one will hold all
+        of its rows: `wandb sync` must not upload both.
+        """
+        for directory in self._folder.glob("offline-run-*"):
+            directory.rename(directory.with_name(f"superseded-{directory.name}"))
+        self.experiment.config.update(dict(config), allow_val_change=True)
+        for metric, summary in SUMMARISED.items():
+            self.experiment.define_metric(metric, step_metric=STEP, summary=summary)
+
+    @rank_zero_only
+    def conclude(self, summary: Mapping[str, Any], manifest: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]]) -> None:
+        """Send what is known at the end: the run's own summary under `final/`, the manifest, and the table of sampled texts.
+
+        Args:
+            summary: of `report.summary.write_summary`.
+            manifest: as it is at the end.
+            rollouts: rows of rollouts.jsonl.
+        """
+        import wandb
+
+        run = self.experiment
+        run.config.update({MANIFEST: dict(manifest)}, allow_val_change=True)
+        run.summary.update({"status": manifest.get("status"), **{f"final/{key}": value for key, value in flat_numbers(summary).items()}})
+        if rollouts:
+            columns: list[str | int] = list(dict.fromkeys(name for row in rollouts for name in row))
+            table = [[_cell(row.get(str(name))) for name in columns] for row in rollouts]
+            run.log({ROLLOUTS: wandb.Table(columns=columns, data=table)})
+
+    @rank_zero_only
     def catch_up(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Bring W&B to where a resumed run is.
-
-        An earlier offline directory is renamed to `superseded-...`, because the new one holds all of its rows: `wandb sync` must not upload
-        both.
 
         Args:
             rows: of metrics.jsonl, up to the checkpoint.
         """
-        for directory in self._folder.glob("offline-run-*"):
-            directory.rename(directory.with_name(f"superseded-{directory.name}"))
         last: Any = self.experiment.summary.get(STEP)  # of the server; an offline run starts empty
         self._last_step = -1 if last is None else int(last)
         for row in rows:
@@ -73,3 +112,19 @@ def run_id(folder: Path) -> str:
         partial.write_text(f"{name}-{secrets.token_hex(4)}\n", encoding="utf-8")
         partial.replace(file)
     return file.read_text(encoding="utf-8").strip()
+
+
+def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """All numbers of a nested mapping by their path, such as reward/last."""
+    found: dict[str, float] = {}
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            found |= flat_numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _cell(value: Any) -> Any:
+    # A column of W&B's tables has one type, and lists are none that it shows.
+    return " ".join(map(str, value)) if isinstance(value, list) else value

@@ -23,13 +23,14 @@ class Watchdog(L.Callback):
     Comes last, so that it also watches what the others do at the end of training.
     """
 
-    def __init__(self, folder: Path, seconds: float) -> None:
+    def __init__(self, folder: Path, seconds: float, rank: int = 0) -> None:
         """
         Args:
             folder: of the run.
             seconds: without progress.
+            rank: of this process; another one than the leader has a file of its own.
         """
-        self.path = folder / "watchdog.log"
+        self.path = folder / (f"watchdog-rank{rank}.log" if rank else "watchdog.log")
         self._seconds = seconds
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None

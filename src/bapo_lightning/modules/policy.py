@@ -7,25 +7,36 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-from bapo_lightning.data.batch import ModelInput, model_input, rows_by_token_budget
+from bapo_lightning.data.batch import ModelInput, model_input
+from bapo_lightning.data.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.collectives import max_over_ranks
+from bapo_lightning.modules.lora import leave_frozen_weights_out, merged_weights
+from bapo_lightning.modules.packing import packed_arguments
+from bapo_lightning.modules.sharding import reshard
 from bapo_lightning.modules.token_scores import token_scores
-from bapo_lightning.types import Rollout
+from bapo_lightning.types import FinishReason, Rollout, Segment
 
 # Heads that do more to the logits than a matrix product; scoring them as if they did not would be silently wrong.
 LOGIT_TRANSFORMS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
 
+BLANK = Rollout(array("i", [0]), (Segment(array("i", [0]), array("f", [0.0]), 0),), FinishReason.STOP)
+
 
 class Policy(nn.Module):
-    """Scores response tokens. It never builds the logits of a whole micro-batch, and it does not sample: engines do."""
+    """Scores response tokens. It never builds the logits of a whole micro-batch, and it does not sample: engines do.
 
-    def __init__(self, model: PreTrainedModel, temperature: float) -> None:
+    Its state dict holds what is trained: all weights, or the adapters alone where the rest is frozen.
+    """
+
+    def __init__(self, model: PreTrainedModel, temperature: float, packed: bool = False) -> None:
         """
         Args:
-            model: causal LM whose logits are `hidden @ head.weight.T`.
+            model: causal LM in eval mode whose logits are `hidden @ head.weight.T`; `model_factory.build_policy` makes it.
             temperature: of the sampling distribution that log-probs refer to.
+            packed: micro-batches are one row of sequences without padding, which the model's attention must be made for.
         """
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
@@ -37,27 +48,28 @@ class Policy(nn.Module):
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model
         self.temperature = temperature
+        self.packed = packed
+        leave_frozen_weights_out(self)
 
-    @classmethod
-    def from_pretrained(cls, path: str, temperature: float, dtype: str = "float32") -> Policy:
-        """Load a folder or a hub name. Dropout stays off: with it the ratio would not be 1 for unchanged weights."""
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
-        model.config.use_cache = False
-        return cls(model.eval(), temperature)
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """What the optimizer changes."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def forward(self, inputs: ModelInput) -> tuple[Tensor, Tensor]:
         """(log-prob[N] in nats, entropy[N] in nats) of the response tokens; gradients flow through the log-probs.
 
         Padding stands on the right, where causal attention never looks, so no attention mask is needed.
         """
-        hidden = self.model.base_model(input_ids=inputs.input_ids, use_cache=False).last_hidden_state
+        arguments = {}
+        if self.packed:
+            arguments = packed_arguments(inputs.packed_lengths, self.model.config._attn_implementation, inputs.input_ids.device)
+        hidden = self.model.base_model(input_ids=inputs.input_ids, use_cache=False, **arguments).last_hidden_state
         picked = hidden.flatten(0, 1).index_select(0, inputs.index)
         return token_scores(picked, self.model.get_output_embeddings().weight, inputs.targets, self.temperature)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Weights under their Hugging Face names, one at a time; a tied head is left out, as in the model's files."""
-        for name, parameter in self.model.named_parameters():
-            yield name, parameter.detach()
+        """Weights under their Hugging Face names, adapters merged, one at a time; a tied head is left out, as in the model's files."""
+        return merged_weights(self.model)
 
     @torch.no_grad()
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
@@ -65,14 +77,18 @@ class Policy(nn.Module):
 
         Args:
             rollouts: any number of them.
-            token_budget: padded tokens that pass through the model at once.
+            token_budget: tokens that pass through the model at once; padding counts unless they are packed.
         """
         device = self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
         found: dict[int, array[float]] = {}
-        for rows in rows_by_token_budget(lengths, token_budget):
+        passes = rows_by_token_budget(lengths, token_budget, self.packed)
+        for _ in range(max_over_ranks(len(passes)) - len(passes)):  # sharded weights are gathered by all ranks together
+            self(model_input([BLANK], device, self.packed))
+        for rows in passes:
             part = [rollouts[row] for row in rows]
-            logp = self(model_input(part, device))[0].float().cpu()
+            logp = self(model_input(part, device, self.packed))[0].float().cpu()
             pieces = logp.split([rollout.length for rollout in part])
             found |= {row: array("f", piece.numpy().tobytes()) for row, piece in zip(rows, pieces, strict=True)}
+        reshard(self)
         return [found[row] for row in range(len(rollouts))]

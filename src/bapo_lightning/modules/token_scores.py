@@ -3,7 +3,10 @@
 Forward, chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. Backward: the same logits again, turned in
 place into their own gradient. The last chunk is kept from forward to backward, so that what fits into one chunk is computed once.
 
-Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk.
+A chunk is as long as memory allows, for the matrix products; what is done to its elements goes block by block of few rows, which stay
+in the cache from one operation to the next.
+
+Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk, R tokens of a block.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of a [C, V] float32 buffer when chunk_tokens is not given: 256 MiB, of which the forward pass needs two. Large enough
-# for the matrix products to run at full speed (441 tokens of a vocabulary of 152 000), small beside the model they belong to.
-CHUNK_ELEMENTS = 1 << 26
+# Elements of the [C, V] float32 buffer when chunk_tokens is not given: 512 MiB. Large enough for the matrix products to run at full
+# speed (883 tokens of a vocabulary of 152 000), small beside the model they belong to.
+CHUNK_ELEMENTS = 1 << 27
+# Elements of a [R, V] block: 4 MiB, which the caches of a few CPU cores hold; on an accelerator enough to keep all of it busy.
+CPU_BLOCK_ELEMENTS, BLOCK_ELEMENTS = 1 << 20, 1 << 25
 
 
 def token_scores(
@@ -62,15 +67,18 @@ class _TokenScores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         left, head, dtype = _operands(hidden, weight)
         logp, entropy, peak, norm = (left.new_empty(len(left), 1, dtype=dtype) for _ in range(4))
-        logits, powers = (left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype) for _ in range(2))
-        for rows in _chunks(len(left), chunk_tokens):
-            shifted = _logits(left[rows], head, scale, logits)
-            peak[rows] = shifted.amax(1, keepdim=True)
-            power = torch.exp(shifted.sub_(peak[rows]), out=powers[: len(shifted)])
-            norm[rows] = power.sum(1, keepdim=True)
-            log_norm = norm[rows].log()
-            logp[rows] = shifted.gather(1, targets[rows, None]) - log_norm
-            entropy[rows] = log_norm - power.mul_(shifted).sum(1, keepdim=True) / norm[rows]
+        logits = left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype)
+        powers = torch.empty_like(logits[: _block_tokens(logits)])
+        for chunk in _slices(0, len(left), chunk_tokens):
+            _product(left[chunk], head.T, logits[: chunk.stop - chunk.start])
+            for rows in _slices(chunk.start, chunk.stop, len(powers)):
+                shifted = _block(logits, rows, chunk).mul_(scale)
+                peak[rows] = shifted.amax(1, keepdim=True)
+                power = torch.exp(shifted.sub_(peak[rows]), out=powers[: len(shifted)])
+                norm[rows] = power.sum(1, keepdim=True)
+                log_norm = norm[rows].log()
+                logp[rows] = shifted.gather(1, targets[rows, None]) - log_norm
+                entropy[rows] = log_norm - power.mul_(shifted).sum(1, keepdim=True) / norm[rows]
         ctx.scale, ctx.chunk_tokens = scale, chunk_tokens
         ctx.set_materialize_grads(False)
         logp, entropy = logp.squeeze(1), entropy.squeeze(1)
@@ -90,33 +98,38 @@ class _TokenScores(torch.autograd.Function):
         buffer = left.new_empty(min(ctx.chunk_tokens, len(left)), len(head), dtype=dtype) if kept is None else kept
         grad_hidden = torch.empty_like(left, dtype=dtype) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
-        for rows in reversed(_chunks(len(left), ctx.chunk_tokens)):
-            if kept is None:
-                shifted = _logits(left[rows], head, ctx.scale, buffer).sub_(peak[rows])
-            else:
-                shifted, kept = kept[: len(norm[rows])], None
-            upstream = (None if grad is None else grad[rows, None] * ctx.scale for grad in (grad_logp, grad_entropy))
-            gradient = _logit_gradient(shifted, norm[rows], targets[rows, None], entropy[rows, None], *upstream).to(left.dtype)
+        for chunk in reversed(_slices(0, len(left), ctx.chunk_tokens)):
+            gradient = buffer[: chunk.stop - chunk.start]
+            fresh, kept = kept is None, None
+            if fresh:
+                _product(left[chunk], head.T, gradient)
+            for rows in _slices(chunk.start, chunk.stop, _block_tokens(buffer)):
+                shifted = _block(buffer, rows, chunk)
+                if fresh:
+                    shifted.mul_(ctx.scale).sub_(peak[rows])
+                upstream = (None if grad is None else grad[rows, None] * ctx.scale for grad in (grad_logp, grad_entropy))
+                _to_gradient(shifted, norm[rows], targets[rows, None], entropy[rows, None], *upstream)
+            gradient = gradient.to(left.dtype)
             if grad_hidden is not None:
-                _product(gradient, head, grad_hidden[rows])
+                _product(gradient, head, grad_hidden[chunk])
             if grad_weight is not None:
-                _add_product(gradient.T, left[rows], grad_weight)
+                _add_product(gradient.T, left[chunk], grad_weight)
         return _as(grad_hidden, hidden.dtype), _as(grad_weight, weight.dtype), None, None, None, None
 
 
-def _logit_gradient(
+def _to_gradient(
     shifted: Tensor, norm: Tensor, targets: Tensor, entropy: Tensor, grad_logp: Tensor | None, grad_entropy: Tensor | None
-) -> Tensor:
-    """Gradient in the logits z, [C, V], in place of `shifted` = z - peak; the other arguments are [C, 1].
+) -> None:
+    """Put the gradient in the logits z, [R, V], in place of `shifted` = z - peak; the other arguments are [R, 1].
 
     d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H), where p = exp(shifted) / norm.
     """
     if grad_logp is None:
         grad_logp = torch.zeros_like(norm)
-    factor = -grad_logp / norm  # the norm divides here: [C, 1] instead of [C, V]
+    factor = -grad_logp / norm  # the norm divides here: [R, 1] instead of [R, V]
     if grad_entropy is not None:
         factor = (shifted + (entropy - norm.log())).mul_(-grad_entropy / norm).add_(factor)
-    return shifted.exp_().mul_(factor).scatter_add_(1, targets, grad_logp)
+    shifted.exp_().mul_(factor).scatter_add_(1, targets, grad_logp)
 
 
 def _check_shapes(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> None:
@@ -135,13 +148,19 @@ def _operands(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, torch.dty
     return hidden.to(dtype), weight.to(dtype), result
 
 
-def _chunks(length: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+def _slices(start: int, stop: int, size: int) -> list[slice]:
+    return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
-def _logits(left: Tensor, head: Tensor, scale: float, buffer: Tensor) -> Tensor:
-    logits = _product(left, head.T, buffer[: len(left)])
-    return logits if scale == 1 else logits.mul_(scale)
+def _block_tokens(logits: Tensor) -> int:
+    """R."""
+    elements = CPU_BLOCK_ELEMENTS if logits.device.type == "cpu" else BLOCK_ELEMENTS
+    return max(1, elements // logits.shape[1])
+
+
+def _block(logits: Tensor, rows: slice, chunk: slice) -> Tensor:
+    """The rows [R, V] of a chunk's buffer, told by their places among all tokens."""
+    return logits[rows.start - chunk.start : rows.stop - chunk.start]
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:

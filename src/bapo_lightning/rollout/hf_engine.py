@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams, WeightSource, check_synced
+from bapo_lightning.rollout.kv_cache import move_rows, roomy_cache
+from bapo_lightning.rollout.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.types import FinishReason, Segment
@@ -79,7 +81,6 @@ class HFEngine:
 
     def _generate_rows(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """Sample all rows together; a row leaves the batch soon after it finishes."""
-        token_ids, attention_mask = _left_padded([request.token_ids for request in requests], self._device)
         limits = torch.tensor([request.max_new_tokens for request in requests], device=self._device)
         stops = torch.tensor(sampling.stop_token_ids, device=self._device)
         sampled = torch.zeros(len(requests), int(limits.max()), dtype=torch.int32, device=self._device)
@@ -89,19 +90,10 @@ class HFEngine:
         rows = torch.arange(len(requests), device=self._device)  # request of each row still in the batch
         alive = torch.ones_like(rows, dtype=torch.bool)
         stopped = torch.zeros_like(alive)
-        cache = DynamicCache()
-        position_ids = (attention_mask.cumsum(-1) - 1).clamp_min(0)
+        context = _Context(self._model, [request.token_ids for request in requests], sampled.shape[1], self._device)
         for step in range(sampled.shape[1]):
-            logits = self._model(
-                token_ids,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
             draws = torch.from_numpy(uniforms(seeds, step)).to(self._device)
-            chosen, chosen_logprobs = sample_tokens(logits, sampling, draws)
+            chosen, chosen_logprobs = sample_tokens(context.logits, sampling, draws)
             sampled[rows, step] = chosen.int()
             logprobs[rows, step] = chosen_logprobs
             lengths[rows] += alive
@@ -111,43 +103,51 @@ class HFEngine:
             num_alive = int(alive.sum())
             if num_alive == 0:
                 break
-            token_ids, position_ids = chosen[:, None], position_ids[:, -1:] + 1
-            attention_mask = torch.cat([attention_mask, attention_mask.new_ones(len(rows), 1)], dim=1)
             if num_alive <= (1 - COMPACTION_SHARE) * len(rows):
                 keep = alive.nonzero()[:, 0]
-                cache.batch_select_indices(keep)
-                token_ids, position_ids, attention_mask = token_ids[keep], position_ids[keep], attention_mask[keep]
-                rows, alive, seeds = rows[keep], alive[keep], seeds[keep.cpu().numpy()]
+                context.keep_rows(keep)
+                chosen, rows, alive, seeds = chosen[keep], rows[keep], alive[keep], seeds[keep.cpu().numpy()]
+            context.append(chosen)
         return _generations(sampled.cpu().numpy(), logprobs.cpu().numpy(), lengths.tolist(), stopped.tolist(), self._version)
 
 
-def sample_tokens(logits: torch.Tensor, sampling: SamplingParams, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw one token per row of `logits[B, V]`: (tokens[B], log-probs[B] in nats under the distribution drawn from).
+class _Context:
+    """What the model has read of each row, and the logits [B, V] of its next token.
 
-    Args:
-        logits: next-token logits.
-        sampling: temperature, top_k, top_p, in that order. Greedy (temperature 0) puts all mass on the best token: log-prob 0.
-        draws: [B] numbers in [0, 1), float64; each picks the token at whose share of the cumulative probability it falls.
+    A prompt that many rows share, as a group's samples do, passes through the model once. Where all prompts are equally long nothing is
+    padded, and attention needs no mask.
     """
-    if sampling.temperature == 0:
-        best = logits.argmax(-1)
-        return best, torch.zeros_like(best, dtype=torch.float32)
-    logprobs = truncated(logits.float() / sampling.temperature, sampling.top_k, sampling.top_p).log_softmax(-1)
-    cumulative = logprobs.double().exp().cumsum(-1)
-    chosen = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True).clamp_max(logits.shape[-1] - 1)
-    return chosen[:, 0], logprobs.gather(-1, chosen)[:, 0]
 
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[array[int]], new_tokens: int, device: torch.device) -> None:
+        """Read the prompts; `new_tokens` is the largest number that may follow."""
+        self._model = model
+        number: dict[bytes, int] = {}
+        owner = torch.tensor([number.setdefault(prompt.tobytes(), len(number)) for prompt in prompts], device=device)
+        token_ids, mask = _left_padded([array("i", prompt) for prompt in number], device)
+        self._cache = roomy_cache(token_ids.shape[1] + new_tokens)
+        self._mask = None if bool(mask.all()) else mask
+        self._positions = None if self._mask is None else (mask.cumsum(-1) - 1).clamp_min(0)
+        self.logits = self._forward(token_ids)
+        if len(number) < len(prompts):
+            self.keep_rows(owner)
+            self.logits = self.logits[owner]
 
-def truncated(logits: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """`logits[B, V]` with -inf outside the `top_k` likeliest tokens and then outside the smallest set that holds mass `top_p`."""
-    if 0 < top_k < logits.shape[-1]:
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
-    if top_p < 1:
-        ordered, places = logits.sort(descending=True)
-        mass = ordered.softmax(-1)
-        beyond = mass.cumsum(-1) - mass >= top_p  # what stands before a token already holds enough
-        logits = logits.masked_fill(beyond.scatter(-1, places, beyond), -torch.inf)
-    return logits
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows, in their order; the next call must be `append`."""
+        move_rows(self._cache, rows)
+        if self._mask is not None and self._positions is not None:
+            self._mask, self._positions = self._mask[rows], self._positions[rows]
+
+    def append(self, tokens: torch.Tensor) -> None:
+        """Read one more token of each row."""
+        if self._mask is not None and self._positions is not None:
+            self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
+            self._positions = self._positions[:, -1:] + 1
+        self.logits = self._forward(tokens[:, None])
+
+    def _forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        arguments = {"attention_mask": self._mask, "position_ids": self._positions}
+        return self._model(token_ids, **arguments, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits[:, -1]
 
 
 def _left_padded(sequences: Sequence[array[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -47,6 +47,8 @@ class VLLMOptions:
         }
         if on_cpu:
             arguments["block_size"] = 32  # the CPU default of 128 leaves short prompts out of the prefix cache
+            # vLLM 0.32 on a CPU dies of a prompt that is read in several steps beside requests with seeds.
+            arguments["enable_chunked_prefill"] = False
         else:
             arguments["gpu_memory_utilization"] = self.gpu_memory_utilization
         kv_cache_bytes = self.kv_cache_bytes or (CPU_KV_CACHE_BYTES if on_cpu else None)
