@@ -10,7 +10,7 @@ import pytest
 from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.study import collect, study_notes, study_table, write_study
+from bapo_lightning.report.study import collect, condition_of, study_notes, study_table, write_study
 
 
 def constant_run(make_run: RunMaker, algorithm: str, seed: int, reward: float, name: str = "", **manifest: object) -> Path:
@@ -66,14 +66,66 @@ def test_of_two_runs_of_one_seed_the_later_counts(make_run: RunMaker) -> None:
     assert row.values["reward_last"] is not None and row.values["reward_last"].mean == 0.9
 
 
-def test_rows_whose_runs_are_not_alike_are_noted(make_run: RunMaker) -> None:
-    first, second = constant_run(make_run, "bapo", 0, 0.9), make_run("longer", num_updates=3, seed=1)
-    (second / "config.yaml").write_text("{algorithm: {name: bapo, bounds: {target: 0.6}}, optimizer: {lr: 0.1}, seed: 1}")
+def configure(folder: Path, text: str) -> Path:
+    (folder / "config.yaml").write_text(text)
+    return folder
+
+
+def test_runs_of_one_algorithm_with_different_values_are_settings_of_their_own(make_run: RunMaker) -> None:
+    folders = [
+        configure(
+            constant_run(make_run, "grpo", seed, reward, f"{low}-{high}-{seed}"),
+            f"{{seed: {seed}, data: {{shuffle: {seed}}}, algorithm: {{name: grpo, bounds: {{low: {low}, high: {high}}}}}}}",
+        )
+        for (low, high), reward in {(0.8, 1.2): 0.5, (0.8, 1.5): 0.7, (0.5, 1.2): 0.4}.items()
+        for seed in (0, 1)
+    ]
+    runs = collect(folders)
+    rows = study_table(runs, "grpo low=0.8 high=1.2")
+    assert [(row.setting, row.seeds) for row in rows] == [
+        ("grpo low=0.5 high=1.2", (0, 1)),
+        ("grpo low=0.8 high=1.2", (0, 1)),
+        ("grpo low=0.8 high=1.5", (0, 1)),
+    ]
+    assert rows[1].differences == {}
+    wider = rows[2].differences["reward_last"]
+    assert wider is not None and wider.mean == pytest.approx(0.2)
+    assert study_notes(runs) == []
+    with pytest.raises(DataError, match=r"no finished run has the setting 'dapo' .* there are: grpo low=0.5 high=1.2, "):
+        study_table(runs, "dapo")
+
+
+def test_of_keys_that_differ_together_the_setting_names_the_one_nearest_to_the_root(make_run: RunMaker) -> None:
+    folders = [
+        configure(
+            constant_run(make_run, "bapo", 0, 0.5, f"{target}"),
+            f"{{seed: 0, target: {target}, algorithm: {{name: bapo, bounds: {{target: {target}}}}}, trainer: {{threads: {target}}}}}",
+        )
+        for target in (16, 4)
+    ]
+    assert [row.setting for row in study_table(collect(folders))] == ["bapo target=4", "bapo target=16"]
+
+
+def test_conditions_whose_runs_are_not_alike_are_noted(make_run: RunMaker) -> None:
+    first, second = constant_run(make_run, "bapo", 0, 0.9), make_run("longer", num_updates=3, seed=1, algorithm="grpo")
+    configure(second, "{algorithm: {name: grpo}, optimizer: {lr: 0.1}, seed: 1}")
     assert study_notes(collect([first, second])) == [
-        "bapo at staleness 8: its runs differ in their algorithm settings",
         "staleness 8: the runs differ in more than the algorithm: optimizer",
         "staleness 8: the runs have different numbers of updates: 2 to 3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("regime", "condition"),
+    [
+        ({}, "4"),
+        ({"tokens_per_pass": 8}, "4, 8 tokens a pass"),
+        ({"overlap": True, "max_age": 2}, "4, async, age at most 2"),
+        ({"reuse_share": 0.25}, "4, reuse 0.25"),
+    ],
+)
+def test_a_condition_says_what_the_age_depends_on(regime: dict[str, object], condition: str) -> None:
+    assert condition_of(4, {"regime": regime}) == condition
 
 
 def test_runs_that_differ_only_in_algorithm_seed_and_folder_need_no_note(make_run: RunMaker) -> None:

@@ -1,4 +1,4 @@
-"""Means over seeds with 95 % confidence intervals (Student's t), unpaired and paired by seed."""
+"""Means over seeds with 95 % confidence intervals (Student's t), unpaired and paired by seed, and p-values of the paired t-test."""
 
 from __future__ import annotations
 
@@ -61,3 +61,47 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Interval | None:
     """Interval of value - reference over the seeds that both have; None when they share no seed."""
     return mean_interval([values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())])
+
+
+def t_probability(t: float, degrees_of_freedom: int) -> float:
+    """P(|T| >= |t|) of Student's t for whole degrees of freedom: the finite series 26.7.3 and 26.7.4 of Abramowitz and Stegun (1964).
+
+    Raises:
+        ValueError: fewer than one degree of freedom.
+    """
+    if degrees_of_freedom < 1:
+        raise ValueError(f"a t-test needs at least 1 degree of freedom (2 pairs), got {degrees_of_freedom}")
+    angle = math.atan2(abs(t), math.sqrt(degrees_of_freedom))
+    is_odd = degrees_of_freedom % 2 == 1
+    term, total = (math.cos(angle), 0.0) if is_odd else (1.0, 0.0)
+    for power in range(1 if is_odd else 0, degrees_of_freedom - 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+    within = 2 / math.pi * (angle + math.sin(angle) * total) if is_odd else math.sin(angle) * total
+    return min(1.0, max(0.0, 1.0 - within))
+
+
+def paired_p_value(values: Mapping[int, float], reference: Mapping[int, float]) -> float | None:
+    """Two-sided p-value of the paired t-test over the seeds that both have; None with fewer than two.
+
+    It is below 0.05 exactly where the interval of `paired_difference` excludes 0. Differences that are all alike give 1 when they are zero,
+    else 0.
+    """
+    difference = paired_difference(values, reference)
+    if difference is None or difference.half_width is None:
+        return None
+    if difference.half_width == 0:
+        return 1.0 if difference.mean == 0 else 0.0
+    error = difference.half_width / t_quantile(difference.count - 1)
+    return t_probability(difference.mean / error, difference.count - 1)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """p-values adjusted for their number (Holm 1979): the chance of even one false discovery among all stays below the level."""
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, index) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        adjusted[index] = largest
+    return adjusted

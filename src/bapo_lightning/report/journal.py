@@ -37,6 +37,13 @@ class Journal:
             if self._durable:
                 os.fsync(file.fileno())
 
+    def repair(self) -> int:
+        """Cut off a last line that a kill tore, which has no end; returns the bytes lost."""
+        content = self.path.read_bytes() if self.path.exists() else b""
+        whole = content.rfind(b"\n") + 1
+        self.cut(whole)
+        return len(content) - whole
+
     def cut(self, size: int) -> None:
         """Forget everything after byte `size`. Raises ValueError when the file is shorter: rows that it had are gone."""
         if self.size < size:

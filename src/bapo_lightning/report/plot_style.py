@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ INK, FAINT, GRID = "#333333", "#8A8A8A", "#E6E6E6"
 POSITIVE, NEGATIVE = SKY_BLUE, ORANGE  # tokens of positive and negative advantage, and the bound that clips them
 ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
 _OTHER_COLOURS = (ORANGE, SKY_BLUE, FAINT)
+_SETTING_COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY_BLUE, PURPLE, FAINT)
 _DOTS_PER_INCH = 150
 _SPIKE = 20.0  # a value this many times the median flattens everything else on a linear axis
 
@@ -29,6 +30,21 @@ def algorithm_colour(algorithm: str) -> str:
     """The colour of an algorithm, the same in every figure and process."""
     # crc32 rather than hash(), which Python salts anew in each process.
     return ALGORITHM_COLOURS.get(algorithm) or _OTHER_COLOURS[zlib.crc32(algorithm.encode()) % len(_OTHER_COLOURS)]
+
+
+def setting_colours(algorithms: Mapping[str, str], order: Sequence[str]) -> dict[str, str]:
+    """A colour for each setting, in `order`: its algorithm's where that has no other setting, else one that no algorithm here has.
+
+    Args:
+        algorithms: algorithm of each setting.
+        order: all settings. Beyond the number of colours these repeat; then the order in legends and tables tells settings apart.
+    """
+    alone = {setting: list(algorithms.values()).count(algorithms[setting]) == 1 for setting in order}
+    taken = {algorithm_colour(algorithms[setting]) for setting in order if alone[setting]}
+    free = [colour for colour in _SETTING_COLOURS if colour not in taken]
+    others = iter(setting for setting in order if not alone[setting])
+    chosen = {setting: free[rank % len(free)] for rank, setting in enumerate(others)}
+    return {setting: algorithm_colour(algorithms[setting]) if alone[setting] else chosen[setting] for setting in order}
 
 
 def algorithm_rank(algorithm: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""A study: the same experiment over algorithms, staleness and seeds, as one table with intervals.
+"""A study: the same experiment over algorithms, their settings, staleness and seeds, as one table with intervals.
 
     folders -> collect -> runs -> study_table -> rows -> print_study / write_study
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,11 +23,14 @@ from bapo_lightning.errors import DataError
 from bapo_lightning.report.intervals import Interval, mean_interval, paired_difference
 from bapo_lightning.report.plot_style import algorithm_rank
 from bapo_lightning.report.run_folder import RunRecord, read_run
+from bapo_lightning.report.settings import leaves, name_settings
 from bapo_lightning.report.summary import summarise, write_json
 
 Run = dict[str, Any]
 # Keys of a run's configuration that say what it is or where it writes, not under which conditions it learns.
 _MAY_DIFFER = {"algorithm", "seed", "run_folder", "output_root", "logger", "callbacks", "resume"}
+HELD_OUT = "val/avg@k"  # of all sets together
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 CURVES = ("train/reward", "policy/entropy")
 
 
@@ -50,8 +55,9 @@ METRICS = (
 
 @dataclass(frozen=True)
 class StudyRow:
-    """All usable seeds of one algorithm under one condition."""
+    """All usable seeds of one setting under one condition."""
 
+    setting: str  # the algorithm, and what sets its runs apart where they differ, see `name_settings`
     algorithm: str
     staleness: int
     condition: str  # staleness and what else the data's age depends on, see `condition_of`
@@ -60,27 +66,57 @@ class StudyRow:
     differences: dict[str, Interval | None]  # to the reference, paired by seed; empty for itself
 
 
-def collect(folders: Iterable[str | Path]) -> list[Run]:
-    """One dict per folder: identity, the values of `METRICS`, `config`, `curves`, and `problem` (None when the run can enter a mean).
+def collect(folders: Iterable[str | Path], curves: Sequence[str] = CURVES) -> list[Run]:
+    """One dict per folder: identity, the values of `METRICS`, `config`, `manifest`, `summary`, `curves`, and `problem`.
 
-    Of two finished runs of one (algorithm, condition, seed) the later one counts, and the earlier one's problem names it.
+    `problem` is None when the run can enter a mean. `curves` names the metrics whose series are kept; `HELD_OUT` is the mean over all
+    validation sets.
+
+    Of two finished runs of one (setting, condition, seed) the later one counts, and the earlier one's problem names it.
     """
-    runs = [_collect_run(Path(folder)) for folder in folders]
+    runs = [_collect_run(Path(folder), curves) for folder in folders]
+    name_settings([run for run in runs if run["problem"] is None])
     usable: dict[tuple[str, str, int], Run] = {}
     for run in sorted((run for run in runs if run["problem"] is None), key=lambda run: (str(run["started_at"]), run["path"])):
-        identity = (run["algorithm"], run["condition"], run["seed"])
+        identity = (run["setting"], run["condition"], run["seed"])
         if identity in usable:
             usable[identity]["problem"] = f"replaced by the later run {Path(run['path']).name}"
         usable[identity] = run
     return runs
 
 
-def study_table(runs: Sequence[Run], reference: str = "grpo") -> list[StudyRow]:
-    """Means and 95 % t-intervals over seeds per (algorithm, condition), with differences to `reference` paired by seed."""
+def study_table(runs: Sequence[Run], reference: str | None = None) -> list[StudyRow]:
+    """Means and 95 % t-intervals over seeds per (setting, condition), with differences to `reference` paired by seed.
+
+    Raises:
+        DataError: no run has the setting `reference`.
+    """
     usable = [run for run in runs if run["problem"] is None]
-    algorithms = sorted({run["algorithm"] for run in usable}, key=algorithm_rank)
-    rows = [_study_row(usable, algorithm, condition, reference) for condition in conditions(usable) for algorithm in algorithms]
+    chosen = reference_setting(usable, reference)
+    rows = [_study_row(usable, setting, condition, chosen) for condition in conditions(usable) for setting in settings(usable)]
     return [row for row in rows if row.seeds]
+
+
+def settings(usable: Sequence[Run]) -> list[str]:
+    """All settings of the runs: from the baseline to BAPO, an algorithm's own settings by their values."""
+    found = {run["setting"]: run["algorithm"] for run in usable}
+    return sorted(found, key=lambda setting: (algorithm_rank(found[setting]), _natural(setting)))
+
+
+def reference_setting(usable: Sequence[Run], wanted: str | None) -> str:
+    """The setting that differences are taken to: `wanted`, or the first of the algorithm `wanted`; by default the first of all.
+
+    Raises:
+        DataError: there is no such setting.
+    """
+    found = settings(usable)
+    algorithms = {run["setting"]: run["algorithm"] for run in usable}
+    matching = [setting for setting in found if wanted in (None, setting)] or [
+        setting for setting in found if algorithms[setting] == wanted
+    ]
+    if found and not matching:
+        raise DataError(f"no finished run has the setting {wanted!r} that differences are to be taken to; there are: {', '.join(found)}")
+    return matching[0] if matching else ""
 
 
 def conditions(usable: Sequence[Run]) -> list[str]:
@@ -90,22 +126,24 @@ def conditions(usable: Sequence[Run]) -> list[str]:
 
 
 def condition_of(staleness: int | None, config: dict[str, Any]) -> str:
-    """What the age of a run's data depends on, for people: its staleness, and the token budget of a pass where rollouts are partial."""
-    budget = config.get("regime", {}).get("tokens_per_pass")
-    return f"{staleness}" if budget is None else f"{staleness}, {budget} tokens a pass"
+    """What the age of a run's data depends on, for people: its staleness, and whatever its regime adds."""
+    regime = config.get("regime", {})
+    parts = [
+        (regime.get("tokens_per_pass") is not None, f"{regime.get('tokens_per_pass')} tokens a pass"),
+        (regime.get("overlap"), "async"),
+        (regime.get("max_age") is not None, f"age at most {regime.get('max_age')}"),
+        (regime.get("reuse_share"), f"reuse {regime.get('reuse_share')}"),
+    ]
+    return ", ".join([f"{staleness}", *(text for holds, text in parts if holds)])
 
 
 def study_notes(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before comparing: runs left out, and runs whose settings are not alike where they should be."""
     notes = [f"left out: {run['path']}: {run['problem']}" for run in runs if run["problem"] is not None]
     usable = [run for run in runs if run["problem"] is None]
-    for algorithm, condition in sorted({(run["algorithm"], run["condition"]) for run in usable}):
-        if _differing([run["config"].get("algorithm") for run in cell_of(usable, algorithm, condition)]):
-            notes.append(f"{algorithm} at staleness {condition}: its runs differ in their algorithm settings")
     for condition in conditions(usable):
         peers = [run for run in usable if run["condition"] == condition]
-        keys = {key for run in peers for key in run["config"]} - _MAY_DIFFER
-        differing = sorted(key for key in keys if _differing([run["config"].get(key) for run in peers]))
+        differing = _differing_parts(peers, {key for run in usable for key in run["setting_keys"]})
         if differing:
             notes.append(f"staleness {condition}: the runs differ in more than the algorithm: {', '.join(differing)}")
         if _differing(updates := [run["updates"] for run in peers]):
@@ -113,8 +151,8 @@ def study_notes(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def write_study(runs: Sequence[Run], folder: str | Path, reference: str = "grpo") -> list[Path]:
-    """Write study.csv (one line per algorithm and condition), study.json (rows, runs, notes) and study.png; returns their paths.
+def write_study(runs: Sequence[Run], folder: str | Path, reference: str | None = None) -> list[Path]:
+    """Write study.csv (one line per setting and condition), study.json (rows, runs, notes) and study.png; returns their paths.
 
     Raises:
         DataError: no run can enter a mean.
@@ -123,22 +161,24 @@ def write_study(runs: Sequence[Run], folder: str | Path, reference: str = "grpo"
 
     rows = study_table(runs, reference)
     notes = study_notes(runs)
+    chosen = reference_setting([run for run in runs if run["problem"] is None], reference)
     if not rows:
         raise DataError("no finished run to compare:\n  " + "\n  ".join(notes or ["no folder was given"]))
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    listed = [{key: value for key, value in run.items() if key not in ("curves", "config")} for run in runs]
-    write_json(target / "study.json", {"reference": reference, "rows": [asdict(row) for row in rows], "runs": listed, "notes": notes})
+    listed = [{key: value for key, value in run.items() if key not in ("curves", "config", "manifest", "summary")} for run in runs]
+    write_json(target / "study.json", {"reference": chosen, "rows": [asdict(row) for row in rows], "runs": listed, "notes": notes})
     _write_csv(target / "study.csv", rows)
     return [target / "study.csv", target / "study.json", plot_study(runs, target / "study.png")]
 
 
-def _collect_run(path: Path) -> Run:
+def _collect_run(path: Path, curves: Sequence[str]) -> Run:
     try:
         record = read_run(path)
     except DataError as error:
         return {"path": str(path), "problem": str(error)}
     summary = summarise(record.rows, record.manifest, record.config)
+    summary |= {"unreadable_lines": record.unreadable_lines, "rolled_back_rows": record.rolled_back_rows}
     reward, share = summary["reward"], summary["positive_share"]
     return {
         "path": str(path),
@@ -146,6 +186,8 @@ def _collect_run(path: Path) -> Run:
         **{key: summary[key] for key in ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at", "updates")},
         "condition": condition_of(summary["staleness"], record.config),
         "config": record.config,
+        "manifest": record.manifest,
+        "summary": summary,
         "reward_last": reward["last"],
         "reward_gain": None if reward["first"] is None else reward["last"] - reward["first"],
         "accuracy_last": _held_out_accuracy(summary["validation"]),
@@ -153,8 +195,16 @@ def _collect_run(path: Path) -> Run:
         "grad_norm_max": summary["grad_norm_max"],
         "positive_share": share["overall"],
         "clip_high_raised_fraction": summary["bounds"]["clip_high_raised_fraction"],
-        "curves": {name: record.series(name) for name in CURVES},
+        "curves": {name: _held_out(record) if name == HELD_OUT else record.series(name) for name in curves},
     }
+
+
+def _held_out(record: RunRecord) -> tuple[list[int], list[float]]:
+    """Mean avg@k over the validation sets, at the updates at which all of them were measured."""
+    names = sorted({name for row in record.rows for name in row if name.startswith("val/") and "/avg@" in name})
+    tables = [dict(zip(*record.series(name), strict=True)) for name in names]
+    steps = sorted(set.intersection(*map(set, tables))) if tables else []
+    return steps, [fmean(table[step] for table in tables) for step in steps]
 
 
 def _held_out_accuracy(validation: dict[str, dict[str, float]]) -> float | None:
@@ -173,12 +223,13 @@ def _problem(record: RunRecord) -> str | None:
     return None if record.series("train/reward")[1] else "it recorded no reward"
 
 
-def _study_row(usable: Sequence[Run], algorithm: str, condition: str, reference: str) -> StudyRow:
-    cell = cell_of(usable, algorithm, condition)
-    against = cell_of(usable, reference, condition) if algorithm != reference else []
+def _study_row(usable: Sequence[Run], setting: str, condition: str, reference: str) -> StudyRow:
+    cell = cell_of(usable, setting, condition)
+    against = cell_of(usable, reference, condition) if setting != reference else []
     keys = [metric.key for metric in METRICS]
     return StudyRow(
-        algorithm=algorithm,
+        setting=setting,
+        algorithm=next((run["algorithm"] for run in cell), ""),
         staleness=next((run["staleness"] for run in cell), 0),
         condition=condition,
         seeds=tuple(sorted(run["seed"] for run in cell)),
@@ -187,9 +238,23 @@ def _study_row(usable: Sequence[Run], algorithm: str, condition: str, reference:
     )
 
 
-def cell_of(usable: Sequence[Run], algorithm: str, condition: str) -> list[Run]:
-    """The usable runs of one algorithm under one condition."""
-    return [run for run in usable if (run["algorithm"], run["condition"]) == (algorithm, condition)]
+def cell_of(usable: Sequence[Run], setting: str, condition: str) -> list[Run]:
+    """The usable runs of one setting under one condition."""
+    return [run for run in usable if (run["setting"], run["condition"]) == (setting, condition)]
+
+
+def _natural(text: str) -> list[tuple[float, str]]:
+    """Sort key by which x=4 comes before x=16: numbers by value, the rest by letter."""
+    return [(float(part), "") if _NUMBER.fullmatch(part) else (math.inf, part) for part in re.split(r"[ =]", text)]
+
+
+def _differing_parts(peers: Sequence[Run], named: set[str]) -> list[str]:
+    """Parts of the configuration in which runs differ, but for what their settings name."""
+    tables = [dict(leaves(run["config"])) for run in peers]
+    keys = {key for table in tables for key in table if key not in named and key.partition(".")[0] not in _MAY_DIFFER}
+    columns = {key: [table.get(key) for table in tables] for key in keys}
+    seeds = [run["seed"] for run in peers]
+    return sorted({key.partition(".")[0] for key, values in columns.items() if _differing(values) and values != seeds})
 
 
 def _differing(values: Sequence[object]) -> bool:
@@ -204,9 +269,11 @@ def _write_csv(path: Path, rows: Sequence[StudyRow]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     kinds = ("mean", "half_width", "difference", "difference_half_width")
-    writer.writerow(["algorithm", "staleness", "condition", "num_seeds", *(f"{metric.key}_{kind}" for metric in METRICS for kind in kinds)])
+    writer.writerow(
+        ["setting", "algorithm", "staleness", "condition", "num_seeds", *(f"{metric.key}_{kind}" for metric in METRICS for kind in kinds)]
+    )
     for row in rows:
-        cells: list[object] = [row.algorithm, row.staleness, row.condition, len(row.seeds)]
+        cells: list[object] = [row.setting, row.algorithm, row.staleness, row.condition, len(row.seeds)]
         for metric in METRICS:
             for interval in (row.values[metric.key], row.differences.get(metric.key)):
                 cells += [None, None] if interval is None else [interval.mean, interval.half_width]

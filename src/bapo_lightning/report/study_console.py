@@ -1,4 +1,4 @@
-"""The tables of a study on the console: values per algorithm and staleness, then differences paired by seed."""
+"""The tables of a study on the console: values per setting and staleness, then differences paired by seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bapo_lightning.report.intervals import Interval
-from bapo_lightning.report.study import METRICS, StudyRow, study_notes, study_table
+from bapo_lightning.report.study import METRICS, StudyRow, reference_setting, study_notes, study_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 _PLUS_MINUS = "\u00b1"
 
 
-def print_study(runs: Sequence[dict[str, Any]], reference: str = "grpo", console: Console | None = None) -> None:
+def print_study(runs: Sequence[dict[str, Any]], reference: str | None = None, console: Console | None = None) -> None:
     """Print the table of `study.collect`'s runs, the paired differences to `reference`, and what was left out."""
     from rich.console import Console
 
     console = console or Console()
     rows = study_table(runs, reference)
-    usable = sum(run["problem"] is None for run in runs)
-    console.print(f"\n[bold]{usable} of {len(runs)} runs[/], mean {_PLUS_MINUS} 95 % interval over seeds", highlight=False)
+    usable = [run for run in runs if run["problem"] is None]
+    chosen = reference_setting(usable, reference)
+    console.print(f"\n[bold]{len(usable)} of {len(runs)} runs[/], mean {_PLUS_MINUS} 95 % interval over seeds", highlight=False)
     console.print(_fitting_table([(row, row.values) for row in rows], console, star=False))
     console.print()
     compared = [(row, row.differences) for row in rows if row.differences]
     if compared:
-        console.print(f"[bold]Difference to {reference}[/] at the same staleness, by seed; * = the interval excludes 0", highlight=False)
+        console.print(f"[bold]Difference to {chosen}[/] at the same staleness, by seed; * = the interval excludes 0", highlight=False)
         console.print(_fitting_table(compared, console, star=True))
         console.print()
     for note in study_notes(runs):
@@ -54,7 +55,9 @@ def _table(lines: Sequence[tuple[StudyRow, dict[str, Interval | None]]], separat
     for row, intervals in lines:
         num_seeds = max((interval.count for interval in intervals.values() if interval), default=0)
         texts = [_interval(intervals[metric.key], separator, star) for metric in METRICS]
-        table.add_row(row.algorithm, row.condition.replace(", ", "\n").replace(" tokens a pass", "/pass"), str(num_seeds), *texts)
+        table.add_row(
+            row.setting.replace(" ", "\n  "), row.condition.replace(", ", "\n").replace(" tokens a pass", "/pass"), str(num_seeds), *texts
+        )
     return table
 
 

@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.report.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.report.plot_style import (
     INK,
-    algorithm_colour,
-    algorithm_rank,
     new_figure,
     save_png,
     say_missing,
     scale_from_zero,
-    smoothed,
-    smoothing_window,
+    setting_colours,
     style_axes,
 )
-from bapo_lightning.report.study import cell_of, conditions
+from bapo_lightning.report.study import cell_of, conditions, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,32 +38,32 @@ def plot_study(runs: Sequence[dict[str, Any]], path: Path) -> Path:
 
     usable = [run for run in runs if run["problem"] is None]
     found = conditions(usable)
-    algorithms = sorted({run["algorithm"] for run in usable}, key=algorithm_rank)
+    named = settings(usable)
+    colours = setting_colours({run["setting"]: run["algorithm"] for run in usable}, named)
     figure = new_figure(14.0, 9.4)
     parts = figure.subfigures(2, 1, height_ratios=(1.0, 1.35), hspace=0.04, squeeze=False)
     top, bottom = parts[0, 0], parts[1, 0]
     top.suptitle("After training: mean and 95 % interval over seeds, one faint dot per run", fontsize=11, color=INK)
     for axes, (key, title, ylabel) in zip(top.subplots(1, len(_DOTS)), _DOTS, strict=True):
         style_axes(axes, title, "staleness [updates per rollout batch]", ylabel)
-        _draw_dots(axes, usable, key, found, algorithms)
+        _draw_dots(axes, usable, key, found, colours)
     bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=INK)
-    _draw_all_curves(bottom, usable, found, algorithms)
-    handles = [Line2D([], [], color=algorithm_colour(name), marker="o", linewidth=1.8, label=_label(usable, name)) for name in algorithms]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(algorithms), fontsize=10, frameon=False, labelcolor=INK)
+    _draw_all_curves(bottom, usable, found, colours)
+    handles = [Line2D([], [], color=colour, marker="o", linewidth=1.8, label=_label(usable, name)) for name, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(named), 4), fontsize=10, frameon=False, labelcolor=INK)
     return save_png(figure, path)
 
 
-def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, found: list[str], algorithms: list[str]) -> None:
+def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, found: list[str], colours: dict[str, str]) -> None:
     drawn = False
-    for rank, algorithm in enumerate(algorithms):
-        offset = 0.6 * ((rank + 0.5) / len(algorithms) - 0.5)
+    for rank, (setting, colour) in enumerate(colours.items()):
+        offset = 0.6 * ((rank + 0.5) / len(colours) - 0.5)
         for place, condition in enumerate(found):
-            values = [run[key] for run in cell_of(usable, algorithm, condition) if run[key] is not None]
+            values = [run[key] for run in cell_of(usable, setting, condition) if run[key] is not None]
             interval = mean_interval(values)
             if interval is None:
                 continue
             drawn = True
-            colour = algorithm_colour(algorithm)
             axes.scatter([place + offset + 0.05] * len(values), values, s=12, color=colour, alpha=0.35, linewidths=0)
             axes.errorbar(place + offset, interval.mean, interval.half_width or 0.0, fmt="o", color=colour, markersize=6, capsize=3)
     if not drawn:
@@ -77,31 +75,28 @@ def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, found: li
         scale_from_zero(axes, [run[key] for run in usable if run[key] is not None])
 
 
-def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], found: list[str], algorithms: list[str]) -> None:
+def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], found: list[str], colours: dict[str, str]) -> None:
     grid = figure.subplots(len(_CURVES), len(found), sharex="col", sharey="row", squeeze=False)
     for row, (metric, title, ylabel) in zip(grid, _CURVES, strict=True):
         for axes, condition in zip(row, found, strict=True):
             last_row, first_column = metric == _CURVES[-1][0], condition == found[0]
             style_axes(axes, f"{title}, staleness {condition}", "optimizer update" if last_row else "", ylabel if first_column else "")
-            for algorithm in algorithms:
-                cell = cell_of(usable, algorithm, condition)
+            for setting, colour in colours.items():
+                cell = cell_of(usable, setting, condition)
                 if cell:
-                    _draw_curve(axes, [run["curves"][metric] for run in cell], algorithm_colour(algorithm), cell[0]["staleness"])
+                    _draw_curve(axes, [run["curves"][metric] for run in cell], colour, cell[0]["staleness"])
 
 
 def _draw_curve(axes: Axes, curves: Sequence[tuple[list[int], list[float]]], colour: str, period: int) -> None:
-    """Mean and band at the steps that all runs recorded, so that the mean never changes its members on the way."""
-    smooth = [dict(zip(steps, smoothed(values, smoothing_window(len(values), period)), strict=True)) for steps, values in curves]
-    steps = sorted(set.intersection(*(set(curve) for curve in smooth))) if smooth else []
-    intervals = [interval for step in steps if (interval := mean_interval([curve[step] for curve in smooth])) is not None]
-    means = [interval.mean for interval in intervals]
-    widths = [interval.half_width or 0.0 for interval in intervals]
-    axes.plot(steps, means, color=colour, linewidth=1.8, marker="o" if len(steps) == 1 else "")
-    lower = [mean - width for mean, width in zip(means, widths, strict=True)]
-    upper = [mean + width for mean, width in zip(means, widths, strict=True)]
-    axes.fill_between(steps, lower, upper, color=colour, alpha=0.15, linewidth=0)
+    draw_mean(axes, mean_curve(curves, period), colour)
 
 
-def _label(usable: Sequence[dict[str, Any]], algorithm: str) -> str:
-    count = sum(run["algorithm"] == algorithm for run in usable)
-    return f"{algorithm} ({count} run{'' if count == 1 else 's'})"
+def draw_mean(axes: Axes, curve: MeanCurve, colour: str) -> None:
+    """A mean with its band."""
+    axes.plot(curve.steps, curve.means, color=colour, linewidth=1.8, marker="o" if len(curve.steps) == 1 else "")
+    axes.fill_between(curve.steps, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)
+
+
+def _label(usable: Sequence[dict[str, Any]], setting: str) -> str:
+    count = sum(run["setting"] == setting for run in usable)
+    return f"{setting} ({count} run{'' if count == 1 else 's'})"

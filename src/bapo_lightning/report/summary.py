@@ -15,7 +15,10 @@ from typing import Any
 from bapo_lightning.report.run_folder import Row, finite, read_run, series
 
 TIME_PARTS = ("rollout", "reward", "update", "sync", "proximal", "wait")
-DROP_KINDS = ("dropped", "evicted", "resumed", "cut", "wasted_tokens", "reward_timeouts", "uniform_groups", "engine_restarts")
+DROP_KINDS = (
+    "dropped", "evicted", "resumed", "cut", "wasted_tokens", "unparsable", "reward_timeouts", "reward_failures", "uniform_groups",
+    "engine_restarts",
+)  # fmt: skip
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
 _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 
@@ -29,6 +32,7 @@ def summarise(rows: list[Row], manifest: dict[str, Any], config: dict[str, Any] 
     """
     summary: dict[str, Any] = {key: manifest.get(key) for key in IDENTITY}
     summary |= {
+        "problems": manifest.get("problems"),
         "updates": len(rows),
         "skipped_updates": _count(_last(rows, "train/skipped_updates")),
         "samples": _count(_last(rows, "progress/samples")),
