@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import median
 
 import psutil
+from measuring import Spread, add_json_option, ratio, write_json
 
 QUIET = [
     "callbacks.validate_every=0",
@@ -172,6 +173,7 @@ def main() -> None:
     parser.add_argument("world", nargs="?", choices=sorted(WORLDS), default="tiny")
     parser.add_argument("--repeats", type=int, help="of each kind of run")
     parser.add_argument("--batches", type=int, help="rollout batches of a run")
+    add_json_option(parser)
     arguments = parser.parse_args()
     world = WORLDS[arguments.world]
     repeats, batches = arguments.repeats or world.repeats, arguments.batches or world.batches
@@ -186,9 +188,12 @@ def main() -> None:
             runs.setdefault(name, []).append(measure(world, batches, options, where))
     for name, measured in runs.items():
         show(name, measured)
+    ratios = {}
     for name in ("in turns", "one process"):
-        ratios = [other.update / ours.update for other, ours in zip(runs[name], runs["async"], strict=True)]
-        print(f"{name} / async: {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), median and range of neighbouring runs")
+        ratios[name] = ratio([run.update for run in runs[name]], [run.update for run in runs["async"]])
+        print(f"{name} / async: {ratios[name].text()}, median and range of neighbouring runs")
+    updates = {name: Spread.of([run.update for run in measured]) for name, measured in runs.items()}
+    write_json(arguments.json, {"arguments": vars(arguments), "runs": runs, "update_seconds": updates, "to_async": ratios})
 
 
 if __name__ == "__main__":

@@ -3,22 +3,21 @@
     python bench/bapo_overhead.py [--rounds 60]
 
 Both modules update their own copy of the shipped tiny model at the quickstart's sizes. Updates alternate (GRPO, BAPO, GRPO, ...), so that
-a drift of the machine's speed meets both alike. Printed: median and quartiles of each, the median of the ratios of neighbouring pairs, and
+a drift of the machine's speed meets both alike. Printed: median and range of each, the median of the ratios of neighbouring pairs, and
 the search alone, since its share of the update is far smaller than the noise between two updates.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
+from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
 
 from bapo_lightning.cli.build import build_data_module, build_module, make, read_inputs
 from bapo_lightning.cli.conf_dir import conf_dir
@@ -58,42 +57,31 @@ def first_minibatch(config: dict[str, Any], module: BapoModule, folder: Path) ->
     return data_module.next_batch()
 
 
-def seconds(call: partial[Any]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def describe(name: str, times: list[float]) -> str:
-    """Median and quartiles in milliseconds."""
-    low, middle, high = statistics.quantiles(times, n=4)
-    return f"{name:<22} median {middle * 1e3:8.3f} ms   quartiles {low * 1e3:8.3f} .. {high * 1e3:8.3f} ms"
+WARM_UP = 5  # updates of each kind that are not counted
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60, help="updates of each kind, after 5 that are not counted")
-    rounds = parser.parse_args().rounds
+    add_json_option(parser)
+    arguments = parser.parse_args()
     modules = {name: ready_module(quickstart(name)) for name in ("grpo", "bapo")}
     with tempfile.TemporaryDirectory() as folder:
         batch = first_minibatch(quickstart("bapo"), modules["bapo"], Path(folder))
-    steps = {name: partial(module.training_step, batch, 0) for name, module in modules.items()}
-    times: dict[str, list[float]] = {"grpo": [], "bapo": [], "search": []}
-    tables = [steps["bapo"]()["tokens"]]
-    for index in range(rounds + 5):
-        measured = {name: seconds(step) for name, step in (steps.items() if index % 2 else reversed(steps.items()))}
-        measured["search"] = seconds(partial(modules["bapo"].bound_rule.choose, tables))
-        for name, value in measured.items() if index >= 5 else ():
-            times[name].append(value)
-    ratios = [bapo / grpo for bapo, grpo in zip(times["bapo"], times["grpo"], strict=True)]
-    print(f"{batch.num_tokens} response tokens, {batch.num_samples} samples, one micro-batch, {rounds} rounds")
-    print(describe("update, fixed bounds", times["grpo"]))
-    print(describe("update, BAPO", times["bapo"]))
-    print(describe("search alone", times["search"]))
-    print(f"BAPO / fixed: median of pairs {statistics.median(ratios):.4f}")
-    print(f"search / update: {statistics.median(times['search']) / statistics.median(times['grpo']):.2%} (of medians)")
+    tables = [modules["bapo"].training_step(batch, 0)["tokens"]]
+    kinds = {f"update, {name}": partial(module.training_step, batch, 0) for name, module in modules.items()}
+    kinds["search alone"] = partial(modules["bapo"].bound_rule.choose, tables)
+    taken = {name: [turn.wall for turn in turns] for name, turns in in_turns(kinds, arguments.rounds, WARM_UP).items()}
+    spreads = {name: Spread.of(seconds) for name, seconds in taken.items()}
+    print(f"{batch.num_tokens} response tokens, {batch.num_samples} samples, one micro-batch")
+    print(method(arguments.rounds, WARM_UP, torch.get_num_threads()))
+    for name, spread in spreads.items():
+        print(f"  {name:14} {spread.text('ms', 1e3)}")
+    overhead = ratio(taken["update, bapo"], taken["update, grpo"])
+    share = ratio(taken["search alone"], taken["update, grpo"])
+    print(f"BAPO / GRPO, neighbouring updates: {overhead.text(digits=3)}; search / update of GRPO: {share.median:.2%}")
+    write_json(arguments.json, {"wall_seconds": spreads, "bapo_to_grpo": overhead, "search_to_update": share})
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ The loop evaluates the two sums over all tokens at every trial and reads their q
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, get_args
 
 import torch
+from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -80,13 +79,6 @@ def targets(tokens: Tokens, lows: Tensor, highs: Tensor, kind: Kind) -> dict[str
     return {"mid path": share[step : step + 2].mean().item(), "full path": 1.0}
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def host_syncs(work: Callable[[], object]) -> int:
     """Host synchronisations of one call, counted."""
     with HostSyncs() as syncs:
@@ -94,8 +86,8 @@ def host_syncs(work: Callable[[], object]) -> int:
     return syncs.count
 
 
-def compare(name: str, tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind, repeats: int) -> None:
-    """Time the loop and this package in alternation and print both; stop if they disagree about the bounds."""
+def compare(name: str, tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind, repeats: int) -> dict[str, Spread]:
+    """Time the loop and this package in alternation, print and return both; stop if they disagree about the bounds."""
     low_values, high_values = lows.tolist(), highs.tolist()
 
     def loop() -> tuple[int, int, int]:
@@ -108,16 +100,13 @@ def compare(name: str, tokens: Tokens, lows: Tensor, highs: Tensor, target: floa
     expected, chosen = (low_values[low], high_values[high]), tuple(bound.item() for bound in ours())
     if chosen != expected:
         raise SystemExit(f"the loop chose {expected}, this package {chosen}")
-    loop_seconds, our_seconds = zip(*((seconds(loop), seconds(ours)) for _ in range(repeats)), strict=True)
-    print(f"{name}: {statistics.median(loop_seconds) / statistics.median(our_seconds):.1f} times faster, bounds {chosen}")
+    taken = {side: [turn.wall for turn in turns] for side, turns in in_turns({"loop": loop, "ours": ours}, repeats).items()}
+    spreads = {side: Spread.of(seconds) for side, seconds in taken.items()} | {"times_faster": ratio(taken["loop"], taken["ours"])}
+    print(f"{name}: {spreads['times_faster'].text(digits=1)} times faster, bounds ({chosen[0]:.2f}, {chosen[1]:.2f})")
     # Across ranks, the loop needs the two global sums at every trial; the curves travel once.
-    print(f"  while-loop      {spread(loop_seconds)}  {trials} trials, {host_syncs(loop)} host syncs, {trials} collectives")
-    print(f"  curves + search {spread(our_seconds)}  1 pass, {host_syncs(ours)} host syncs, 1 collective")
-
-
-def spread(times: Sequence[float]) -> str:
-    """Median and range in milliseconds."""
-    return f"{1e3 * statistics.median(times):8.2f} ms ({1e3 * min(times):.2f} .. {1e3 * max(times):.2f})"
+    print(f"  while-loop      {spreads['loop'].text('ms', 1e3)}  {trials} trials, {host_syncs(loop)} host syncs, {trials} collectives")
+    print(f"  curves + search {spreads['ours'].text('ms', 1e3)}  1 pass, {host_syncs(ours)} host syncs, 1 collective")
+    return spreads
 
 
 def main() -> None:
@@ -127,14 +116,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--spread", type=float, default=0.3, help="standard deviation of log r")
+    add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     tokens = lognormal_tokens(arguments.tokens, arguments.spread)
     lows, highs = bound_grid(0.6, 0.9, 0.02), bound_grid(1.2, 3.0, 0.05)
-    print(f"{arguments.tokens} tokens, {arguments.threads} threads, {arguments.repeats} repeats: median (min .. max)")
+    print(f"{arguments.tokens} tokens; {method(arguments.repeats, 1, arguments.threads)}")
+    cases = {}
     for kind in get_args(Kind):
         for case, target in targets(tokens, lows, highs, kind).items():
-            compare(f"{kind}, {case}", tokens, lows, highs, target, kind, arguments.repeats)
+            name = f"{kind}, {case}"
+            cases[name] = compare(name, tokens, lows, highs, target, kind, arguments.repeats)
+    write_json(arguments.json, {"arguments": vars(arguments), "wall_seconds": cases})
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ from bapo_lightning.data.regime import Regime
 from bapo_lightning.data.rollout_driver import SynchronousRollouts, TrainerState
 from bapo_lightning.data.rollout_flow import RolloutFlow
 from bapo_lightning.data.rollout_sampler import RolloutSampler
+from bapo_lightning.modules.model_factory import build_policy
+from bapo_lightning.modules.model_options import ModelOptions
 from bapo_lightning.modules.policy import Policy
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf_engine import HFEngine
@@ -234,7 +236,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    engine, policy = LawfulEngine(model_path(MODEL), max_rows=4096, device="cpu"), Policy.from_pretrained(model_path(MODEL), 1.0)
+    engine, policy = LawfulEngine(model_path(MODEL), max_rows=4096, device="cpu"), build_policy(ModelOptions(model_path(MODEL)), 1.0)
     drawn = sorted(drawn_length(0, seed) for seed in range(100_000))
     print(
         f"lengths: log-normal, sigma {SIGMA:g}: mean {fmean(drawn):.0f}, median {drawn[50_000]}, p95 {drawn[95_000]}, max {drawn[-1]} "

@@ -28,6 +28,8 @@ from transformers import AutoTokenizer
 
 from bapo_lightning.data.prompts import ChatPrompt
 from bapo_lightning.data.reasoning_gym_problems import reasoning_gym_problems
+from bapo_lightning.modules.model_factory import build_policy
+from bapo_lightning.modules.model_options import ModelOptions
 from bapo_lightning.modules.policy import Policy
 from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
 from bapo_lightning.rollout.hf_engine import HFEngine
@@ -138,7 +140,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    policy = Policy.from_pretrained(MODEL, temperature=1.0)
+    policy = build_policy(ModelOptions(MODEL), temperature=1.0)
     requests = [GenerationRequest(ids, arguments.new_tokens, seed) for seed, ids in enumerate(prompts(arguments.requests))]
     print(f"{arguments.requests} requests of up to {arguments.new_tokens} tokens, float32, {torch.get_num_threads()} threads")
     transformers, vllm = HFEngine(MODEL, device="cpu"), VLLMLocalEngine(MODEL, options("float32"))

@@ -1,0 +1,193 @@
+"""Seconds per rollout batch and per update of TRL's GRPOTrainer and of this package, on the same job and this machine's CPU.
+
+    python bench/against_trl.py tiny --cycles 5
+    python bench/against_trl.py smollm2 --cycles 3 --engines hf vllm
+
+A cycle is one rollout batch and all updates on it. Each side is a process of its own with an ordinary run (ours: `cli.train`); cycles
+take turns, and the first of each, with the start, is not counted. Both sides have the same model, prompts, group size, response limit,
+sampling (temperature 1, no truncation), number of updates and sequences in each, GRPO objective, learning rate, float32 and threads.
+The rate is so small that both keep sampling from the same policy; mean response lengths are printed, to see it.
+
+rollout: from prompts to scored responses (ours with the hand-over of weights, TRL's with the log-probs that it computes again, as it must
+to train on a batch more than once). update: all else, divided by the number of updates.
+
+TRL's settings are in bench/trl_job.py; `--trl-options '{"torch_compile": true}'` tries others. Our side keeps its monitors and its
+metrics file; validation, samples, checkpoints and the measured entropy change are off, as are TRL's logs and checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from measuring import Spread, add_json_option, method, ratio, write_json
+from turns import Worker
+
+from bapo_lightning.cli.build import read_inputs
+from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.cli.train import resolve
+
+ROOT = Path(__file__).resolve().parents[1]
+TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
+LEARNING_RATE = 1e-7
+NUM_PROBLEMS = 512  # at most so many different ones
+QUIET = [
+    "callbacks.validate_every=0",
+    "callbacks.measure_entropy_every=0",
+    "callbacks.samples_every=1000000",
+    "callbacks.print_every=1000000",
+    "trainer.checkpoint_every=1000000",
+]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained."""
+
+    options: list[str]  # of our run
+    epochs: int
+    minibatches: int
+    engines: dict[str, list[str]]
+
+    @property
+    def updates(self) -> int:
+        """On each rollout batch."""
+        return self.epochs * self.minibatches
+
+
+TINY = ["experiment=quickstart"]
+SMOLLM2 = ["experiment=smollm2_arithmetic", "reward=last_number", "scale.prompts_per_batch=2", "scale.max_new_tokens=32"]
+JOBS = {
+    "tiny": Job(TINY, epochs=2, minibatches=4, engines={"hf": ["rollout=hf"]}),
+    "smollm2": Job(SMOLLM2, epochs=1, minibatches=2, engines={"hf": ["rollout=hf"], "vllm": ["rollout=vllm"]}),
+}
+
+
+def our_overrides(job: Job, engine: str, threads: int) -> list[str]:
+    """Everything on the command line of our side but for the folder."""
+    return [
+        *job.options,
+        *job.engines[engine],
+        "algorithm=grpo",
+        "regime=replay",
+        f"regime.epochs={job.epochs}",
+        f"regime.minibatches={job.minibatches}",
+        f"optimizer.optimizer.lr={LEARNING_RATE}",
+        "scale.num_rollout_batches=100000",
+        f"trainer.cpu_threads={threads}",
+        *QUIET,
+    ]
+
+
+def trl_job(job: Job, config: dict[str, Any], threads: int, options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same job in the words of bench/trl_job.py."""
+    inputs, scale = read_inputs(config), config["scale"]
+    problems = []
+    for problem in inputs.problems.train[:NUM_PROBLEMS]:
+        ids = inputs.prompt(inputs.tokenizer, problem).tolist()
+        problems.append({"prompt": inputs.tokenizer.decode(ids), "ids": ids, "answer": problem.answer})
+    return {
+        "model": inputs.path,
+        "problems": problems,
+        "reward": config["reward"]["_target_"].rpartition(".")[2],
+        "prompts_per_batch": scale["prompts_per_batch"],
+        "group_size": scale["group_size"],
+        "max_new_tokens": scale["max_new_tokens"],
+        "epochs": job.epochs,
+        "minibatches": job.minibatches,
+        "learning_rate": LEARNING_RATE,
+        "threads": threads,
+        "options": options,
+        "folder": str(folder / "trl"),
+    }
+
+
+def commands(job: Job, engines: Sequence[str], threads: int, options: dict[str, Any], folder: Path) -> dict[str, list[str]]:
+    """What starts each side: TRL, then ours with each engine."""
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        config = resolve(compose("train", overrides=[*our_overrides(job, engines[0], threads), f"run_folder={folder}"]))
+    description = folder / "job.json"
+    description.write_text(json.dumps(trl_job(job, config, threads, options, folder)))
+    found = {"TRL": [str(TRL_PYTHON), str(ROOT / "bench" / "trl_job.py"), str(description)]}
+    for engine in engines:
+        logger = ["+logger.turns._target_=turn_logger.TurnLogger", f"+logger.turns.updates={job.updates}"]
+        overrides = [*our_overrides(job, engine, threads), *logger, f"run_folder={folder / engine}"]
+        found[f"ours, {engine}"] = [sys.executable, "-m", "bapo_lightning.cli.train", *overrides]
+    return found
+
+
+def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitStack) -> dict[str, Worker]:
+    """Each is started when the one before it has made its first cycle."""
+    environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+    workers = {}
+    for name, command in sides.items():
+        paths = [ROOT / "bench", ROOT / "src"] if name == "TRL" else [ROOT / "bench"]
+        log = folder / f"{name.replace(', ', '-')}.log"
+        worker = Worker(command, log, environment | {"PYTHONPATH": ":".join(map(str, paths))})
+        stack.callback(worker.close)
+        worker.cycle()
+        workers[name] = worker
+    return workers
+
+
+def measure(job: Job, workers: dict[str, Worker], cycles: int) -> dict[str, list[dict[str, float]]]:
+    """Let them take turns."""
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
+    for _ in range(cycles):
+        for name, worker in workers.items():
+            one = worker.cycle()
+            taken[name].append(one | {"update": (one["wall"] - one["rollout"]) / job.updates})
+    return taken
+
+
+def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Print the table; returns it for the record."""
+    record: dict[str, Any] = {}
+    reference = taken["TRL"]
+    for name, cycles in taken.items():
+        spreads = {key: Spread.of([cycle[key] for cycle in cycles]) for key in ("wall", "cpu", "rollout", "update")}
+        ratios = {key: ratio([cycle[key] for cycle in reference], [cycle[key] for cycle in cycles]) for key in spreads}
+        length = fmean(cycle["tokens"] / cycle["samples"] for cycle in cycles)
+        print(f"{name}: responses of {length:.1f} tokens on average")
+        for key, label in {"wall": "cycle", "cpu": "cycle, CPU", "rollout": "rollout batch", "update": "update"}.items():
+            against = "" if name == "TRL" else f"   {ratios[key].text(digits=2)} times faster"
+            print(f"  {label:14} {spreads[key].text('s', digits=3):34}{against}")
+        record[name] = {"seconds": spreads, "times_faster": ratios, "mean_response_tokens": length, "cycles": cycles}
+    return record
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", choices=sorted(JOBS))
+    parser.add_argument("--cycles", type=int, default=5, help="counted, of each side")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--engines", nargs="+", default=["hf"], choices=["hf", "vllm"])
+    parser.add_argument("--trl-options", type=json.loads, default={}, help="further GRPOConfig arguments, as JSON")
+    add_json_option(parser)
+    arguments = parser.parse_args()
+    if not TRL_PYTHON.exists():
+        sys.exit("TRL is not there: make setup-trl")
+    job = JOBS[arguments.job]
+    if unknown := [engine for engine in arguments.engines if engine not in job.engines]:
+        sys.exit(f"the job {arguments.job} is not made for rollout={unknown[0]}; it knows {', '.join(job.engines)}")
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        sides = commands(job, arguments.engines, arguments.threads, arguments.trl_options, Path(folder))
+        print(f"{' '.join(job.options)}: {job.updates} updates on each rollout batch")
+        print(f"TRL's options beyond those of bench/trl_job.py: {arguments.trl_options or 'none'}")
+        print(method(arguments.cycles, 1, arguments.threads))
+        taken = measure(job, start(sides, arguments.threads, Path(folder), stack), arguments.cycles)
+    write_json(arguments.json, {"arguments": vars(arguments), "options": our_overrides(job, "hf", arguments.threads), "sides": show(taken)})
+
+
+if __name__ == "__main__":
+    main()

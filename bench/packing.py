@@ -1,0 +1,139 @@
+"""One update's forward and backward passes over responses of very different lengths: padded, packed, and packed with checkpointing.
+
+    python bench/packing.py                                           a small random model on the CPU
+    python bench/packing.py --device cuda --dtype bfloat16 --attention flash_attention_2 --layers 28 --width 1536 --budget 32768
+
+Lengths are log-normal, as those of reasoning models are: most are short, few are very long. All ways score the same tokens with the same
+weights, and their losses are compared. Each measurement is a process of its own; rounds go in turns. Memory is what the process (on a GPU:
+the allocator) held at most above weights and gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from array import array
+from typing import Any
+
+import numpy as np
+import torch
+from measuring import Spread, Turn, add_json_option, apart, turn, with_peak, write_json
+from transformers import Qwen2Config
+
+from bapo_lightning.data.batch import TrainBatch, collate
+from bapo_lightning.modules.model_factory import build_policy
+from bapo_lightning.modules.model_options import ModelOptions
+from bapo_lightning.modules.policy import Policy
+from bapo_lightning.types import Completion, FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
+
+WAYS = {
+    "padded": {"packing": "none"},
+    "packed": {"packing": "padding_free"},
+    "packed, checkpointed": {"packing": "padding_free", "activation_checkpointing": True},
+}
+PROMPT = 64  # tokens
+
+
+def minibatch(given: argparse.Namespace) -> TrainBatch:
+    """Random tokens of log-normal lengths."""
+    generator = np.random.default_rng(0)
+    lengths = generator.lognormal(np.log(given.median_length), 0.8, given.samples).astype(int).clip(1, given.longest)
+    samples = []
+    for length in lengths.tolist():
+        draw = generator.integers(0, given.vocabulary, PROMPT + length).tolist()
+        segment = Segment(array("i", draw[PROMPT:]), array("f", [-1.0] * length), 0)
+        rollout = Rollout(array("i", draw[:PROMPT]), (segment,), FinishReason.STOP)
+        samples.append(Sample(rollout, Completion("", length, FinishReason.STOP), Score(1.0, ScoreStatus.CORRECT), 1.0))
+    return collate([Group(Problem("p", "", ""), tuple(samples), (1.0,) * len(samples))], {})
+
+
+def random_policy(way: str, given: argparse.Namespace) -> Policy:
+    """Of Qwen2's architecture."""
+    config = Qwen2Config(
+        vocab_size=given.vocabulary, hidden_size=given.width, intermediate_size=4 * given.width, num_hidden_layers=given.layers,
+        num_attention_heads=given.width // 64, num_key_value_heads=max(given.width // 256, 1), tie_word_embeddings=True,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        options = ModelOptions(folder, dtype=given.dtype, attention=given.attention, **WAYS[way])
+        policy = build_policy(options, 1.0, on_meta=True)
+    policy.to_empty(device=given.device)
+    torch.manual_seed(0)
+    policy.model.init_weights()
+    policy.model.model.rotary_emb = type(policy.model.model.rotary_emb)(policy.model.config).to(given.device)
+    return policy
+
+
+def measure(way: str, given: argparse.Namespace) -> dict[str, float]:
+    """Seconds and bytes in this process."""
+    torch.set_num_threads(given.threads)
+    batch, policy = minibatch(given), random_policy(way, given)
+    on_gpu = given.device != "cpu"
+    batch = batch.to(given.device)
+    for parameter in policy.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    losses: list[float] = []
+
+    def work() -> None:
+        for micro_batch in batch.split(given.budget, batch.response_mask / batch.num_tokens, policy.packed):
+            logp, _ = policy(micro_batch)
+            loss = -(micro_batch.weight * logp).sum()
+            loss.backward()
+            losses.append(loss.item())
+
+    if on_gpu:  # kernels are compiled and chosen before the clock starts
+        work()
+        losses.clear()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        taken: Turn = turn(work)
+        peak = torch.cuda.max_memory_allocated() - before
+    else:
+        taken, peak = with_peak(work)
+    tokens = sum(batch.context_lengths) + sum(batch.response_lengths)
+    return {"wall": taken.wall, "cpu": taken.cpu, "bytes": peak, "loss": sum(losses), "tokens": tokens, "micro_batches": len(losses)}
+
+
+def report(found: dict[str, list[dict[str, Any]]]) -> None:
+    """One line for each way."""
+    padded = Spread.of([one["wall"] for one in found["padded"]]).median
+    for way, rounds in found.items():
+        wall, cpu = (Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu"))
+        first = rounds[0]
+        print(
+            f"{way:<22}{first['micro_batches']:>3} micro-batches  wall {wall.text('s')}  cpu {cpu.text('s')}  "
+            f"{first['tokens'] / wall.median:7,.0f} tokens/s ({padded / wall.median:.2f}x)  peak {first['bytes'] / 1e9:.2f} GB  "
+            f"loss {first['loss']:.6f}"
+        )
+    losses = [rounds[0]["loss"] for rounds in found.values()]
+    assert max(losses) - min(losses) < 1e-2, "the ways do not agree"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = {"samples": 48, "median_length": 200, "longest": 1500, "budget": 4096, "vocabulary": 8192, "layers": 4, "width": 256}
+    for name, value in {**sizes, "threads": 2, "rounds": 3}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    for name, text in {"device": "cpu", "dtype": "float32", "attention": "sdpa"}.items():
+        parser.add_argument(f"--{name}", default=text)
+    parser.add_argument("--measure", choices=WAYS, help=argparse.SUPPRESS)
+    add_json_option(parser)
+    given = parser.parse_args()
+    if given.measure:
+        print(json.dumps(measure(given.measure, given)))
+        return
+    used = {name: getattr(given, name) for name in [*sizes, "threads", "device", "dtype", "attention"]}
+    print(", ".join(f"{name} {value}" for name, value in used.items()) + f"; {given.rounds} rounds in turns; median (least .. most)")
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in used.items()]
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    for _ in range(given.rounds):
+        for way in WAYS:
+            found[way].append(apart(__file__, [*options, "--measure", way]))
+    report(found)
+    write_json(given.json, {"options": used, "rounds": found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""One run on 1, 2 and 4 ranks: the same bounds, losses, gradient norms and weights? `make bench-ranks`, on a CPU.
+
+10 updates of the tiny world, on 2 rollout batches, with several micro-batches each. Every case is `cli.train` in processes of its own,
+compared with one process: largest relative differences over all updates, and of the weights at the end. Cases with an arrow stop after 5
+updates, on the left, and go on from that checkpoint on the right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
+
+WAYS = {
+    "single": ["strategy=single"],
+    **{f"ddp {size}": ["strategy=ddp", f"trainer.devices={size}"] for size in (1, 2, 4)},
+    **{f"fsdp {size}": ["strategy=fsdp", "strategy.compute_dtype=float32", f"trainer.devices={size}"] for size in (1, 2, 4)},
+}
+WAYS["fsdp 2 file"] = [*WAYS["fsdp 2"], "strategy.sharded_checkpoints=false"]
+CASES = [
+    *(f"{name} {size}" for name in ("ddp", "fsdp") for size in (1, 2, 4)),
+    *(f"ddp 2 -> {way}" for way in ("single", "ddp 2", "ddp 4", "fsdp 2")),
+    *(f"fsdp 2 -> {way}" for way in ("single", "fsdp 1", "fsdp 2", "fsdp 4")),
+    *(f"fsdp 2 file -> {way}" for way in ("single", "ddp 2", "fsdp 4")),
+]
+RUN = [
+    "trainer.accelerator=cpu", "trainer.checkpoint_every=5", "callbacks.validate_every=0", "callbacks.print_every=5",
+    "scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256", "regime.epochs=1", "regime.minibatches=5",
+]  # fmt: skip
+METRICS = {
+    "bounds": ("bapo/clip_low", "bapo/clip_high"),
+    "loss": ("train/loss",),
+    "gradient norm": ("train/grad_norm",),
+    "entropy": ("policy/entropy",),
+    "reward": ("train/reward",),
+}
+
+
+def train(folder: Path, way: str, num_batches: int, resume: bool = False) -> None:
+    """One session of a run. Raises RuntimeError with its output when it fails."""
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *RUN, *WAYS[way], f"run_folder={folder}"]
+    command += [f"scale.num_rollout_batches={num_batches}", *(["resume=auto"] if resume else [])]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{way}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def run_case(folder: Path, case: str) -> None:
+    """All sessions of a case."""
+    first, arrow, then = case.partition(" -> ")
+    train(folder, first, 1 if arrow else 2)
+    if arrow:
+        train(folder, then, 2, resume=True)
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of every update."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """The policy's weights after the last update."""
+    path = folder / "checkpoints" / "update000010" / "trainer.ckpt"
+    state: dict[str, torch.Tensor] = DirectCheckpointIO().load_checkpoint(path, map_location="cpu")["state_dict"]
+    return state
+
+
+def differences(reference: Path, folder: Path) -> dict[str, float]:
+    """Largest relative differences; a loss is compared on the scale of the largest one, because single ones may be next to zero."""
+    expected, found = rows_of(reference), rows_of(folder)
+    if len(expected) != 10 or len(found) != 10:
+        raise RuntimeError(f"expected 10 updates, got {len(expected)} and {len(found)}")
+    result = {}
+    for title, names in METRICS.items():
+        scale = max(abs(row[name]) for row in expected for name in names)
+        gaps = [abs(a[name] - b[name]) for a, b in zip(expected, found, strict=True) for name in names]
+        result[title] = max(gaps) / scale
+    one, other = weights_of(reference), weights_of(folder)
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(weight) for weight in one.values()]))
+    gap = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(other[name] - weight) for name, weight in one.items()]))
+    result["weights"] = float(gap / norm)
+    result["texts"] = float((reference / "rollouts.jsonl").read_text() != (folder / "rollouts.jsonl").read_text())
+    return result
+
+
+def main() -> int:
+    """Print the table; 1 when texts or bounds differ, or numbers by more than rounding."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=CASES, help=f"any of: {'; '.join(CASES)}")
+    arguments = parser.parse_args()
+    failed = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        reference = Path(temporary, "reference")
+        train(reference, "single", 2)
+        for case in arguments.cases:
+            folder = Path(temporary, case.replace(" ", "_").replace(">", ""))
+            run_case(folder, case)
+            found = differences(reference, folder)
+            good = found["weights"] <= 1e-6 and max(found.values()) <= 1e-4
+            failed += not good
+            print(
+                f"{case:24}" + "  ".join(f"{name} {value:.0e}" for name, value in found.items()) + ("" if good else "  DIFFERENT"),
+                flush=True,
+            )
+    print("differences are relative to one process; texts 0: every sampled text shown is the same")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

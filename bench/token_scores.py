@@ -1,0 +1,109 @@
+"""Fused log-probs and entropies (`modules/token_scores.py`) against the naive version, time and peak memory side by side.
+
+    python bench/token_scores.py                                      2048 tokens, a minute or two, 4 GB
+    python bench/token_scores.py --tokens 8192                        the full size, ten minutes or more, 15 GB for the naive version
+
+Each measurement is a process of its own that makes the inputs, computes once and ends. Rounds go in turns (naive, fused, naive, ...), so
+that a drift of the machine's speed meets both alike. Both wall time and CPU time of all threads are shown: where other processes share the
+cores, the second is the fairer one. The naive version is not a straw man: it frees what it no longer needs, and its entropy takes no part
+in the graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in the main job; read when torch loads
+
+import torch
+from measuring import Spread, add_json_option, apart, with_peak, write_json
+from torch import Tensor
+
+from bapo_lightning.modules.token_scores import token_scores
+
+WAYS = ("naive", "fused")
+PASSES = ("forward", "backward")  # the second: forward and backward
+TARGETS = {"wall": 1.15, "bytes": 0.1}  # of fused over naive, at the full size
+Found = dict[str, list[dict[str, Any]]]
+
+
+def naive_scores(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What `token_scores` computes, with all logits at once."""
+    log_probs = torch.log_softmax(hidden @ head_weight.T, dim=-1)
+    with torch.no_grad():
+        entropy = -log_probs.exp().mul_(log_probs).sum(-1)
+    return log_probs.gather(1, targets[:, None]).squeeze(1), entropy
+
+
+def measure(way: str, passes: str, given: argparse.Namespace) -> dict[str, float]:
+    """Seconds and bytes of one computation in this process, which has computed nothing of this size before."""
+    torch.set_num_threads(given.threads)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(given.tokens, given.width, generator=generator)
+    head_weight = torch.randn(given.vocabulary, given.width, generator=generator).mul_(given.width**-0.5)
+    targets = torch.randint(given.vocabulary, (given.tokens,), generator=generator)
+    scores = naive_scores if way == "naive" else token_scores
+    for tensor in (hidden, head_weight):
+        tensor.requires_grad_(passes == "backward")
+    (torch.ones(64, 64) @ torch.ones(64, 64)).exp().sum().item()  # libraries are loaded before the clock starts
+    check: list[float] = []
+
+    def work() -> None:
+        logp, entropy = scores(hidden, head_weight, targets)
+        check.append((logp.detach().mean() + entropy.mean()).item())
+        if passes == "backward":
+            logp.sum().backward()
+
+    taken, peak = with_peak(work)
+    return {"wall": taken.wall, "cpu": taken.cpu, "bytes": peak, "check": check[0]}
+
+
+def report(passes: str, found: Found) -> dict[str, Any]:
+    """One line for each way, one for their ratios; returns the numbers."""
+    spreads = {way: {key: Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu", "bytes")} for way, rounds in found.items()}
+    title = "forward" if passes == "forward" else "forward and backward"
+    for way, spread in spreads.items():
+        times = f"wall {spread['wall'].text('s')}  cpu {spread['cpu'].text('s')}"
+        print(f"{title:<22}{way:<7}{times}  peak {spread['bytes'].median / 1e9:.2f} GB")
+    ratios = {key: spreads["fused"][key].median / spreads["naive"][key].median for key in ("wall", "cpu", "bytes")}
+    shown = f"wall {ratios['wall']:.2f}x  cpu {ratios['cpu']:.2f}x  peak {ratios['bytes']:.3f}x"
+    print(f"{title:<22}{'ratio':<7}{shown}  (targets at 8192 tokens: time {TARGETS['wall']}x, peak {TARGETS['bytes']}x)", flush=True)
+    assert abs(found["fused"][0]["check"] - found["naive"][0]["check"]) < 1e-3, "the two do not agree"
+    return {"rounds": found, "ratios": ratios}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--width", type=int, default=1024, help="of the hidden state")
+    parser.add_argument("--vocabulary", type=int, default=152_000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--passes", choices=PASSES, nargs="*", default=PASSES)
+    parser.add_argument("--measure", nargs=2, metavar=("WAY", "PASSES"), help=argparse.SUPPRESS)
+    add_json_option(parser)
+    given = parser.parse_args()
+    if given.measure:
+        print(json.dumps(measure(*given.measure, given)))
+        return
+    sizes = {name: getattr(given, name) for name in ("tokens", "width", "vocabulary", "threads")}
+    print(
+        f"{', '.join(f'{value} {name}' for name, value in sizes.items())}, float32, {given.rounds} rounds in turns; median (least .. most)"
+    )
+    record: dict[str, Any] = {"sizes": sizes}
+    for passes in given.passes:
+        found: Found = {way: [] for way in WAYS}
+        for _ in range(given.rounds):
+            for way in WAYS:
+                options = [f"--{name}={value}" for name, value in sizes.items()]
+                found[way].append(apart(__file__, [*options, "--measure", way, passes]))
+        record[passes] = report(passes, found)
+    write_json(given.json, record)
+
+
+if __name__ == "__main__":
+    main()
