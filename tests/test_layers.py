@@ -12,15 +12,15 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = "bapo_lightning"
 LAYER_OF_ROOM = {
     "types": 0, "errors": 0,
-    "random_states": 1,
-    "objectives": 1, "rewards": 1, "evaluation": 1, "report": 1,
+    "random_states": 1, "ranks": 1,
+    "objectives": 1, "rewards": 1, "evaluation": 1, "report": 1, "plan": 1,
     "rollout": 2, "tiny_world": 2,
     "data": 3,
     "modules": 4,
     "callbacks": 5,
     "cli": 6,
 }  # fmt: skip
-TORCH_FREE_ROOMS = {"types", "errors", "rewards", "report"}
+TORCH_FREE_ROOMS = {"types", "errors", "rewards", "report", "plan"}
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 
@@ -91,7 +91,10 @@ def test_rooms_without_torch_never_name_it() -> None:
     assert named == []
 
 
-@pytest.mark.parametrize("module", ["", ".types", ".errors", ".rewards", ".report", ".cli.train"])
+LIGHT = ["", ".types", ".errors", ".rewards", ".report", ".plan.console", ".cli.train", ".cli.plan", ".cli.evaluate", ".cli.eval_table"]
+
+
+@pytest.mark.parametrize("module", LIGHT)
 def test_importing_it_imports_no_torch(module: str) -> None:
     code = f"import {PACKAGE}{module}, sys; print(sorted({BUILT_ON_TORCH} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

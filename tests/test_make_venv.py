@@ -92,6 +92,26 @@ def test_an_unknown_argument_is_refused(script, monkeypatch):
     assert "'vlm'" in stopped(script)
 
 
+def test_trl_gets_an_environment_of_its_own_with_the_same_transformers(script, monkeypatch, tmp_path):
+    done = []
+    monkeypatch.setattr(sys, "argv", ["make_venv.py", "trl"])
+    monkeypatch.setattr(script, "TRL_VENV", tmp_path / ".venv-trl")
+    monkeypatch.setattr(script, "pip_install", lambda *arguments, venv: done.append((venv.name, *arguments)) or True)
+    monkeypatch.setattr(script, "compile_bytecode", lambda venv: done.append((venv.name, "bytecode")))
+    monkeypatch.setattr(script.subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 0, "", ""))
+    monkeypatch.setattr(script, "answer", lambda *command: "transformers==5.19.0")
+    monkeypatch.delenv("TORCH", raising=False)
+    monkeypatch.setattr(script, "use_supported_python", lambda: None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    script.main()
+    assert done == [
+        (".venv-trl", "setuptools>=77"),
+        (".venv-trl", "torch==2.13.0+cpu"),
+        (".venv-trl", "trl==1.16.0", "transformers==5.19.0"),
+        (".venv-trl", "bytecode"),
+    ]
+
+
 def test_make_adds_vllm_after_the_environment():
     command = ["make", "--dry-run", "--always-make", "setup-vllm"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -68,7 +68,22 @@ def test_what_another_command_runs_exists(command: str) -> None:
         assert program in FOREIGN or (ROOT / program).is_file(), f"unknown program in: {command}"
 
 
-@pytest.mark.parametrize("target", ["train", "sweep", "tiny-model", "model-smollm2", "bench", "bench-regimes", "drill"])
+TARGETS_RUN = [
+    "train",
+    "compare",
+    "eval",
+    "eval-table",
+    "sweep",
+    "tiny-model",
+    "model-smollm2",
+    "bench",
+    "bench-trl",
+    "bench-regimes",
+    "drill",
+]
+
+
+@pytest.mark.parametrize("target", TARGETS_RUN)
 def test_a_target_runs_modules_and_files_that_exist(target: str) -> None:
     shown = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     modules = [name for name in re.findall(r"-m ([\w.]+)", shown) if name.startswith("bapo_lightning")]

@@ -34,9 +34,21 @@ class EngineError(BapoLightningError, RuntimeError):
     """A rollout engine failed, or it does not hold the weights that it claims to hold."""
 
 
+class RewardError(BapoLightningError, RuntimeError):
+    """Answers cannot be judged: the verifier's processes cannot be started."""
+
+
 class TrainingError(BapoLightningError, RuntimeError):
     """Training cannot go on, for example after too many non-finite gradients in a row."""
 
 
 class CheckpointError(BapoLightningError, RuntimeError):
     """A checkpoint is torn or corrupt, or a run cannot go on from it."""
+
+
+class RankError(BapoLightningError, RuntimeError):
+    """One of several ranks failed, so that the others cannot go on."""
+
+
+class RankLost(RankError):
+    """The connection to another rank broke: its process is gone."""

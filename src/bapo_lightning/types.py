@@ -28,6 +28,7 @@ class ScoreStatus(StrEnum):
     WRONG = "wrong"
     UNPARSABLE = "unparsable"  # no final answer was found in the text
     TIMEOUT = "timeout"  # the verifier did not decide within its deadline
+    FAILED = "failed"  # the verifier could not decide: too large a number, out of memory, dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Score:
 
     value: float
     status: ScoreStatus
+    answer: str = ""  # final answer as the verifier read it, equal answers as equal strings: its vote in maj@k. Empty: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ def test_every_shipped_correction_passes(correction):
 
 
 @pytest.mark.parametrize("experiment", names("experiment"))
-def test_every_shipped_experiment_passes(experiment):
+def test_every_shipped_experiment_passes(experiment, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "as torchrun starts several nodes")
     # A model that is made by a target of its own need not be there.
     assert [complaint for complaint in found(f"experiment={experiment}") if "make it: make model-" not in complaint] == []
 
@@ -76,7 +77,19 @@ def test_every_shipped_data_set_reward_and_scale_passes(override):
 
 def test_the_bare_text_can_be_chosen_where_a_data_set_has_a_chat_prompt():
     plain = {"_target_": "bapo_lightning.data.prompts.PlainPrompt"}
-    assert composed("data=gsm8k", "~data.prompt", f"+data.prompt={{_target_: {plain['_target_']}}}")["data"]["prompt"] == plain
+    assert composed("data=gsm8k", "prompt@data.prompt=plain")["data"]["prompt"] == plain
+
+
+@pytest.mark.parametrize("name", names("problem_set"))
+def test_every_problem_set_can_be_trained_and_validated_on(name):
+    overrides = [f"problem_set@data.train={name}", f"+problem_set@data.validation.more={name}"]
+    paths = ["data.train.path=own.jsonl", "data.validation.more.path=own.jsonl"] if name in ("table", "verl") else []
+    assert found("data=gsm8k", *overrides, *paths) == []
+
+
+@pytest.mark.parametrize("name", names("prompt"))
+def test_every_prompt_passes(name):
+    assert found("data=gsm8k", f"prompt@data.prompt={name}") == []
 
 
 @pytest.mark.parametrize(
@@ -119,7 +132,19 @@ def test_the_bare_text_can_be_chosen_where_a_data_set_has_a_chat_prompt():
         ("rollout=hf_child rollout.engine.make_engine.max_rows=0", "rollout.engine.make_engine.max_rows=0 must be a whole number"),
         ("rollout=vllm_child +rollout.engine.make_engine.rows=1", "rollout.engine.make_engine.rows is not an option of"),
         ("rollout.max_restarts=-1", "rollout.max_restarts=-1 must be a whole number of at least 0"),
-        ("trainer.devices=4", "trainer.devices=4: rollouts are not yet split over ranks"),
+        (
+            "trainer.devices=4",
+            "strategy=single with trainer.devices=4 and trainer.num_nodes=1: one process has one device",
+        ),
+        (
+            "trainer.num_nodes=2 strategy=ddp",
+            "trainer.num_nodes=2: a run starts ranks on its own machine only; start it on every node by torchrun",
+        ),
+        ("strategy=fsdp", "strategy.compute_dtype=bfloat16 with rollout.weight_sync.tolerance=0.001: the trainer's rounding alone"),
+        ("model.dtype=bfloat16", "write rollout.weight_sync.tolerance=0.2, or model.dtype=float32"),
+        ("strategy.name=zero", "strategy.name=zero is none of its values; write one of single, ddp, fsdp"),
+        ("rollout.placement=all", "rollout.placement=all is none of its values; write one of each, leader"),
+        ("trainer.rank_wait_minutes=0", "trainer.rank_wait_minutes=0 must be a positive number"),
         ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
         ("run_folder=/dev/null/x", "/dev/null is a file"),
         ("+algorithm.objective.typo=1", "algorithm.objective.typo is not an option of"),

@@ -68,7 +68,9 @@ def same(one, other):
 
 def wandb_steps(folder):
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")
-    return [row["trainer/global_step"] for row in history(file)]
+    *updates, table = history(file)
+    assert "rollouts/_type" in table and not any("rollouts/_type" in row for row in updates)
+    return [row["trainer/global_step"] for row in updates]
 
 
 def assert_as_if_never_stopped(folder, whole):

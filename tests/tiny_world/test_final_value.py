@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bapo_lightning.rewards.final_value import final_value
-from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+from bapo_lightning.types import Completion, FinishReason, Problem, ScoreStatus
 
 PROBLEM = Problem(id="tiny_world/37+85", prompt="37+85=", answer="122")
 
@@ -28,7 +28,13 @@ PROBLEM = Problem(id="tiny_world/37+85", prompt="37+85=", answer="122")
 def test_the_verdict_is_on_the_digits_between_the_last_point_and_the_end(
     text: str, finish: FinishReason, value: float, status: ScoreStatus
 ) -> None:
-    assert final_value([PROBLEM], [Completion(text, len(text), finish)]) == [Score(value, status)]
+    (verdict,) = final_value([PROBLEM], [Completion(text, len(text), finish)])
+    assert (verdict.value, verdict.status) == (value, status)
+
+
+def test_the_digits_are_the_vote() -> None:
+    verdicts = final_value([PROBLEM] * 2, [Completion(text, len(text), FinishReason.STOP) for text in ("122.112", "122.")])
+    assert [verdict.answer for verdict in verdicts] == ["112", ""]
 
 
 def test_each_completion_is_held_against_the_problem_at_its_place() -> None:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from array import array
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,7 +12,7 @@ from tests.rollout.contract import SAMPLING, EngineContract, requests
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child_engine import ChildEngine
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest
 from bapo_lightning.rollout.vllm_local import VLLMLocalEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 
@@ -53,3 +55,16 @@ def test_a_killed_child_is_noticed_and_its_successor_samples_the_same(engine):
     engine.restart()
     WeightSync(tolerance=1e-3, probe_tokens=40).push(random_policy(), engine, 3, VOCAB_SIZE)
     assert engine.generate(requests(10), SAMPLING) == before
+
+
+def test_prompts_beyond_what_one_step_takes_are_read_whole(model_folder, options):
+    # In parts, beside requests with seeds, vLLM 0.32 dies on a CPU.
+    narrow = replace(options, max_num_seqs=16, extra={"max_num_batched_tokens": 64})
+    made = ChildEngine(model_folder, partial(VLLMLocalEngine, options=narrow), cpu_threads=1)
+    try:
+        made.load_weights(random_policy(), version=3)
+        wanted = [GenerationRequest(array("i", [(7 * row + column**2) % VOCAB_SIZE for column in range(40)]), 8, row) for row in range(12)]
+        alone = [made.generate([request], SAMPLING)[0].segment.token_ids for request in wanted]
+        assert [generation.segment.token_ids for generation in made.generate(wanted, SAMPLING)] == alone
+    finally:
+        made.close()

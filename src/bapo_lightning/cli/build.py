@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 import lightning as L
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger
 from transformers import AutoTokenizer, GenerationConfig
@@ -20,31 +22,40 @@ from bapo_lightning.callbacks.contribution import ContributionMonitor
 from bapo_lightning.callbacks.correction import CorrectionMonitor
 from bapo_lightning.callbacks.entropy import EntropyMonitor
 from bapo_lightning.callbacks.entropy_rule import EntropyRuleMonitor
-from bapo_lightning.callbacks.graceful_stop import GracefulStop
 from bapo_lightning.callbacks.live_numbers import LiveNumbers
 from bapo_lightning.callbacks.metrics_file import MetricsFile
 from bapo_lightning.callbacks.mismatch import MismatchMonitor
 from bapo_lightning.callbacks.record import Record
-from bapo_lightning.callbacks.run_checkpoint import RunCheckpoint
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.callbacks.sample_table import SampleTable
 from bapo_lightning.callbacks.staleness import StalenessMonitor
 from bapo_lightning.callbacks.throughput import ThroughputMonitor
 from bapo_lightning.callbacks.training import TrainingMonitor
 from bapo_lightning.callbacks.validation import Validation
-from bapo_lightning.callbacks.watchdog import Watchdog
+from bapo_lightning.cli.build_ranks import (
+    build_common_callbacks,
+    build_exports,
+    build_sharding,
+    make,
+    make_engine,
+    team_channels,
+    team_engine,
+)
 from bapo_lightning.cli.model_folder import model_path
 from bapo_lightning.cli.resume import RunStart
+from bapo_lightning.data.leader import LeaderDataModule
 from bapo_lightning.data.problem_stream import ProblemStream
-from bapo_lightning.data.prompt_limit import keep_short_prompts
 from bapo_lightning.data.prompts import PromptRule
 from bapo_lightning.data.regime import Regime
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
 from bapo_lightning.data.rollout_sampler import RolloutSampler
+from bapo_lightning.data.selection import Selection, select
 from bapo_lightning.data.validation import ValidationSet
-from bapo_lightning.errors import BapoLightningError, DataError
+from bapo_lightning.errors import DataError
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.policy import Policy
+from bapo_lightning.modules.model_factory import build_policy
+from bapo_lightning.modules.model_options import ModelOptions
+from bapo_lightning.ranks.team import Team
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.recovery import EngineRecovery
 from bapo_lightning.types import Problem
@@ -60,19 +71,7 @@ class Inputs:
     path: str  # of the model
     tokenizer: Any
     prompt: PromptRule
-    train: list[Problem]
-    validation: list[Problem]
-    overlong: list[Problem]  # training problems whose prompts are too long
-
-
-def make(node: Config | None, **extra: Any) -> Any:
-    """Instantiate a `_target_` node; plain containers stay plain. Our own errors come as they are, not wrapped by Hydra."""
-    try:
-        return instantiate(node, _convert_="all", **extra)
-    except InstantiationException as error:
-        if isinstance(error.__cause__, BapoLightningError):
-            raise error.__cause__ from None
-        raise
+    problems: Selection
 
 
 def read_inputs(config: Config) -> Inputs:
@@ -85,19 +84,26 @@ def read_inputs(config: Config) -> Inputs:
         raise DataError(
             f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf download {path}"
         ) from None
-    data, limit = config["data"], config["scale"]["max_prompt_tokens"]
-    prompt = make(data["prompt"])
-    encode = partial(prompt, tokenizer)
-    train, overlong = keep_short_prompts(make(data["train"]), encode, limit, "data.train")
-    validation, _ = keep_short_prompts(make(data["validation"]), encode, limit, "data.validation")
-    return Inputs(path, tokenizer, prompt, train, validation, overlong)
+    prompt = make(config["data"]["prompt"])
+    return Inputs(path, tokenizer, prompt, read_problems(config, partial(prompt, tokenizer)))
 
 
-def build_data_module(config: Config, inputs: Inputs, folder: Path) -> RolloutDataModule:
+def read_problems(config: Config, encode: Callable[[Problem], array[int]]) -> Selection:
+    """Training and validation problems, filtered; `encode` gives a prompt's token ids. Raises DataError when they cannot be had."""
+    data, scale = config["data"], config["scale"]
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    train = make(data["train"])
+    validation = {name: make(node) for name, node in data["validation"].items()}
+    return select(train, validation, make(data["filters"]), encode, scale["max_prompt_tokens"], scale["validation_problems"])
+
+
+def build_data_module(config: Config, inputs: Inputs, folder: Path, team: Team) -> RolloutDataModule:
     """Engine, sampler, queue: everything before the update."""
     scale, rollout, algorithm = config["scale"], config["rollout"], config["algorithm"]
+    channels, engine = team_channels(config, team), make_engine(config, team)
     sampler = RolloutSampler(
-        engine=make(rollout["engine"], model_path=inputs.path),
+        engine=team_engine(config, engine, channels) if channels else engine,
         tokenizer=inputs.tokenizer,
         prompt=inputs.prompt,
         reward=make(config["reward"]),
@@ -106,11 +112,12 @@ def build_data_module(config: Config, inputs: Inputs, folder: Path) -> RolloutDa
         seed=config["seed"],
         length_shaping=make(algorithm["length_shaping"]),
     )
-    return RolloutDataModule(
+    make_module = partial(LeaderDataModule, *channels) if channels else RolloutDataModule
+    return make_module(
         sampler=sampler,
         weight_sync=make(rollout["weight_sync"]),
         recovery=EngineRecovery(rollout["max_restarts"]),
-        stream=ProblemStream(inputs.train, config["seed"], inputs.overlong),
+        stream=ProblemStream(inputs.problems.train, config["seed"], inputs.problems.overlong, inputs.problems.mixing),
         admission=make(algorithm["admission"]),
         advantages=make(algorithm["advantages"]),
         regime=make(config["regime"]),
@@ -133,12 +140,16 @@ def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))
 
 
+def model_options(model: Config) -> ModelOptions:
+    """Choices about the model, from the configuration's `model` node."""
+    return ModelOptions.of(model, model_path(model["path"]))
+
+
 def build_module(config: Config, regime: Regime) -> BapoModule:
     """Policy, bound rule, objective, optimizer: the update."""
-    algorithm, optimizer, model = config["algorithm"], config["optimizer"], config["model"]
-    make_policy = partial(Policy.from_pretrained, model_path(model["path"]), config["rollout"]["temperature"], model["dtype"])
+    algorithm, optimizer = config["algorithm"], config["optimizer"]
     return BapoModule(
-        make_policy=make_policy,
+        make_policy=partial(build_policy, model_options(config["model"]), config["rollout"]["temperature"]),
         bound_rule=make(algorithm["bounds"]),
         objective=make(algorithm["objective"]),
         weighting=make(algorithm["weighting"]),
@@ -149,21 +160,25 @@ def build_module(config: Config, regime: Regime) -> BapoModule:
         max_age=regime.age_bound,
         max_nonfinite_in_a_row=optimizer["max_nonfinite_in_a_row"],
         correction=make(config["correction"]["weights"]),
+        sharding=build_sharding(config["strategy"]),
     )
 
 
-def build_callbacks(config: Config, start: RunStart, regime: Regime, inputs: Inputs, progress_bar: bool) -> list[L.Callback]:
+def build_callbacks(config: Config, start: RunStart, regime: Regime, inputs: Inputs, progress_bar: bool, team: Team) -> list[L.Callback]:
     """Monitors first, then what reads their metrics, then what ends and saves the run."""
-    options, trainer, scale, folder = config["callbacks"], config["trainer"], config["scale"], start.folder
-    validation_set = ValidationSet(config["data"]["name"], inputs.validation, scale["validation_samples"], VALIDATION_SEED)
+    options, scale, folder = config["callbacks"], config["scale"], start.folder
+    samples = config["data"]["validation_samples"]
+    validation_sets = [
+        ValidationSet(name, problems, samples.get(name, scale["validation_samples"]), VALIDATION_SEED)
+        for name, problems in inputs.problems.validation.items()
+    ]
     description = {
         "experiment": config["name"],
         "algorithm": config["algorithm"]["name"],
         "regime": regime.name,
         "seed": config["seed"],
         "staleness": regime.updates_per_rollout_batch,
-        "training_problems": len(inputs.train),
-        "overlong_prompts_skipped": len(inputs.overlong),
+        "problems": inputs.problems.account,
     }
     return [
         TrainingMonitor(),
@@ -174,17 +189,16 @@ def build_callbacks(config: Config, start: RunStart, regime: Regime, inputs: Inp
         MismatchMonitor(),
         CorrectionMonitor(),
         EntropyRuleMonitor(options["measure_entropy_every"]),
-        Validation([validation_set], options["validate_every"]),
+        Validation(validation_sets, options["validate_every"]),
         ThroughputMonitor(),
         *build_alarms(options["alarms"]),
         Record(),
         SampleTable(folder, options["samples_every"], options["samples_num_groups"]),
         LiveNumbers(options["print_every"]),
         *([RichProgressBar()] if progress_bar else []),
+        *build_exports(config, folder),
         RunManifest(folder, description, start.resume_entry),
-        *([Watchdog(folder, 60 * options["watchdog_minutes"])] if options["watchdog_minutes"] else []),
-        GracefulStop(),
-        RunCheckpoint(folder, trainer["checkpoint_every"], trainer["checkpoint_minutes"], trainer["checkpoints_kept"], start.checkpoint),
+        *build_common_callbacks(config, start, team),
     ]
 
 

@@ -15,8 +15,12 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object
 
 from bapo_lightning.cli.alarm_checks import alarm_complaints
-from bapo_lightning.cli.engine_checks import engine_complaints
+from bapo_lightning.cli.data_checks import data_complaints
+from bapo_lightning.cli.engine_checks import DTYPES, engine_complaints
+from bapo_lightning.cli.model_checks import installed_complaints, model_complaints
 from bapo_lightning.cli.model_folder import model_folder_complaints
+from bapo_lightning.cli.plan_keys import plan_complaints
+from bapo_lightning.cli.rank_checks import rank_complaints
 from bapo_lightning.cli.regime_checks import regime_complaints
 
 Config = dict[str, Any]
@@ -33,12 +37,13 @@ COUNTS = (
     *(f"scale.{name}" for name in ("prompts_per_batch", "group_size", "num_rollout_batches", "max_new_tokens", "overlong_buffer")),
     *(f"scale.{name}" for name in ("max_prompt_tokens", "micro_batch_tokens", "validation_problems", "validation_samples")),
     *(f"regime.{name}" for name in ("epochs", "minibatches")),
-    *(f"trainer.{name}" for name in ("devices", "checkpoint_every", "checkpoints_kept")),
+    *(f"trainer.{name}" for name in ("devices", "num_nodes", "checkpoint_every", "checkpoints_kept")),
     *(f"callbacks.{name}" for name in ("print_every", "samples_every", "samples_num_groups", "measure_entropy_every", "validate_every")),
+    "callbacks.export_every",
     "optimizer.max_nonfinite_in_a_row",
     "rollout.max_restarts",
 )
-MAY_BE_ZERO = ("rollout.max_restarts", "callbacks.measure_entropy_every", "callbacks.validate_every")
+MAY_BE_ZERO = ("rollout.max_restarts", "callbacks.measure_entropy_every", "callbacks.validate_every", "callbacks.export_every")
 NUMBERS = (
     *(f"rollout.{name}" for name in ("temperature", "top_p", "top_k", "weight_sync.tolerance")),
     "optimizer.optimizer.lr",
@@ -58,8 +63,15 @@ def complaints(config: Config) -> list[str]:
             *correction_complaints(config),
             *rate_complaints(config),
             *engine_complaints(config),
+            *rank_complaints(config),
         ]
-    found += [*alarm_complaints(config["callbacks"]), *checkpoint_complaints(config["trainer"])]
+    found += [
+        *plan_complaints(config),
+        *export_complaints(config["callbacks"]),
+        *alarm_complaints(config["callbacks"]),
+        *checkpoint_complaints(config["trainer"]),
+    ]
+    found += [*data_complaints(config["data"]), *model_complaints(config), *installed_complaints(config)]
     found += [*target_complaints(config), *output_complaints(config["run_folder"])]
     return found + list(model_folder_complaints(config["model"]))
 
@@ -154,14 +166,8 @@ def number_complaints(config: Config) -> Iterator[str]:
 
 
 def rate_complaints(config: Config) -> Iterator[str]:
-    """Rates and devices that can train."""
-    devices, rate, norm = (
-        config["trainer"]["devices"],
-        config["optimizer"]["optimizer"]["lr"],
-        config["optimizer"]["max_grad_norm"],
-    )
-    if devices != 1:
-        yield f"trainer.devices={devices}: rollouts are not yet split over ranks; write trainer.devices=1"
+    """Rates that can train."""
+    rate, norm = config["optimizer"]["optimizer"]["lr"], config["optimizer"]["max_grad_norm"]
     if not rate > 0:
         yield f"optimizer.optimizer.lr={rate} would change nothing; write a positive number"
     if not norm > 0:
@@ -174,6 +180,15 @@ def checkpoint_complaints(trainer: Config) -> Iterator[str]:
     is_number = isinstance(minutes, (int, float)) and not isinstance(minutes, bool)
     if minutes is not None and not (is_number and minutes > 0):
         yield f"trainer.checkpoint_minutes={minutes} must be a positive number, or null for none by time"
+
+
+def export_complaints(callbacks: Config) -> Iterator[str]:
+    """How many exports are kept, and in what precision."""
+    kept, dtype = callbacks["exports_kept"], callbacks["export_dtype"]
+    if kept is not None and not (isinstance(kept, int) and not isinstance(kept, bool) and kept >= 1):
+        yield f"callbacks.exports_kept={kept} must be a whole number of at least 1, or null for all"
+    if dtype not in (None, *DTYPES):
+        yield f"callbacks.export_dtype={dtype} is none of its values; write one of {', '.join(DTYPES)}, or null"
 
 
 def target_complaints(config: Config) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
+
+from bapo_lightning.report.settings import leaves
 
 Config = dict[str, Any]
 # How a run is computed, recorded and for how long, not what it learns from.
@@ -11,7 +12,13 @@ MAY_CHANGE = (
     "callbacks",
     "trainer",
     "logger",
+    "plan",
     "rollout",
+    "strategy",
+    "model.attention",
+    "model.packing",
+    "model.activation_checkpointing",
+    "model.liger",
     "output_root",
     "run_folder",
     "resume",
@@ -20,6 +27,7 @@ MAY_CHANGE = (
     "scale.validation_problems",
     "scale.validation_samples",
     "data.validation",
+    "data.validation_samples",
 )
 SAMPLING = ("rollout.temperature",)  # within those: what the samples are drawn from
 PLACES = ("output_root", "run_folder", "resume")
@@ -39,12 +47,3 @@ def changes(stored: Config, present: Config) -> tuple[list[str], list[str]]:
         may = key not in SAMPLING and any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
         (allowed if may else refused).append(f"{key}: {before} -> {now}")
     return allowed, refused
-
-
-def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """All values of a configuration with their full keys; lists and empty nodes are values."""
-    if not isinstance(node, dict) or not node:
-        yield key, node
-        return
-    for name, value in node.items():
-        yield from leaves(value, f"{key}.{name}" if key else str(name))

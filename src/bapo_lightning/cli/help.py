@@ -16,6 +16,7 @@ MORE = """
   --hydra-help          options of Hydra itself
 """
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
+CHOSEN_AT = {"problem_set": "problem_set@data.train", "prompt": "prompt@data.prompt"}  # groups that fill a key deeper down
 NOT_CHOSEN = ("bounds", "sweep", "transport")  # groups that other files choose from
 
 
@@ -23,7 +24,7 @@ def help_text(conf: Path) -> str:
     """The help, read from the configuration files below `conf`."""
     lines = [USAGE]
     for group in sorted(path for path in conf.iterdir() if path.is_dir() and path.name not in NOT_CHOSEN):
-        lines.append(f"  {group.name}=")
+        lines.append(f"  {CHOSEN_AT.get(group.name, group.name)}=")
         files = sorted(file for file in group.glob("*.yaml") if file.stem not in SHARED)
         lines += [f"    {file.stem:<18} {description(file)}" for file in files]
     return "\n".join([*lines, MORE])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from bapo_lightning.report.plots import plot_run
 from bapo_lightning.report.study import collect, write_study
 from bapo_lightning.report.study_console import print_study
 from bapo_lightning.report.summary import write_summary
+
+SWEEP_RECORD = "sweep.json"  # in the folder of a sweep: the runs that belong to it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,9 +50,17 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
         if not matches and glob.has_magic(pattern):
             raise DataError(f"no folder matches {pattern!r}; give run folders like outputs/<experiment>/<run>")
         for folder in matches or [Path(pattern)]:
-            runs = [] if _is_run(folder) else [child for child in folder.glob("*") if _is_run(child)]
+            runs = [] if _is_run(folder) else [child for child in folder.glob("*") if _is_run(child)] + _planned_runs(folder)
             found.update(runs or [folder])
     return sorted(found)
+
+
+def _planned_runs(folder: Path) -> list[Path]:
+    """Runs that a sweep has in `folder`, also those that failed before they had a folder of their own."""
+    try:
+        return [folder / run for run in json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))["runs"]]
+    except (OSError, ValueError, KeyError):
+        return []
 
 
 def _is_run(folder: Path) -> bool:
@@ -63,7 +74,7 @@ def _report_run(folder: Path, output: Path | None) -> None:
     print_summary(summary, output or folder)
 
 
-def _report_study(folders: Sequence[Path], output: Path | None, reference: str) -> None:
+def _report_study(folders: Sequence[Path], output: Path | None, reference: str | None) -> None:
     runs = collect(folders)
     target = output or Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
     written = write_study(runs, target, reference)
@@ -76,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.report", description=__doc__.partition("\n")[0])
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="run folder, glob, or folder of runs; several make a study")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)")
-    parser.add_argument("--reference", default="grpo", metavar="ALGORITHM", help="what differences are taken to (default: %(default)s)")
+    parser.add_argument("--reference", metavar="SETTING", help="algorithm or setting that differences are taken to (default: the first)")
     return parser
 
 

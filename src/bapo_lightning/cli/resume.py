@@ -19,7 +19,7 @@ from bapo_lightning.report.run_folder import read_config, read_manifest
 
 Config = dict[str, Any]
 AUTO = "auto"
-_TIME = re.compile(r"\d{8}-\d{6}")
+_TIME = re.compile(r"\d{8}-\d{6}(-\d+)?")  # the last part is the number of a job of Hydra's multirun
 
 
 @dataclass
@@ -104,8 +104,7 @@ def run_to_continue(config: Config) -> Path | None:
     resume, wanted = config["resume"], Path(config["run_folder"])
     if resume is None:
         return None
-    is_default = wanted.parent == Path(config["output_root"], config["name"]) and wanted.name.startswith(_prefix(config))
-    is_default = is_default and bool(_TIME.fullmatch(wanted.name.removeprefix(_prefix(config))))
+    is_default = has_default_folder(config)
     if resume != AUTO:
         folder = _run_of(Path(str(resume)))
         if not is_default and wanted.absolute() != folder.absolute():
@@ -120,6 +119,13 @@ def run_to_continue(config: Config) -> Path | None:
     if found is None:
         print(f"resume=auto: {wanted.parent} holds no unfinished run {_prefix(config)}* of this configuration; a new run begins")
     return found
+
+
+def has_default_folder(config: Config) -> bool:
+    """Whether `run_folder` was left to the time of the start."""
+    wanted, prefix = Path(config["run_folder"]), _prefix(config)
+    in_place = wanted.parent == Path(config["output_root"], config["name"]) and wanted.name.startswith(prefix)
+    return in_place and bool(_TIME.fullmatch(wanted.name.removeprefix(prefix)))
 
 
 def newest_unfinished(parent: Path, config: Config) -> Path | None:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import torch
 import transformers
+from lightning.pytorch.loggers import Logger
 
 from bapo_lightning.callbacks.catch_up import catch_up
 from bapo_lightning.callbacks.checkpoint_folder import TRAINER_FILE, Checkpoint
+from bapo_lightning.callbacks.hand_over import conclude_run, describe_run
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.cli.build import Inputs, build_callbacks, build_data_module, build_loggers, build_module, read_inputs
+from bapo_lightning.cli.build_ranks import Config, build_follower, build_follower_callbacks, build_strategy, make
 from bapo_lightning.cli.checks import complaints
+from bapo_lightning.cli.plan_check import check_architecture, check_fit
+from bapo_lightning.cli.rank_checks import rank_complaints
 from bapo_lightning.cli.resume import RunStart, open_run
-from bapo_lightning.data.regime import Regime
+from bapo_lightning.data.follower import FollowerDataModule
 from bapo_lightning.data.rollout_data_module import RolloutDataModule
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.data.selection import account_lines
+from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.ranks.channel import lost_ranks_told
+from bapo_lightning.ranks.team import ALONE, Team, join
 from bapo_lightning.report.console import print_summary
 from bapo_lightning.report.plots import plot_run
 from bapo_lightning.report.run_folder import read_rows
@@ -34,66 +44,147 @@ EXPECTED_WARNINGS = (
     ".*your dataloader is not resumable.*",  # RunCheckpoint resumes the data itself
     ".*module.s. in eval mode at the start of training.*",
     ".*LeafSpec.* is deprecated.*",
+    ".*callbacks used to create the checkpoint need to be provided.*",  # the leader's monitors, on another rank
+    ".*returned a view tensor.*",  # of FSDP2: nothing changes a policy's scores in place
+    ".*srun. command is available.*",  # of a run that starts its ranks itself
 )
 
 
-def run(config: dict[str, Any]) -> None:
+def run_as_rank(config: Config, choose: Callable[[], Config]) -> None:
+    """Train as one of the ranks, or as the only one.
+
+    Args:
+        config: as far as this process knows it: enough to meet the others.
+        choose: makes the configuration, with the run folder; the leader's holds for all.
+
+    Raises:
+        ConfigError: every complaint, before any weight is loaded.
+    """
+    if list(rank_complaints(config)):
+        raise ConfigError(complaints(config))
+    trainer, needs_group = config["trainer"], config["strategy"]["name"] != "single"
+    team = join(trainer["accelerator"], trainer["devices"], trainer["num_nodes"], trainer["rank_wait_minutes"], needs_group)
+    try:
+        with lost_ranks_told():
+            run(team.on_leader(choose), team)
+    finally:
+        team.close()
+
+
+def run(config: Config, team: Team = ALONE) -> None:
     """Train as `config` says. Raises ConfigError with every complaint before any weight is loaded."""
-    found = complaints(config)
-    if found:
-        raise ConfigError(found)
-    start = open_run(config)
+    start = begin(config, team)
     if start is None:
         return
     quiet_lightning()
     if config["trainer"]["cpu_threads"]:
         torch.set_num_threads(config["trainer"]["cpu_threads"])
     L.seed_everything(config["seed"], verbose=False)
-    inputs = read_inputs(config)
-    data_module = build_data_module(config, inputs, start.folder)
-    module = build_module(config, data_module.regime)
-    start.prepare(config)
-    trainer = make_trainer(config, start, data_module.regime, inputs)
-    introduce(config, data_module.num_updates, data_module.regime.updates_per_rollout_batch, start.folder)
-    if inputs.overlong:
-        limit = config["scale"]["max_prompt_tokens"]
-        print(f"{len(inputs.overlong)} training problems are skipped: their prompts are longer than scale.max_prompt_tokens={limit}")
+    lead(config, start, team) if team.is_leader else follow(config, start, team)
+
+
+def begin(config: Config, team: Team) -> RunStart | None:
+    """How the run begins, which the leader finds out; None when it is finished. It alone holds the lock."""
+    locks = []
+
+    def opened() -> RunStart | None:
+        found = complaints(config)
+        if found:
+            raise ConfigError(found)
+        check_fit(config)
+        check_architecture(config["model"])
+        start = open_run(config)
+        if start is not None:
+            locks.append(start.lock)
+            start.lock = None
+        return start
+
+    start = team.on_leader(opened)
+    if start is not None and locks:
+        start.lock = locks[0]
+    return start
+
+
+def lead(config: Config, start: RunStart, team: Team) -> None:
+    """The run on the leader, which has the data side and writes all that is written."""
+
+    def build() -> tuple[Inputs, RolloutDataModule, BapoModule]:
+        inputs = read_inputs(config)
+        data_module = build_data_module(config, inputs, start.folder, team)
+        return inputs, data_module, build_module(config, data_module.regime)
+
+    inputs, data_module, module = team.everywhere(build)
+    team.on_leader(lambda: start.prepare(config))
+    callbacks = build_callbacks(config, start, data_module.regime, inputs, sys.stdout.isatty(), team)
+    trainer = make_trainer(config, start, team, callbacks, build_loggers(config, start.folder))
+    introduce(config, data_module.num_updates, data_module.regime.updates_per_rollout_batch, start.folder, team.size)
+    print("\n".join(account_lines(inputs.problems.account)), flush=True)
     try:
+        describe_run(trainer.loggers, config)
         if not start.is_new:
             catch_up(trainer.loggers, read_rows(start.folder))
         train(trainer, module, data_module, start.checkpoint)
     finally:
         data_module.close()  # Lightning leaves it open after an error
-        if trainer.is_global_zero and (start.folder / "manifest.json").exists():  # else it failed before there was a run
+        if (start.folder / "manifest.json").exists():  # else it failed before there was a run
             summary = write_summary(start.folder)
             plot_run(start.folder)
             print_summary(summary, start.folder)
+            conclude_run(trainer.loggers, start.folder, summary)
         start.release()
 
 
-def make_trainer(config: dict[str, Any], start: RunStart, regime: Regime, inputs: Inputs) -> L.Trainer:
+def follow(config: Config, start: RunStart, team: Team) -> None:
+    """The run on any other rank."""
+
+    def build() -> tuple[FollowerDataModule, BapoModule]:
+        regime = make(config["regime"])
+        return build_follower(config, regime, team), build_module(config, regime)
+
+    data_module, module = team.everywhere(build)
+    team.on_leader(lambda: None)  # the leader prepares the run folder
+    trainer = make_trainer(config, start, team, build_follower_callbacks(config, start, team), [])
+    try:
+        train(trainer, module, data_module, start.checkpoint)
+    except Exception as error:
+        data_module.close()
+        if not data_module.has_ended:  # its thread would keep this process, and with it all others, from ending
+            if not isinstance(error, BapoLightningError):
+                traceback.print_exc()
+            os._exit(1)
+        raise
+    finally:
+        data_module.close()
+
+
+def make_trainer(config: Config, start: RunStart, team: Team, callbacks: list[L.Callback], loggers: list[Logger]) -> L.Trainer:
     """Lightning's trainer with the run's callbacks and loggers."""
-    progress_bar = sys.stdout.isatty()
     return L.Trainer(
         accelerator=config["trainer"]["accelerator"],
         devices=config["trainer"]["devices"],
+        num_nodes=config["trainer"]["num_nodes"],
+        strategy=build_strategy(config["strategy"], team),
         max_epochs=1,
-        callbacks=build_callbacks(config, start, regime, inputs, progress_bar),
-        logger=build_loggers(config, start.folder),
-        plugins=[DirectCheckpointIO()],
+        callbacks=callbacks,
+        logger=loggers,
+        plugins=[DirectCheckpointIO(), *([team.environment] if team.environment is not None else [])],
         log_every_n_steps=1,
-        enable_progress_bar=progress_bar,
+        use_distributed_sampler=False,
+        enable_progress_bar=team.is_leader and sys.stdout.isatty(),
         enable_model_summary=False,
         enable_checkpointing=False,  # Lightning's own: `RunCheckpoint` takes its place
         default_root_dir=start.folder,
     )
 
 
-def train(trainer: L.Trainer, module: BapoModule, data_module: RolloutDataModule, checkpoint: Checkpoint | None) -> None:
+def train(
+    trainer: L.Trainer, module: BapoModule, data_module: RolloutDataModule | FollowerDataModule, checkpoint: Checkpoint | None
+) -> None:
     """Train from the beginning or from a checkpoint to the end."""
     if checkpoint is not None and checkpoint.update >= data_module.num_updates:
         # Stopped between its last update and its end. Lightning would run the whole epoch again.
-        print(f"all {data_module.num_updates} updates were done: only the report was missing")
+        if trainer.is_global_zero:
+            print(f"all {data_module.num_updates} updates were done: only the report was missing")
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RunManifest):
                 callback.finish()
@@ -101,10 +192,12 @@ def train(trainer: L.Trainer, module: BapoModule, data_module: RolloutDataModule
     trainer.fit(module, datamodule=data_module, ckpt_path=checkpoint.path / TRAINER_FILE if checkpoint else None)
 
 
-def introduce(config: dict[str, Any], num_updates: int, staleness: int, folder: Path) -> None:
+def introduce(config: Config, num_updates: int, staleness: int, folder: Path, num_ranks: int) -> None:
     """Say what is about to happen, with the resolved counts: batch sizes are where frameworks are misread."""
     scale = config["scale"]
     rollouts = scale["prompts_per_batch"] * scale["group_size"]
+    if num_ranks > 1:
+        print(f"{num_ranks} ranks, strategy {config['strategy']['name']}")
     print(f"{config['algorithm']['name']} on {config['data']['name']}, seed {config['seed']} -> {folder}")
     print(
         f"{scale['num_rollout_batches']} rollout batches of {scale['prompts_per_batch']} problems x {scale['group_size']} responses "

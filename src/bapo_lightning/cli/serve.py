@@ -32,7 +32,7 @@ def main(config: DictConfig) -> None:
 
 def serve(config: dict[str, Any]) -> None:
     """Run the servers until SIGINT or SIGTERM. Raises ConfigError for a rollout that has none, EngineError when they keep dying."""
-    from bapo_lightning.cli.build import make
+    from bapo_lightning.cli.build_ranks import make
     from bapo_lightning.cli.engine_checks import engine_complaints
     from bapo_lightning.cli.model_folder import model_folder_complaints, model_path
     from bapo_lightning.rollout.server_process import own_servers

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.cli.conf_dir import conf_dir
 from bapo_lightning.cli.help import help_text
-from bapo_lightning.cli.resume import run_to_continue
-from bapo_lightning.errors import BapoLightningError, ConfigError
+from bapo_lightning.cli.launch import STARTED_BY_RUN, launch, leads, starts_ranks
+from bapo_lightning.cli.resume import has_default_folder, run_to_continue
+from bapo_lightning.errors import BapoLightningError, ConfigError, RankLost
 
 # Read by OpenMP when torch loads: threads that spin while they wait stop a small model as soon as anything else runs on the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -29,21 +32,47 @@ OmegaConf.register_new_resolver("max", lambda *terms: max(terms))
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
 def main(config: DictConfig) -> None:
-    """Check, build, train, report."""
+    """Check, build, train, report: in this process, or in as many as the run has ranks."""
     try:
-        folder = run_to_continue(resolve(config))
-        if folder is not None:
-            config.run_folder = str(folder)  # other keys refer to it
+        job = job_of_multirun()
+        if job is not None and has_default_folder(resolve(config)):
+            config.run_folder = f"{resolve(config)['run_folder']}-{job}"  # its fellows may start within the same second
         resolved = resolve(config)
-        from bapo_lightning.cli.run import run
+        if starts_ranks(resolved):
+            sys.exit(launch(resolved["trainer"]["devices"], arguments(resolved)))
+        from bapo_lightning.cli.run import run_as_rank
 
-        run(resolved)
+        run_as_rank(resolved, lambda: continued(config))
     except KeyboardInterrupt:  # after training began the run itself ends in order
-        print("interrupted", file=sys.stderr)
+        if leads():
+            print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BapoLightningError as error:
-        print(f"error: {error}", file=sys.stderr)
+        lost = isinstance(error, RankLost) and STARTED_BY_RUN in os.environ  # who started the ranks says which one is gone
+        if leads() and not lost:  # the leader knows of every rank's error
+            print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def job_of_multirun() -> int | None:
+    """Number of this job in a run of Hydra's `--multirun`, None in any other."""
+    settings = HydraConfig.get()
+    return settings.job.num if settings.mode == RunMode.MULTIRUN else None
+
+
+def arguments(resolved: dict[str, Any]) -> list[str]:
+    """Of the command of each rank: this one's, or those of this job of a multirun."""
+    if job_of_multirun() is None:
+        return sys.argv[1:]
+    return [*HydraConfig.get().overrides.task, f"run_folder={resolved['run_folder']}"]
+
+
+def continued(config: DictConfig) -> dict[str, Any]:
+    """The resolved configuration, with the run folder that `resume` means."""
+    folder = run_to_continue(resolve(config))
+    if folder is not None:
+        config.run_folder = str(folder)  # other keys refer to it
+    return resolve(config)
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:

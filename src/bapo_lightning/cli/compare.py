@@ -1,0 +1,91 @@
+"""Compare finished runs: `python -m bapo_lightning.cli.compare RUNS [RUNS...] [--reference SETTING] [--output DIR]`.
+
+RUNS are run folders, globs, folders of runs such as those of sweeps, or wandb:ENTITY/PROJECT/GROUP. Writes compare.html (one file that
+needs nothing else), compare.png, results.csv and curves.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bapo_lightning.cli.report import find_runs
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.comparison import METRIC_NAMES, compare
+from bapo_lightning.report.comparison_files import write_curves, write_results, write_text
+from bapo_lightning.report.comparison_page import render_page
+from bapo_lightning.report.study import collect
+from bapo_lightning.report.study_console import print_study
+from bapo_lightning.report.study_plot import plot_study
+
+WANDB = "wandb:"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code: 0, or 2 when there is nothing to compare."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        for path in compare_runs(parsed.runs, parsed.output, parsed.reference, parsed.title):
+            print(f"  {path}")
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def compare_runs(named: Sequence[str], output: Path | None, reference: str | None, title: str | None) -> list[Path]:
+    """Compare the runs that are `named`, print their table and write the files; returns their paths.
+
+    Raises:
+        DataError: no run can be compared.
+    """
+    folders = find_runs(fetch_groups(named, output))
+    runs = collect(folders, METRIC_NAMES)
+    comparison = compare(runs, reference)
+    target = output or common_folder(folders)
+    target.mkdir(parents=True, exist_ok=True)
+    made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    page = render_page(comparison, title or f"Comparison: {target.resolve().name}", command_of(named, reference), made_at)
+    print_study(runs, reference)
+    return [
+        write_text(target / "compare.html", page),
+        plot_study(runs, target / "compare.png"),
+        write_results(comparison, target / "results.csv"),
+        write_curves(comparison, target / "curves.csv"),
+    ]
+
+
+def fetch_groups(named: Sequence[str], output: Path | None) -> list[str]:
+    """The same names with groups of W&B replaced by folders that their runs are fetched into. Raises DataError when one cannot be."""
+    from bapo_lightning.cli.wandb_group import fetch_group
+
+    target = output or Path("outputs", "wandb")
+    return [str(fetch_group(name.removeprefix(WANDB), target)) if name.startswith(WANDB) else name for name in named]
+
+
+def common_folder(folders: Sequence[Path]) -> Path:
+    """The folder that all runs lie in."""
+    return Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
+
+
+def command_of(named: Sequence[str], reference: str | None) -> str:
+    """How a person would write this command."""
+    arguments = f" ARGS=\"--reference '{reference}'\"" if reference else ""
+    return f'make compare RUNS="{" ".join(named)}"{arguments}'
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.compare", description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)")
+    parser.add_argument("--reference", metavar="SETTING", help="algorithm or setting that differences are taken to (default: the first)")
+    parser.add_argument("--title", help="of the page (default: the name of the folder)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

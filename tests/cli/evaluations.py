@@ -1,0 +1,31 @@
+"""Evaluations of the tiny world in this process, for the tests of several files."""
+
+import json
+
+from hydra import compose, initialize_config_dir
+
+from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.cli.evaluate import hydra_overrides
+from bapo_lightning.cli.evaluation_run import evaluate
+
+MODEL = "package://bapo_lightning/tiny_world/model"
+TINY = ["sets=tiny_world", "reward=final_value", "prompt@data.prompt=plain", "rollout.temperature=1", "scale.max_new_tokens=32"]
+SMALL = [*TINY, "problems_per_set=12", "k=4", "cpu_threads=1"]
+
+
+def run(*arguments):
+    """The command, in this process."""
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        evaluate(compose("eval", overrides=hydra_overrides(arguments)))
+
+
+def samples(folder):
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def results_of(folder, metric):
+    return results(folder)["sets"]["tiny_world"]["metrics"][metric]["value"]

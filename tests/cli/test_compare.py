@@ -1,0 +1,112 @@
+"""The command: folders, globs, sweeps with runs that never began, groups of W&B, and nothing to compare."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.report.synthetic_runs import synthetic_row, write_run
+
+from bapo_lightning.cli.compare import main
+from bapo_lightning.cli.wandb_group import fetch_group
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.run_folder import read_run
+
+
+def rows(algorithm: str, seed: int) -> list[dict[str, Any]]:
+    noise = random.Random(f"{algorithm} {seed}")
+    return [synthetic_row(step, 10, algorithm, noise) for step in range(10)]
+
+
+def sweep_folder(folder: Path) -> Path:
+    for algorithm in ("grpo", "bapo"):
+        for seed in (0, 1):
+            write_run(folder / f"{algorithm}-{seed}", rows(algorithm, seed), algorithm, seed)
+    return folder
+
+
+def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = sweep_folder(tmp_path / "sweep")
+    (folder / "sweep.json").write_text('{"runs": {"bapo-0": {}, "bapo-2": {}}}')
+    assert main([str(folder)]) == 0
+    names = {path.name for path in folder.iterdir() if path.is_file()} - {"sweep.json"}
+    assert names == {"compare.html", "compare.png", "results.csv", "curves.csv"}
+    assert "4 of 5 runs" in capsys.readouterr().out
+    page = (folder / "compare.html").read_text()
+    assert "4 of 5 runs compared" in page and "bapo-2" in page
+    results = list(csv.DictReader((folder / "results.csv").open()))
+    final = next(line for line in results if (line["setting"], line["metric"], line["statistic"]) == ("bapo", "train/reward", "final"))
+    assert (final["num_seeds"], final["reference"], final["num_pairs"]) == ("2", "grpo", "2")
+    assert float(final["difference"]) > 0 and 0 < float(final["p_value"]) <= float(final["p_adjusted"])
+    curves = list(csv.DictReader((folder / "curves.csv").open()))
+    assert [line["update"] for line in curves if (line["setting"], line["metric"]) == ("grpo", "train/reward")] == [
+        str(n) for n in range(10)
+    ]
+
+
+def test_output_reference_and_title_can_be_chosen(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "sweep")
+    assert main([str(folder / "*-*"), "--output", str(tmp_path / "out"), "--reference", "bapo", "--title", "Mine"]) == 0
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert "<title>Mine</title>" in page and not (folder / "compare.html").exists()
+    assert next(csv.DictReader((tmp_path / "out" / "results.csv").open()))["reference"] == "bapo"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["empty"], "'empty' is not a run folder: it has no manifest.json and no config.yaml"),
+        (["nowhere"], "'nowhere', which does not exist"),
+        (["no*"], "no folder matches 'no*'"),
+        (
+            ["sweep", "--reference", "dapo"],
+            "no finished run has the setting 'dapo' that differences are to be taken to; there are: grpo, bapo",
+        ),
+        (["wandb:me/project"], "wandb:me/project names no group; write wandb:ENTITY/PROJECT/GROUP"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    sweep_folder(tmp_path / "sweep")
+    assert main(arguments) == 2
+    assert complaint in capsys.readouterr().err
+
+
+class ScriptedApi:
+    """Answers as W&B's API does: runs with config, state, summary and the rows of their history."""
+
+    def __init__(self, found: list[Any]) -> None:
+        self.found = found
+        self.asked: tuple[Any, ...] = ()
+
+    def runs(self, path: str, filters: dict[str, str]) -> list[Any]:
+        self.asked = (path, filters)
+        return self.found
+
+
+def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path: Path) -> None:
+    history = [{"_step": 0, "trainer/global_step": 0, "train/reward": 0.5, "val/x/avg@4": None}, {"trainer/global_step": 0, "rollouts": {}}]
+    manifest = {"algorithm": "bapo", "seed": 3, "staleness": 8, "status": "running"}
+    config = {"seed": 3, "algorithm": {"name": "bapo"}, "manifest": manifest, "_wandb": {}}
+    run = SimpleNamespace(id="abc", config=config, state="finished", summary={"status": "interrupted"}, scan_history=lambda: iter(history))
+    api = ScriptedApi([run])
+    folder = fetch_group("me/lab/tiny/replay", tmp_path, api)
+    assert (folder.name, api.asked) == ("me-lab-tiny-replay", ("me/lab", {"group": "tiny/replay"}))
+    record = read_run(folder / "abc")
+    assert record.config == {"seed": 3, "algorithm": {"name": "bapo"}}
+    assert record.manifest == {**manifest, "status": "interrupted"}
+    assert record.rows == [{"step": 0, "train/reward": 0.5}]
+
+
+def test_an_empty_group_and_a_server_that_does_not_answer_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the project me/lab has no run in the group 'tiny/replay'"):
+        fetch_group("me/lab/tiny/replay", tmp_path, ScriptedApi([]))
+    with pytest.raises(DataError, match=r"could not be read \(.*\); log in with `wandb login`"):
+        fetch_group("me/lab/tiny/replay", tmp_path, SimpleNamespace())

@@ -1,0 +1,140 @@
+"""Tables as a user has them: `make data` tells what is in them, and a run trains on a weighted mixture of them, resumed or not."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from tests.cli.test_checks import composed
+
+from bapo_lightning.cli.data import tell
+from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.tiny_world.task import tiny_problems
+
+SETS = {"dapo_math_17k": "long", "deepscaler": "short"}  # of conf/data/math_mixture.yaml: files that stand in for them
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Sums for the tiny model in three files: 40 and 10 to train on, of which 3 also validate."""
+    problems = tiny_problems("train", 60)
+    for name, part in {"long": problems[:40], "short": problems[40:50], "exam": problems[37:50:5] + problems[50:55]}.items():
+        rows = [json.dumps({"problem": problem.prompt, "answer": problem.answer}) for problem in part]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    return tmp_path
+
+
+def overrides(files):
+    return [
+        "data=math_mixture",
+        "prompt@data.prompt=plain",
+        *(f"problem_set@data.train.sets.{name}=table" for name in SETS),
+        *(f"data.train.sets.{name}.name={file}" for name, file in SETS.items()),
+        *(f"data.train.sets.{name}.path={files}/{file}.jsonl" for name, file in SETS.items()),
+        "data.train.weights={dapo_math_17k: 1, deepscaler: 3}",
+        "problem_set@data.validation.aime24=table",
+        f"data.validation.aime24.path={files}/exam.jsonl",
+        "data.validation_samples.aime24=2",
+        "~data.validation.aime25",
+        "~data.validation_samples.aime25",
+    ]
+
+
+def test_the_account_lengths_prompts_and_removed_problems_are_printed(files, capsys):
+    tell(composed(*overrides(files), "+show=1"))
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"""\
+math_mixture
+train: 47 problems of the 50 read; left out: 3 overlap with aime24
+  of them dapo_math_17k, 25% of the draws: 39 problems of the 40 read from {files}/long.jsonl
+  of them deepscaler, 75% of the draws: 8 problems of the 10 read from {files}/short.jsonl
+validation aime24: 8 problems from {files}/exam.jsonl
+prompt tokens: median 6, 95 % up to 6, longest 6; limit 8
+
+--- long/0, gold answer '{tiny_problems("train", 1)[0].answer}'
+{tiny_problems("train", 1)[0].prompt}
+
+--- removed: overlap with aime24: long/37, gold answer""")
+
+
+def test_a_tokenizer_that_cannot_render_the_prompt_is_told_and_the_messages_are_shown(files, capsys):
+    tell(composed(*overrides(files), "prompt@data.prompt=qwen_math"))
+    printed = capsys.readouterr().out
+    assert "scale.max_prompt_tokens=8 was not applied: data.prompt=ChatPrompt needs a chat template" in printed
+    assert "system: Please reason step by step, and put your final answer within \\boxed{}.\nuser: " in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        (["+show=some"], ConfigError, "show=some must be a whole number"),
+        (
+            ["data.train.mapping.colum=a"],
+            ConfigError,
+            "data.train.mapping.colum is not an option of .*ColumnMapping; it takes problem, answer",
+        ),
+        (["data.train.path=nowhere.jsonl"], DataError, "problem set gsm8k_train: path=nowhere.jsonl: there is no such file"),
+        (["data.validation_samples.aime=4"], ConfigError, "data.validation_samples.aime=4 names no validation set; there are gsm8k_test"),
+        (
+            ["data.validation_samples.gsm8k_test=0"],
+            ConfigError,
+            "data.validation_samples.gsm8k_test=0 must be a whole number of at least 1",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_told_before_anything_else(changes, error, words):
+    changes = [f"+{change}" if "colum" in change or "samples" in change else change for change in changes]
+    with pytest.raises(error, match=words):
+        tell(composed("data=gsm8k", *changes))
+
+
+def test_one_validation_set_without_a_name_is_told_how_to_be_written():
+    config = composed("data=gsm8k")
+    config["data"]["validation"] = config["data"]["validation"]["gsm8k_test"]
+    with pytest.raises(ConfigError, match=r"data.validation is one set, and must be a mapping of names to sets, as in val/<name>/avg@k"):
+        tell(config)
+
+
+def train(*settings):
+    done = subprocess.run(
+        [sys.executable, "-m", "bapo_lightning.cli.train", "debug=fast", "callbacks.validate_every=8", *settings],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_run_trains_on_a_mixture_and_a_longer_one_goes_on_with_the_draws_to_come(files):
+    settings = [*overrides(files), "scale.validation_problems=8"]
+    output = train(*settings, f"run_folder={files}/run")
+    assert "validation aime24: 8 problems" in output
+    train(*settings, f"run_folder={files}/run", "scale.num_rollout_batches=3", "resume=auto")
+    train(*settings, f"run_folder={files}/whole", "scale.num_rollout_batches=3")
+    whole, resumed = ((files / name / "ledger.jsonl").read_text() for name in ("whole", "run"))
+    assert resumed == whole
+    draws = [json.loads(line) for line in whole.splitlines()]
+    assert Counter(draw["problem"].split("/")[0] for draw in draws) == {"short": 18, "long": 6}
+    assert max(draw["epoch"] for draw in draws if draw["problem"].startswith("short")) == 2
+    assert set(Counter((draw["epoch"], draw["problem"]) for draw in draws).values()) == {1}
+    rows = [json.loads(line) for line in (files / "whole/metrics.jsonl").read_text().splitlines()]
+    assert "val/aime24/avg@2" in rows[-1]
+    manifest, summary = (json.loads((files / "whole" / name).read_text()) for name in ("manifest.json", "summary.json"))
+    assert manifest["problems"]["train"]["removed"] == {"overlap with aime24": 3}
+    assert manifest["problems"]["train"]["shares"] == {"dapo_math_17k": 0.25, "deepscaler": 0.75}
+    assert summary["problems"] == manifest["problems"]
+
+
+def test_a_run_does_not_go_on_with_another_training_set(files):
+    settings = [*overrides(files), f"run_folder={files}/run", "scale.validation_problems=8"]
+    train(*settings)
+    more = [json.dumps({"problem": problem.prompt, "answer": problem.answer}) for problem in tiny_problems("validation", 3)]
+    (files / "long.jsonl").write_text((files / "long.jsonl").read_text() + "\n" + "\n".join(more))
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", "debug=fast", "callbacks.validate_every=8", *settings]
+    command += ["scale.num_rollout_batches=3", "resume=auto"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "the training set is not the one of the checkpoint" in done.stderr

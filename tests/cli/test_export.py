@@ -1,0 +1,102 @@
+"""`make export`: what a run trained is what transformers loads, from a checkpoint in one file or in shards."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint import save
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bapo_lightning.callbacks.checkpoint_folder import TRAINER_FILE, list_checkpoints
+from bapo_lightning.callbacks.checkpoint_weights import load_checkpoint_weights, policy_state
+from bapo_lightning.cli.export import main
+from bapo_lightning.cli.model_folder import model_path
+from bapo_lightning.modules.model_factory import build_policy
+from bapo_lightning.modules.model_options import ModelOptions
+from bapo_lightning.modules.policy import Policy
+
+TINY = model_path("package://bapo_lightning/tiny_world/model")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quickstart of eight updates, large enough ones to change what is answered."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    overrides = ["debug=fast", f"run_folder={folder}", "optimizer.optimizer.lr=3e-3", "optimizer.scheduler.warmup_updates=1"]
+    overrides += ["callbacks.export_every=3", "callbacks.exports_kept=2", "callbacks.validate_every=0", "callbacks.measure_entropy_every=0"]
+    subprocess.run([sys.executable, "-m", "bapo_lightning.cli.train", *overrides], check=True, capture_output=True)
+    return folder
+
+
+def trained(folder: Path) -> Policy:
+    policy = build_policy(ModelOptions(TINY), 1.0)
+    load_checkpoint_weights(policy, list_checkpoints(folder / "checkpoints")[0])
+    return policy
+
+
+@torch.no_grad()
+def greedy(model: torch.nn.Module, prompt: str, count: int = 24) -> list[int]:
+    ids = torch.tensor([AutoTokenizer.from_pretrained(TINY)(prompt).input_ids])
+    for _ in range(count):
+        ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
+    return ids[0].tolist()
+
+
+def test_an_exported_run_answers_as_the_trainer_s_policy_does(run: Path, tmp_path: Path) -> None:
+    assert main([str(run), str(tmp_path / "out")]) == 0
+    policy, loaded = trained(run), AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in policy.named_weights())
+    changed = AutoModelForCausalLM.from_pretrained(TINY)
+    prompts = [f"{first}+{second}=" for first in (12, 37, 58, 91) for second in (5, 46, 77)]
+    answers = [greedy(loaded, prompt) for prompt in prompts]
+    assert answers == [greedy(policy.model, prompt) for prompt in prompts]
+    assert answers != [greedy(changed, prompt) for prompt in prompts]  # else it would prove nothing
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("12+34=").input_ids == AutoTokenizer.from_pretrained(TINY)("12+34=").input_ids
+
+
+def test_what_is_exported_during_training_is_what_is_exported_afterwards(run: Path, tmp_path: Path) -> None:
+    assert sorted(path.name for path in (run / "exports").iterdir()) == ["update000006", "update000008"]
+    assert main([str(run), str(tmp_path / "out"), "--dtype", "float32"]) == 0
+    during, after = (folder / "model.safetensors" for folder in (run / "exports" / "update000008", tmp_path / "out"))
+    assert during.read_bytes() == after.read_bytes()
+
+
+def test_a_sharded_checkpoint_gives_the_same_weights(run: Path, tmp_path: Path) -> None:
+    checkpoint = list_checkpoints(run / "checkpoints")[0]
+    sharded = tmp_path / checkpoint.name
+    shutil.copytree(checkpoint, sharded)
+    state = torch.load(sharded / TRAINER_FILE, weights_only=True)["state_dict"]
+    (sharded / TRAINER_FILE).unlink()
+    save({"state_dict": state}, checkpoint_id=sharded / TRAINER_FILE, no_dist=True)
+    found, expected = policy_state(sharded), policy_state(checkpoint)
+    assert set(found) == set(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    load_checkpoint_weights(build_policy(ModelOptions(TINY), 1.0), sharded)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "complaint"),
+    [
+        (TINY, "is a model already, not a run or a checkpoint"),
+        ("outputs/no/such/run", "outputs/no/such/run does not exist"),
+        ("tests", "is neither a run folder (config.yaml) nor a checkpoint"),
+    ],
+)
+def test_what_cannot_be_exported_is_named(checkpoint: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([checkpoint, str(tmp_path / "out")]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_corrupt_checkpoint_is_not_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    for checkpoint in list_checkpoints(copy / "checkpoints"):
+        with (checkpoint / TRAINER_FILE).open("r+b") as file:
+            file.seek(5000)
+            file.write(b"torn")
+    assert main([str(copy), str(tmp_path / "out")]) == 2
+    assert "no checkpoint is good" in capsys.readouterr().err

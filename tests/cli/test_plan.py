@@ -1,0 +1,97 @@
+"""`make plan` from the outside, and the run that refuses a plan."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from bapo_lightning.cli.checks import complaints
+from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.cli.plan_check import architecture, check_fit, plan_of
+from bapo_lightning.cli.train import resolve
+from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.plan.console import plan_text
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def composed(*overrides: str) -> dict:
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        return resolve(compose("train", overrides=["run_folder=outputs/unused", *overrides]))
+
+
+def command(*overrides: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bapo_lightning.cli.plan", *overrides], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_the_plan_of_the_quickstart_adds_up() -> None:
+    done = command()
+    assert done.returncode == 0, done.stderr
+    assert "quickstart: llama, 107,968 parameters, 1 x h100_80gb, strategy single" in done.stdout
+    table = done.stdout.partition("generation, with the training state")[2].partition("together")
+    shown = [float(number) for number in re.findall(r" (\d+\.\d\d)   ", table[0])]
+    assert sum(shown) == pytest.approx(float(table[2].split()[0]), abs=0.03)
+    assert done.stdout.splitlines()[-1].startswith("It fits: the fullest moment takes 2.")
+
+
+def test_what_does_not_fit_ends_with_a_code_of_its_own() -> None:
+    done = command("plan.overhead_gigabytes=79")
+    assert done.returncode == 3
+    assert "It does not fit into 76.0 GB of a h100_80gb (0.95 of 80.0 GB):\n  1. an update needs 79." in done.stdout
+
+
+def test_an_unknown_gpu_is_refused_with_those_that_are_known() -> None:
+    done = command("plan.gpu=h900")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "plan.gpu=h900 is not known; write one of a100_40gb, a100_80gb," in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("plan.gpu=h900", "plan.gpu=h900 is not known"),
+        ("plan.gpus=0", "plan.gpus=0 must be a whole number of at least 1, or null"),
+        ("plan.update_share=1.5", "plan.update_share=1.5 is a share; write a number in (0, 1]"),
+        ("plan.overhead_gigabytes=-1", "plan.overhead_gigabytes=-1 must be a number of gigabytes, 0 or more"),
+        ("plan.ignore=maybe", "plan.ignore=maybe must be true or false"),
+    ],
+)
+def test_a_run_refuses_a_bad_key_of_the_plan(override: str, complaint: str) -> None:
+    assert [text for text in complaints(composed(override)) if text.startswith(complaint)]
+
+
+def test_sizes_that_the_configuration_gives_need_no_model() -> None:
+    config = composed("model.path=nobody/nothing", "+model.architecture.model_type=llama")
+    assert architecture(config["model"]) == {"model_type": "llama"}
+
+
+def test_a_model_that_is_nowhere_is_named() -> None:
+    with pytest.raises(DataError, match=r"model\.path=nobody/nothing: its config.json could not be loaded"):
+        plan_of(composed("model.path=nobody/nothing"))
+
+
+def test_a_run_that_cannot_fit_the_gpu_it_finds_is_refused_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = composed()
+    check_fit(config)  # no GPU here: nothing to check
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="toy GPU", total_memory=2e9))
+    with pytest.raises(ConfigError, match=r"an update needs 2\.\d GB, a GPU has 1\.9 GB to use(?s:.)*write plan.ignore=true"):
+        check_fit(config)
+    check_fit(composed("plan.ignore=true"))
+    check_fit(composed("trainer.accelerator=cpu"))
+
+
+def test_the_text_tells_what_is_assumed() -> None:
+    text = plan_text(plan_of(composed()), "quickstart")
+    assert "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring; their memory at 0.6 of 3.35 TB/s in decoding; all assumed" in text
+
+
+def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth() -> None:
+    done = subprocess.run([sys.executable, "bench/plan.py", "--models", "llama, 3M, tied"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"^llama, 3M, tied +(?:no|yes) ", done.stdout, re.MULTILINE)) == 2
