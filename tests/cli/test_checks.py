@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 
+from bapo_lightning.cli.build_ranks import make
 from bapo_lightning.cli.checks import complaints
 from bapo_lightning.cli.conf_dir import conf_dir
 from bapo_lightning.cli.help import help_text
@@ -155,6 +157,14 @@ def test_one_mistake_gives_one_complaint_that_names_it(override, complaint):
     messages = found(*override.split())
     assert len(messages) == 1, messages
     assert complaint in messages[0]
+
+
+def test_a_target_need_not_have_the_options_that_a_base_file_leaves_unset():
+    target = "+algorithm.objective={_target_: bapo_lightning.objectives.divergence.k3}"
+    assert found(target) == []
+    assert "algorithm.objective.dual_clip is not an option of" in found(target, "algorithm.objective.dual_clip=3.0")[0]
+    made = make({"first": {**composed(target)["algorithm"]["objective"], "log_ratio": torch.zeros(2), "_partial_": False}})
+    assert torch.equal(made["first"], torch.zeros(2))
 
 
 def test_all_complaints_come_together():

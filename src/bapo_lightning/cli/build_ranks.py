@@ -19,6 +19,7 @@ from bapo_lightning.callbacks.watchdog import Watchdog
 from bapo_lightning.cli.model_folder import model_path
 from bapo_lightning.cli.regime_checks import IN_PROCESS_VLLM
 from bapo_lightning.cli.resume import RunStart
+from bapo_lightning.cli.target_options import without_unset
 from bapo_lightning.data.follower import FollowerDataModule
 from bapo_lightning.data.regime import Regime
 from bapo_lightning.errors import BapoLightningError
@@ -35,7 +36,7 @@ Config = dict[str, Any]
 def make(node: Config | None, **extra: Any) -> Any:
     """Instantiate a `_target_` node; plain containers stay plain. Our own errors come as they are, not wrapped by Hydra."""
     try:
-        return instantiate(node, _convert_="all", **extra)
+        return instantiate(without_unset(node), _convert_="all", **extra)
     except InstantiationException as error:
         if isinstance(error.__cause__, BapoLightningError):
             raise error.__cause__ from None

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
-
-from hydra.errors import InstantiationException
-from hydra.utils import get_object
 
 from bapo_lightning.cli.alarm_checks import alarm_complaints
 from bapo_lightning.cli.data_checks import data_complaints
@@ -22,9 +18,9 @@ from bapo_lightning.cli.model_folder import model_folder_complaints
 from bapo_lightning.cli.plan_keys import plan_complaints
 from bapo_lightning.cli.rank_checks import rank_complaints
 from bapo_lightning.cli.regime_checks import regime_complaints
+from bapo_lightning.cli.target_options import UNREADABLE, foreign_keys, options_of
 
 Config = dict[str, Any]
-HYDRA_KEYS = {"_target_", "_partial_"}
 CHOICES = {
     "kind": ("gradient", "surrogate"),
     "order": ("upper_first", "lower_first"),
@@ -192,17 +188,16 @@ def export_complaints(callbacks: Config) -> Iterator[str]:
 
 
 def target_complaints(config: Config) -> Iterator[str]:
-    """Every `_target_` exists and takes the keys beside it: the constructor's signature is the schema."""
+    """Every `_target_` exists and takes the keys beside it that are set: the constructor's signature is the schema."""
     for path, node in _nodes(config, ""):
         try:
-            parameters = signature(get_object(node["_target_"])).parameters
-        except (InstantiationException, ImportError, AttributeError, ValueError) as error:
+            options = options_of(node["_target_"])
+        except UNREADABLE as error:
             yield f"{path}._target_={node['_target_']} cannot be imported ({str(error).splitlines()[0]}); check its spelling"
             continue
-        if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
-            continue
-        for key in set(node) - HYDRA_KEYS - set(parameters):
-            yield f"{path}.{key} is not an option of {node['_target_']}; it takes {', '.join(parameters)}"
+        for key in foreign_keys(node, options):
+            if node[key] is not None:
+                yield f"{path}.{key} is not an option of {node['_target_']}; it takes {', '.join(options)}"
 
 
 def output_complaints(run_folder: str) -> Iterator[str]:

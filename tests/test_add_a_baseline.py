@@ -1,0 +1,117 @@
+"""docs/add_a_baseline.md, to the letter: its files are written where it says, and its commands run, in a copy of the tree."""
+
+import csv
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from bapo_lightning.cli.build_ranks import make
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDE = (ROOT / "docs" / "add_a_baseline.md").read_text()
+# The last path named before a block, on the line that ends with a colon, is the block's file.
+FILES = re.findall(r"`([\w./-]+\.(?:py|yaml))`[^`\n]*:\n\n```(?:python|yaml)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+COMMANDS = "".join(re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)).splitlines()
+NEW = ("grpo", "dr_grpo", "cispo")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a clone has, with the page's files in it; its `.venv` has this interpreter, with the copy's package first."""
+    tree = tmp_path_factory.mktemp("clone")
+    for name in ("src", "conf"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("Makefile", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, tree)
+    before = {path.relative_to(tree).as_posix() for path in tree.rglob("*")}
+    for name, text in FILES:
+        assert name not in before, f"the page overwrites {name}"
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    python = tree / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tree}/src:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (tree / ".venv" / ".ready").touch()
+    return tree
+
+
+@pytest.fixture(scope="module")
+def shown(tree: Path) -> dict[str, str]:
+    """What each command of the page printed, run one after the other in the copy."""
+    (tree / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "make_venv.py", tree / "scripts")
+    os.utime(tree / ".venv" / ".ready")  # newer than all that it depends on
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS")}
+    printed = {}
+    for command in COMMANDS:
+        done = subprocess.run(["bash", "-c", command], cwd=tree, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        printed[command] = done.stdout
+    return printed
+
+
+def runs(tree: Path) -> dict[str, Path]:
+    """Run folders by algorithm."""
+    return {yaml.safe_load(path.read_text())["algorithm"]["name"]: path.parent for path in tree.glob("outputs/*/*/config.yaml")}
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_page_has_the_files_that_a_baseline_takes() -> None:
+    assert [name for name, _ in FILES] == [
+        "conf/algorithm/dr_grpo.yaml",
+        "src/bapo_lightning/objectives/cispo.py",
+        "conf/algorithm/cispo.yaml",
+        "tests/objectives/test_cispo.py",
+        "my_lab/my_objectives.py",
+        "my_lab/conf/algorithm/unclipped.yaml",
+    ]
+
+
+def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> None:
+    composed, tested, swept, compared, own = shown.values()
+    assert yaml.safe_load(composed)["weighting"]["length"] == "${scale.max_new_tokens}"
+    assert tested.startswith(". ")
+    assert all(f"algorithm={name}" in swept for name in NEW)
+    assert "compare.html" in compared
+    assert yaml.safe_load(own)["objective"]["_target_"] == "my_objectives.unclipped"
+    assert set(runs(tree)) == set(NEW)
+    assert {json.loads((run / "manifest.json").read_text())["status"] for run in runs(tree).values()} == {"finished"}
+
+
+def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) -> None:
+    (table,) = tree.glob("outputs/sweep-*/study.csv")
+    assert {row["algorithm"] for row in csv.DictReader(table.open())} == set(NEW)
+    (page,) = tree.glob("outputs/sweep-*/compare.html")
+    assert all(name in page.read_text() for name in NEW)
+
+
+def test_a_function_outside_the_clone_is_found_by_its_name(shown: dict[str, str], tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tree / "my_lab")
+    objective = make(yaml.safe_load(list(shown.values())[-1])["objective"])
+    ratio, advantage = torch.tensor([0.5, 9.0]), torch.tensor([-1.0, 2.0])
+    assert torch.equal(objective(ratio, advantage, torch.tensor(0.8), torch.tensor(1.2)), torch.tensor([-0.5, 18.0]))
+
+
+def test_the_runs_trained_with_the_new_formulas(shown: dict[str, str], tree: Path) -> None:
+    """In the first update every ratio is 1: CISPO's value is sum(w A log 1) = 0 where GRPO's is sum(w A), and their gradients are equal.
+    Dr. GRPO's advantages and weights are other ones. Later ratios differ from 1, and then CISPO goes its own way."""
+    grpo, dr_grpo, cispo = (rows(runs(tree)[name]) for name in NEW)
+    assert abs(grpo[0]["train/loss"]) > 1e-3 and abs(cispo[0]["train/loss"]) < 1e-5
+    assert math.isclose(grpo[0]["train/grad_norm"], cispo[0]["train/grad_norm"], rel_tol=1e-4)
+    assert not math.isclose(grpo[0]["train/grad_norm"], dr_grpo[0]["train/grad_norm"], rel_tol=1e-2)
+    assert not math.isclose(grpo[-1]["train/grad_norm"], cispo[-1]["train/grad_norm"], rel_tol=1e-4)
+    bounds = {(row["bapo/clip_low"], row["bapo/clip_high"]) for row in cispo}
+    assert bounds == {(0.0, 5.0)}
