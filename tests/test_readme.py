@@ -1,4 +1,4 @@
-"""What the README shows can be typed: targets, modules and files exist, and the cheap commands are run."""
+"""What README and docs show can be typed: targets, modules and files exist, and the cheap commands are run."""
 
 import importlib.util
 import re
@@ -12,12 +12,13 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z0-9-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
-FOREIGN = {"git", "cd", "pip", "export", "source", "wandb", "tensorboard", "torchrun"}
+DOCUMENTS = [README, *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))])]
+FOREIGN = {"git", "cd", "pip", "export", "source", "wandb", "tensorboard", "torchrun", "srun", "hf"}
 
 
-def shown_commands() -> list[str]:
+def shown_commands(text: str) -> list[str]:
     """Command lines of the fenced shell blocks, without prompts, comments and line continuations."""
-    blocks = re.findall(r"^```(?:sh|bash|console|shell)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```(?:sh|bash|console|shell)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line.removeprefix("$ ") for line in lines if words(line.removeprefix("$ "))]
 
@@ -30,17 +31,18 @@ def words(command: str) -> list[str]:
     return split
 
 
-COMMANDS = shown_commands()
+COMMANDS = sorted({command for text in DOCUMENTS for command in shown_commands(text)})
 MAKE_COMMANDS = [command for command in COMMANDS if words(command)[0] == "make"]
 # In running text, too: `make train ARGS="..."`.
-MENTIONED = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", "\n".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", README)])))
+QUOTED = [quote for text in DOCUMENTS for quote in re.findall(r"`([^`\n]+)`", text)]
+MENTIONED = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", "\n".join([*COMMANDS, *QUOTED])))
 
 
 def test_the_two_commands_of_a_newcomer_are_shown() -> None:
-    assert {"make train", "make test"} <= {" ".join(words(command)) for command in MAKE_COMMANDS}
+    assert {"make train", "make test"} <= set(shown_commands(README))
 
 
-def test_every_target_the_readme_names_exists() -> None:
+def test_every_target_that_is_named_exists() -> None:
     assert sorted(MENTIONED - TARGETS) == []
 
 
