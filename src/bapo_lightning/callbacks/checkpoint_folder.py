@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import CheckpointError
+from bapo_lightning.report.token_records import TOKEN_FILE
 
 FORMAT = 2
 TRAINER_FILE = "trainer.ckpt"
 DATA_FILE = "data.pt"
 MANIFEST = "checkpoint.json"
 # Of the run folder. Their sizes are kept, so that a resume can cut them back.
-JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl")
+JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl", TOKEN_FILE)
 _NAME = re.compile(r"update(\d{6,})")
 _LEFTOVER = re.compile(r"\.update\d{6,}\.(partial|removed)")
 

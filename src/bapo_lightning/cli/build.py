@@ -30,6 +30,7 @@ from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.callbacks.sample_table import SampleTable
 from bapo_lightning.callbacks.staleness import StalenessMonitor
 from bapo_lightning.callbacks.throughput import ThroughputMonitor
+from bapo_lightning.callbacks.token_record import TokenRecord
 from bapo_lightning.callbacks.training import TrainingMonitor
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.cli.build_ranks import (
@@ -194,6 +195,7 @@ def build_callbacks(config: Config, start: RunStart, regime: Regime, inputs: Inp
         *build_alarms(options["alarms"]),
         Record(),
         SampleTable(folder, options["samples_every"], options["samples_num_groups"]),
+        TokenRecord(folder, options["tokens_every"]),
         LiveNumbers(options["print_every"]),
         *([RichProgressBar()] if progress_bar else []),
         *build_exports(config, folder),

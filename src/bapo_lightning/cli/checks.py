@@ -35,11 +35,15 @@ COUNTS = (
     *(f"regime.{name}" for name in ("epochs", "minibatches")),
     *(f"trainer.{name}" for name in ("devices", "num_nodes", "checkpoint_every", "checkpoints_kept")),
     *(f"callbacks.{name}" for name in ("print_every", "samples_every", "samples_num_groups", "measure_entropy_every", "validate_every")),
+    "callbacks.tokens_every",
     "callbacks.export_every",
     "optimizer.max_nonfinite_in_a_row",
     "rollout.max_restarts",
 )
-MAY_BE_ZERO = ("rollout.max_restarts", "callbacks.measure_entropy_every", "callbacks.validate_every", "callbacks.export_every")
+MAY_BE_ZERO = (
+    "rollout.max_restarts",
+    *(f"callbacks.{name}" for name in ("tokens_every", "measure_entropy_every", "validate_every", "export_every")),
+)
 NUMBERS = (
     *(f"rollout.{name}" for name in ("temperature", "top_p", "top_k", "weight_sync.tolerance")),
     "optimizer.optimizer.lr",

@@ -55,7 +55,7 @@ class RunStart:
             for folder in self.outdated:
                 print(f"moved aside: {set_aside(folder)}")
             for name in JOURNALS:
-                Journal(self.folder / name).cut(self.checkpoint.journals[name] if self.checkpoint else 0)
+                Journal(self.folder / name).cut(self.checkpoint.journals.get(name, 0) if self.checkpoint else 0)
         write_config(self.folder, config)
 
     def release(self) -> None:

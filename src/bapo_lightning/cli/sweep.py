@@ -26,27 +26,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code: 0, 1 when a run failed, 2 when nothing was started because the sweep cannot work."""
     try:
         plan = read_plan(sys.argv[1:] if arguments is None else arguments)
-        configs = compose_runs(plan)
-        if plan.launcher["name"] == "local":  # elsewhere there may be other devices and files than here
-            check_runs(configs)
-        finished = finished_runs(plan, configs)
-        todo = [run for run in plan.jobs if run not in finished]
-        slots = local_slots(plan.launcher, plan.parallel_runs)[: max(1, len(todo))] if plan.launcher["name"] == "local" else []
-        plan.folder.mkdir(parents=True, exist_ok=True)
-        record(plan, {})
-        at_a_time = f", {len(slots)} at a time" if slots else f", launched by {plan.launcher['name']}"
-        print(f"{len(plan.jobs)} runs in {plan.folder}: {len(finished)} finished before{at_a_time}", flush=True)
-        codes = launch(plan, todo, slots)
+        codes = run_plan(plan)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    record(plan, codes)
     folders = [str(plan.folder / run) for run in plan.jobs if (plan.folder / run).is_dir()]
     if folders:
         reference = ["--reference", plan.reference] if plan.reference else []
         report([str(plan.folder), "--output", str(plan.folder), *reference])
         print(f'  to compare them on one page: make compare RUNS="{plan.folder}"', flush=True)
     return tell_failures(plan, codes)
+
+
+def run_plan(plan: Plan) -> dict[str, int]:
+    """Run what was not finished before, and keep in `sweep.json` how it went; returns exit codes by run.
+
+    Raises:
+        ConfigError: nothing was started, because the sweep cannot work.
+    """
+    configs = compose_runs(plan)
+    if plan.launcher["name"] == "local":  # elsewhere there may be other devices and files than here
+        check_runs(configs)
+    finished = finished_runs(plan, configs)
+    todo = [run for run in plan.jobs if run not in finished]
+    slots = local_slots(plan.launcher, plan.parallel_runs)[: max(1, len(todo))] if plan.launcher["name"] == "local" else []
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    record(plan, {})
+    at_a_time = f", {len(slots)} at a time" if slots else f", launched by {plan.launcher['name']}"
+    print(f"{len(plan.jobs)} runs in {plan.folder}: {len(finished)} finished before{at_a_time}", flush=True)
+    codes = launch(plan, todo, slots)
+    record(plan, codes)
+    return codes
 
 
 def check_runs(configs: Mapping[str, dict[str, object]]) -> None:

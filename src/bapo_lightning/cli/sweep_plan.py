@@ -62,7 +62,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
     grids = [[f"{key}={value}" for value in values] for key, values in (parameters | swept).items()]
     jobs = list(dict.fromkeys((*case, *job) for case in cases for job in product(*grids)))
     folder = Path(own.get(ROOT, "outputs"), folder_name(name, common))
-    launcher = _read_launcher(own.get(LAUNCHER, "local"), {key: value for key, value in own.items() if key.startswith(f"{LAUNCHER}.")})
+    launcher = read_launcher(own.get(LAUNCHER, "local"), {key: value for key, value in own.items() if key.startswith(f"{LAUNCHER}.")})
     return Plan(
         name=name,
         folder=folder,
@@ -166,7 +166,8 @@ def _read_choice(group: str, name: str, known: set[str] | None = None) -> Config
     return content
 
 
-def _read_launcher(name: str, overrides: dict[str, str]) -> Config:
+def read_launcher(name: str, overrides: dict[str, str]) -> Config:
+    """conf/launcher/<name>.yaml with the `launcher.KEY` of the command line. Raises ConfigError for a name or a key that it has not."""
     content = _read_choice("launcher", name)
     problems = []
     for key, text in overrides.items():

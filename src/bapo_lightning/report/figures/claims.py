@@ -1,0 +1,47 @@
+"""Whether an ordering that the paper asserts holds over seeds here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bapo_lightning.report.figures.catalogue import Claim
+from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
+
+Table = Mapping[str, Mapping[str, Mapping[int, float]]]  # kind -> value's name -> seed -> value
+HOLDS, OPPOSITE, OPEN, NO_DATA = "holds", "the opposite holds", "not shown", "no data"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs say of a claim."""
+
+    figure: str
+    claim: Claim
+    interval: Interval | None  # 95 %, of the difference in the claimed direction: positive agrees with the paper
+    verdict: str
+    p_value: float | None  # two-sided t-test, paired by seed where two kinds are compared
+    adjusted: float | None = None  # by Holm over all claims that were judged together
+
+
+def judge(figure: str, claim: Claim, table: Table) -> Verdict:
+    """`holds` or `the opposite holds` when the 95 % interval lies wholly on that side of zero, else `not shown`."""
+    if claim.of is None:
+        more, less = (table.get(kind or "", {}).get(claim.value, {}) for kind in (claim.more, claim.less))
+        values: dict[int, float] = {seed: more[seed] - less[seed] for seed in more.keys() & less.keys()}
+        interval, p_value = paired_difference(more, less), paired_p_value(more, less)
+    else:
+        found = table.get(claim.of, {}).get(claim.value, {})
+        sign, level = (1.0, claim.above) if claim.above is not None else (-1.0, claim.below or 0.0)
+        values = {seed: sign * (value - level) for seed, value in found.items()}
+        interval, p_value = mean_interval(list(values.values())), paired_p_value(values, dict.fromkeys(values, 0.0))
+    if interval is None or interval.half_width is None:
+        return Verdict(figure, claim, interval, NO_DATA, None)
+    verdict = OPEN if not interval.excludes_zero else HOLDS if interval.mean > 0 else OPPOSITE
+    return Verdict(figure, claim, interval, verdict, p_value)
+
+
+def adjust(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The same with Holm's p-values over all of them."""
+    adjusted = holm([verdict.p_value for verdict in verdicts])
+    return [replace(verdict, adjusted=p_value) for verdict, p_value in zip(verdicts, adjusted, strict=True)]
