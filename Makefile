@@ -2,6 +2,7 @@
 PYTHON ?= python3
 EXP ?= quickstart
 SWEEP ?= quickstart
+FIG ?=
 ARGS ?=
 CKPT ?=
 DATA ?=
@@ -18,7 +19,7 @@ READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare tiny-model model-smollm2 bench bench-plan bench-token-scores bench-packing bench-trl bench-regimes bench-ranks bench-vllm bench-async-vllm bench-verifier drill test test-vllm lint clean
+.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figure figures tiny-model model-smollm2 bench bench-plan bench-token-scores bench-packing bench-trl bench-regimes bench-ranks bench-vllm bench-async-vllm bench-verifier drill test test-vllm lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -71,6 +72,12 @@ sweep: $(READY) ## several runs, one table (SWEEP=baselines, ARGS="seed=0,1")
 
 compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quickstart", ARGS="--reference grpo")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.compare $(or $(RUNS),outputs/sweep-quickstart) $(ARGS)
+
+figures: $(READY) ## the paper's figures in small: their runs, pictures, verdicts (ARGS="seed=1,2")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.figures $(ARGS)
+
+figure: $(READY) ## some of them (FIG=2 or FIG=2,9,entropy_rule)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.figures 'figure=$(FIG)' $(ARGS)
 
 tiny-model: $(READY) ## make the shipped tiny model again
 	@$(VENV_PYTHON) -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model

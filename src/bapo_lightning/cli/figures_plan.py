@@ -1,6 +1,6 @@
 """Which runs `make figures` needs: `conf/figures.yaml`, the figures that are asked for, and the command line.
 
-    figures -> their kinds -> kinds x seeds -> one run each, named <kind>-s<seed>, whatever figure asked for it
+figures -> their kinds -> kinds x seeds -> one run each, named <kind>-s<seed>, whatever figure asked for it
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     conf = Path(conf_dir())
     protocol = read_protocol(conf)
     names = own[FIGURE].split(",") if own.get(FIGURE) else figure_names(conf)
-    figures, problems = [], []
+    figures: list[Figure] = []
+    problems: list[str] = []
     for name in dict.fromkeys(names):
         try:
             figures.append(read_figure(conf, name, protocol))
@@ -92,5 +93,3 @@ def _seeds(text: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(int(seed) for seed in text.split(",")))
     except ValueError:
         raise ConfigError([f"seed={text} must be whole numbers, as in seed=1,2,3"]) from None
-
-

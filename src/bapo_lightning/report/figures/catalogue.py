@@ -1,6 +1,6 @@
 """`conf/figures.yaml` (which runs there are) and `conf/figure/*.yaml` (what is drawn from them, and what the paper says of it), checked.
 
-    kinds x seeds -> runs -> a figure's kinds -> picture, verdicts on its claims
+kinds x seeds -> runs -> a figure's kinds -> picture, verdicts on its claims
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.report.figures.values import VALUES
 
-_FIGURE_KEYS = {"title", "paper", "draw", "kinds", "labels", "metrics", "series", "values", "claims"}
+_FIGURE_KEYS = {"title", "paper", "draw", "kinds", "labels", "metrics", "series", "axis", "values", "claims"}
 _DRAWINGS = ("curves", "shares", "tokens", "bars", "entropy_rule")
 
 
@@ -67,7 +67,8 @@ class Figure:
     claims: tuple[Claim, ...]
     labels: dict[str, str] = field(default_factory=dict)  # of kinds, where the protocol's are too long
     metrics: tuple[str, ...] = ()  # of curves
-    series: dict[str, dict[int, str]] = field(default_factory=dict)  # of bars: label -> staleness -> kind
+    series: dict[str, dict[str, str]] = field(default_factory=dict)  # of bars: label -> place on the axis -> kind
+    axis: str = ""  # of bars: what the places are
     values: tuple[str, ...] = ()  # of bars
 
 
@@ -106,6 +107,7 @@ def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
         labels={kind: protocol.kinds[kind].label for kind in kinds if kind in protocol.kinds} | content.get("labels", {}),
         metrics=tuple(content.get("metrics", ())),
         series=series,
+        axis=content.get("axis", ""),
         values=tuple(content.get("values", ())),
     )
     if problems := [f"{path}: {problem}" for problem in _problems(figure, protocol)]:

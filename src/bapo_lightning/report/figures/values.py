@@ -108,4 +108,8 @@ VALUES: dict[str, Callable[[Run], float | None]] = {
     "entropy_rule_correlation": _entropy_rule_correlation,
     "entropy_rule_sign_agreement": _entropy_rule_sign,
 }
-TITLES = {"accuracy_last": ("Held-out accuracy", "avg@4 after training"), "reward_last": ("Training reward", "mean of the last tenth")}
+TITLES = {
+    "accuracy_last": ("Held-out accuracy", "avg@k after training"),
+    "reward_last": ("Training reward", "mean of the last tenth"),
+    "entropy_last": ("Policy entropy", "nats per token, mean of the last tenth"),
+}

@@ -1,0 +1,139 @@
+"""Figures over the course of training: mean over seeds with a 95 % band."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bapo_lightning.report.figures.catalogue import Figure
+from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE, Run
+from bapo_lightning.report.mean_curve import MeanCurve, mean_curve
+from bapo_lightning.report.plot_style import (
+    BLUE,
+    GREEN,
+    INK,
+    NEGATIVE,
+    ORANGE,
+    POSITIVE,
+    PURPLE,
+    SKY_BLUE,
+    VERMILLION,
+    algorithm_colour,
+    draw_legend,
+    new_figure,
+    save_png,
+    say_missing,
+    smoothed,
+    smoothing_window,
+    style_axes,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+XLABEL = "rollout batches trained on"
+TITLES = {
+    "train/reward": ("Reward", "mean per sample"),
+    "policy/entropy": ("Policy entropy", "nats per token"),
+    "train/grad_norm": ("Gradient norm", "L2 before clipping, log scale"),
+    "train/clip_fraction": ("Clipped tokens", "fraction"),
+    "bapo/positive_share": ("Positive share of the gradient", "fraction"),
+    "bapo/clip_high": ("Upper bound", "importance ratio"),
+    "bapo/clip_low": ("Lower bound", "importance ratio"),
+    "bapo/target_met": ("Updates that meet the target", "fraction"),
+    "staleness/age_mean": ("Age of the tokens", "updates"),
+}
+_LOGARITHMIC = {"train/grad_norm"}
+LineStyle = Literal["-", "--", ":", "-."]
+_LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
+_COLUMNS = 2
+
+
+def kind_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, LineStyle]]:
+    """Colour and line of each kind that has runs: an algorithm's own colour where it comes once, else by turns."""
+    drawn = [kind for kind in figure.kinds if runs[kind]]
+    algorithms = [runs[kind][0]["algorithm"] for kind in drawn]
+    others = [BLUE, ORANGE, VERMILLION, GREEN, PURPLE, SKY_BLUE]
+    alone = len(set(algorithms)) == len(algorithms)
+    colours = [algorithm_colour(name) for name in algorithms] if alone else [others[rank % len(others)] for rank in range(len(drawn))]
+    return {kind: (colour, _LINES[rank % len(_LINES)]) for rank, (kind, colour) in enumerate(zip(drawn, colours, strict=True))}
+
+
+def seeds_text(count: int) -> str:
+    """For legends."""
+    return f"{count} seed{'' if count == 1 else 's'}"
+
+
+def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
+    """One panel for each metric of the figure, one line for each kind."""
+    from matplotlib.lines import Line2D
+
+    rows = -(-len(figure.metrics) // _COLUMNS)
+    canvas = new_figure(11.0, 0.7 + 3.0 * rows)
+    styles = kind_styles(figure, runs)
+    panels = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
+    for number, (axes, metric) in enumerate(zip(panels, figure.metrics, strict=False)):
+        style_axes(axes, TITLES[metric][0], XLABEL if number >= len(figure.metrics) - _COLUMNS else "", TITLES[metric][1])
+        reached: list[float] = []
+        for kind, (colour, line) in styles.items():
+            curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
+            if curves:
+                period = runs[kind][0]["staleness"]
+                draw_band(axes, mean_curve(curves, period), period, colour, line)
+                reached += [value for _, values in curves for value in smoothed(values, smoothing_window(len(values), period))]
+        if not reached:
+            say_missing(axes, "was not recorded")
+        else:
+            scale_to(axes, min(reached), max(reached), metric in _LOGARITHMIC)
+    handles = [
+        Line2D([], [], color=colour, linestyle=line, linewidth=2.0, label=f"{figure.labels[kind]} ({seeds_text(len(runs[kind]))})")
+        for kind, (colour, line) in styles.items()
+    ]
+    if handles:
+        canvas.legend(handles=handles, loc="outside upper center", ncols=2, fontsize=10, frameon=False, labelcolor=INK)
+    return save_png(canvas, path)
+
+
+def scale_to(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
+    """Show what single runs reach; where few seeds disagree a band goes far beyond it, and would flatten everything else."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    if not logarithmic or low <= 0:
+        margin = 0.06 * (high - low) or 0.05
+        axes.set_ylim(low - margin, high + margin)
+        return
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(low / 1.2, high * 1.2)
+
+
+def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
+    """Shares of positive and negative tokens in the loss and among the tokens, of the figure's first kind."""
+    canvas = new_figure(11.0, 3.9)
+    kind = figure.kinds[0]
+    canvas.suptitle(f"{figure.labels[kind]}: mean over {seeds_text(len(runs[kind]))} with 95 % band", fontsize=11, color=INK)
+    panels = canvas.subplots(1, 2, sharey=True)
+    named = ((LOSS_SHARE, "Share of the loss", "share of the unclipped loss,\nweighted by behaviour probability"),)
+    for axes, (metric, title, ylabel) in zip(panels, (*named, (TOKEN_SHARE, "Share of the tokens", "fraction of tokens")), strict=True):
+        style_axes(axes, title, XLABEL, ylabel)
+        curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
+        if not curves:
+            say_missing(axes, "was not recorded")
+            continue
+        period = runs[kind][0]["staleness"]
+        mirrored = [(steps, [1 - value for value in values]) for steps, values in curves]
+        draw_band(axes, mean_curve(mirrored, period), period, NEGATIVE, "--", "negative")
+        draw_band(axes, mean_curve(curves, period), period, POSITIVE, "-", "positive")
+        axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
+        draw_legend(axes)
+    return save_png(canvas, path)
+
+
+def draw_band(axes: Axes, curve: MeanCurve, staleness: int, colour: str, line: LineStyle, label: str = "") -> None:
+    """A mean with its band over rollout batches, of which each is trained on for `staleness` updates."""
+    batches = [(step + 1) / staleness for step in curve.steps]
+    axes.plot(batches, curve.means, color=colour, linestyle=line, linewidth=1.8, label=label or None)
+    axes.fill_between(batches, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)

@@ -1,0 +1,68 @@
+"""From the folder of the runs to pictures, verdicts and the page that shows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from bapo_lightning.report.figures.bars import draw_bars
+from bapo_lightning.report.figures.catalogue import Figure
+from bapo_lightning.report.figures.claims import Table, adjust, judge
+from bapo_lightning.report.figures.curves import draw_curves, draw_shares
+from bapo_lightning.report.figures.findings import Findings, Source, write_findings
+from bapo_lightning.report.figures.rule import draw_entropy_rule
+from bapo_lightning.report.figures.tokens import draw_tokens
+from bapo_lightning.report.figures.values import CURVES, VALUES, Run
+from bapo_lightning.report.study import collect
+
+RunsByKind = Mapping[str, Sequence[Run]]
+_DRAWINGS: dict[str, Callable[[Figure, RunsByKind, Path], Path]] = {
+    "curves": draw_curves,
+    "shares": draw_shares,
+    "tokens": draw_tokens,
+    "bars": draw_bars,
+    "entropy_rule": draw_entropy_rule,
+}
+
+
+def draw_figures(figures: Sequence[Figure], folder: Path, kind_of_run: Mapping[str, str], arguments: Sequence[str]) -> Findings:
+    """Draw `figures` from the finished runs in `folder`, judge their claims together, write figures.md and figures.json.
+
+    Args:
+        figures: to draw.
+        folder: of the runs; the files are written there.
+        kind_of_run: which runs belong to them.
+        arguments: of the command line, so that the page can name the command.
+    """
+    runs = {kind: [run for run in found if run["problem"] is None] for kind, found in _by_kind(folder, kind_of_run).items()}
+    table = value_table(runs)
+    pictures = {figure.name: _DRAWINGS[figure.draw](figure, runs, folder / f"figure_{figure.name}.png") for figure in figures}
+    verdicts = adjust([judge(figure.name, claim, table) for figure in figures for claim in figure.claims])
+    sources = {figure.name: _source(figure, runs) for figure in figures}
+    findings = Findings(tuple(figures), pictures, tuple(verdicts), sources, tuple(arguments))
+    write_findings(findings, table, folder)
+    return findings
+
+
+def value_table(runs: RunsByKind) -> Table:
+    """Every value of every run: kind -> name -> seed -> value; what a run does not have is absent."""
+    table: dict[str, dict[str, dict[int, float]]] = {}
+    for kind, members in runs.items():
+        for name, value_of in VALUES.items():
+            found = {run["seed"]: value_of(run) for run in members}
+            table.setdefault(kind, {})[name] = {seed: value for seed, value in found.items() if value is not None}
+    return table
+
+
+def _by_kind(folder: Path, kind_of_run: Mapping[str, str]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {kind: [] for kind in kind_of_run.values()}
+    for kind, members in found.items():
+        members += collect([folder / run for run, its_kind in kind_of_run.items() if its_kind == kind], CURVES)
+    return found
+
+
+def _source(figure: Figure, runs: RunsByKind) -> Source:
+    members = [run for kind in figure.kinds for run in runs[kind]]
+    seconds = math.fsum(run["summary"]["seconds"]["total"] or 0.0 for run in members)
+    return Source(len(members), tuple(sorted({run["seed"] for run in members})), seconds)

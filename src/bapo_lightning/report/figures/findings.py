@@ -1,0 +1,118 @@
+"""What the figures show, claim by claim: on the console, in figures.md and in figures.json."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bapo_lightning.report.figures.catalogue import Figure
+from bapo_lightning.report.figures.claims import Table, Verdict
+from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.summary import write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PLUS_MINUS = "\u00b1"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a figure was made of."""
+
+    num_runs: int
+    seeds: tuple[int, ...]
+    seconds: float  # wall time of its runs, added up; runs that several figures share count in each
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that the command found out."""
+
+    figures: tuple[Figure, ...]
+    pictures: dict[str, Path]
+    verdicts: tuple[Verdict, ...]
+    sources: dict[str, Source]
+    arguments: tuple[str, ...]  # of the command line
+
+    def of(self, figure: Figure) -> list[Verdict]:
+        """The verdicts on one figure's claims."""
+        return [verdict for verdict in self.verdicts if verdict.figure == figure.name]
+
+
+def print_findings(findings: Findings, console: Console | None = None) -> None:
+    """One table for all figures, then where the files are."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Printed
+
+    console = console or Console()
+    table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for title, right in (("figure", False), ("the paper says", False), ("difference", True), ("p (Holm)", True), ("here", False)):
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for verdict in findings.verdicts:
+        table.add_row(verdict.figure, verdict.claim.says, interval_text(verdict.interval), p_text(verdict), verdict.verdict)
+    console.print(table)
+    console.print(f"  difference: mean {_PLUS_MINUS} 95 % interval over seeds, in the direction that the paper claims", highlight=False)
+    for path in [*findings.pictures.values(), next(iter(findings.pictures.values())).parent / "figures.md"]:
+        console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def write_findings(findings: Findings, table: Table, folder: Path) -> None:
+    """figures.md, a page with all pictures and tables, and figures.json with every value of every run."""
+    page = "\n".join(["# The paper's figures in small", "", *(line for figure in findings.figures for line in section(findings, figure))])
+    partial = folder / ".figures.md.partial"
+    partial.write_text(page, encoding="utf-8")
+    os.replace(partial, folder / "figures.md")
+    claims = [
+        {**asdict(verdict.claim), "figure": verdict.figure, "verdict": verdict.verdict, "p_value": verdict.p_value}
+        | {"holm": verdict.adjusted, "interval": None if verdict.interval is None else asdict(verdict.interval)}
+        for verdict in findings.verdicts
+    ]
+    sources = {name: asdict(source) for name, source in findings.sources.items()}
+    values = {kind: {name: dict(found) for name, found in row.items()} for kind, row in table.items()}
+    write_json(folder / "figures.json", {"claims": claims, "sources": sources, "values": values})
+
+
+def section(findings: Findings, figure: Figure) -> Sequence[str]:
+    """The part of figures.md on one figure, as lines of Markdown."""
+    source = findings.sources[figure.name]
+    name = f"Figure {figure.name}" if figure.name.isdigit() else "Not in the paper"
+    arguments = f' ARGS="{" ".join(findings.arguments)}"' if findings.arguments else ""
+    seeds = ", ".join(map(str, source.seeds)) or "none"
+    return [
+        f"## {name}: {figure.title}",
+        "",
+        f"`make figure FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, {source.seconds / 60:.0f} minutes of runs.",
+        "",
+        f"The paper: {figure.paper}",
+        "",
+        f"![{figure.title}]({findings.pictures[figure.name].name})",
+        "",
+        "| claim | difference, 95 % | p | p, Holm | here |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {verdict.claim.says} | {interval_text(verdict.interval)} | {p_text(verdict, adjusted=False)} | {p_text(verdict)} "
+            f"| {verdict.verdict} |"
+            for verdict in findings.of(figure)
+        ),
+        "",
+    ]
+
+
+def interval_text(interval: Interval | None) -> str:
+    """A mean with its half-width, to three digits behind the point, or fewer of large numbers."""
+    if interval is None:
+        return "-"
+    decimals = 1 if abs(interval.mean) >= 10 else 3
+    width = "n/a" if interval.half_width is None else f"{interval.half_width:.{decimals}f}"
+    return f"{interval.mean:+.{decimals}f} {_PLUS_MINUS} {width}"
+
+
+def p_text(verdict: Verdict, adjusted: bool = True) -> str:
+    """A p-value for people."""
+    value = verdict.adjusted if adjusted else verdict.p_value
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
