@@ -76,7 +76,7 @@ def measure(way: str, given: argparse.Namespace) -> dict[str, float]:
     losses: list[float] = []
 
     def work() -> None:
-        for micro_batch in batch.split(given.budget, batch.response_mask / batch.num_tokens, policy.packed):
+        for micro_batch in batch.split(given.budget, batch.response_mask / batch.num_tokens, policy.layout):
             logp, _ = policy(micro_batch)
             loss = -(micro_batch.weight * logp).sum()
             loss.backward()

@@ -13,7 +13,7 @@ from bapo_lightning.modules.policy import Policy
 
 def gradients(policy, batch):
     policy.zero_grad()
-    for micro_batch in batch.split(100_000, batch.response_mask / batch.num_tokens, policy.packed):
+    for micro_batch in batch.split(100_000, batch.response_mask / batch.num_tokens, policy.layout):
         logp, _ = policy(micro_batch)
         (micro_batch.weight * micro_batch.advantage * logp).sum().backward()
     return {name: parameter.grad.clone() for name, parameter in policy.named_parameters() if parameter.grad is not None}

@@ -31,7 +31,7 @@ def make_ready(policy):
 
 
 def gradients(policy, batch):
-    for micro_batch in batch.split(100, batch.response_mask / batch.num_tokens, policy.packed):
+    for micro_batch in batch.split(100, batch.response_mask / batch.num_tokens, policy.layout):
         logp, _ = policy(micro_batch)
         (micro_batch.weight * micro_batch.advantage * logp).sum().backward()
     return {name: whole(parameter.grad) for name, parameter in policy.named_parameters() if parameter.requires_grad}

@@ -2,7 +2,7 @@
 
 Shapes: B samples of a minibatch, T tokens of its longest sample (prompt directly followed by response, padded on the right),
 N response tokens of a micro-batch laid out flat, sample after sample. A micro-batch is padded like the minibatch, to its own longest
-sample, or packed: B = 1 row in which the samples stand one after another, T tokens in all.
+sample, or B = 1 row of T tokens, in one of the layouts of `data.layout`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bapo_lightning.data.layout import Layout, SharedRow, arranged, prompt_numbers, ramps
 from bapo_lightning.data.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
@@ -27,7 +28,8 @@ class ModelInput:
     input_ids: Tensor  # [B, T]
     index: Tensor  # [N] flat position b * T + t whose hidden state predicts each response token
     targets: Tensor  # [N] the response tokens
-    packed_lengths: tuple[int, ...] = field(default=(), kw_only=True)  # tokens of each sample in a packed row; empty: padded
+    packed_lengths: tuple[int, ...] = field(default=(), kw_only=True)  # tokens of each sample in a packed row; empty in other layouts
+    shared: SharedRow | None = field(default=None, kw_only=True)  # of a row in which prompts stand once
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class TrainBatch:
     advantage: Tensor  # [B]
     context_lengths: tuple[int, ...]  # tokens before those trained; B numbers on the host, so that the split waits for no device
     response_lengths: tuple[int, ...]  # tokens trained on; fewer than the rollout has where its first segments are too old
+    prompts: tuple[int, ...]  # number of each sample's prompt, equal where prompts are
+    prompt_lengths: tuple[int, ...]  # tokens of the prompts
     groups: tuple[Group, ...]
     metrics: dict[str, float]  # measured while producing, logged with the update
     whole: TrainBatch | None = None  # of a leader's share: the minibatch of all ranks, on the host
@@ -108,53 +112,42 @@ class TrainBatch:
                 f"a token sampled by policy version {oldest} is {version - oldest} updates old, the regime allows {max_age}"
             )
 
-    def split(self, token_budget: int, weights: Tensor, packed: bool = False) -> list[MicroBatch]:
+    def split(self, token_budget: int, weights: Tensor, layout: Layout = Layout.PADDED) -> list[MicroBatch]:
         """Micro-batches of about equal size, at most `token_budget` tokens each (a longer sample stands alone).
 
         Args:
             token_budget: of one micro-batch; see `rows_by_token_budget`.
             weights: [B, T] from `objectives.weighting`, normalised over the global minibatch; sliced, never renormalised, so that
                 the sum over micro-batches does not depend on the split.
-            packed: without padding, all samples of a micro-batch in one row.
+            layout: of each micro-batch.
         """
-        lengths = [prompt + response for prompt, response in zip(self.context_lengths, self.response_lengths, strict=True)]
-        return [self._select(rows, weights, packed) for rows in rows_by_token_budget(lengths, token_budget, packed)]
+        lengths = [context + response for context, response in zip(self.context_lengths, self.response_lengths, strict=True)]
+        return [self._select(rows, weights, layout) for rows in rows_by_token_budget(lengths, token_budget, layout, self.prompts)]
 
-    def _select(self, rows: list[int], weights: Tensor, packed: bool) -> MicroBatch:
+    def _select(self, rows: list[int], weights: Tensor, layout: Layout) -> MicroBatch:
         contexts = np.array([self.context_lengths[row] for row in rows])
         responses = np.array([self.response_lengths[row] for row in rows])
-        columns = response_columns(contexts, responses)
-        device = self.input_ids.device
-        lengths = contexts + responses
-        local = torch.from_numpy(np.repeat(row_starts(lengths, packed), responses) + columns - 1).to(device)
-        source = torch.from_numpy(np.repeat(np.array(rows) * self.input_ids.shape[1], responses) + columns).to(device)
-        picked = torch.tensor(rows, device=device)
-        if packed:
-            input_ids = torch.cat([self.input_ids[row, :length] for row, length in zip(rows, lengths.tolist(), strict=True)])[None]
-        else:
-            input_ids = self.input_ids[picked, : int(lengths.max())]
+        prompts, prompt_lengths = [self.prompts[row] for row in rows], np.array([self.prompt_lengths[row] for row in rows])
+        grid = arranged(layout, prompts, prompt_lengths, contexts + responses)
+        columns = np.repeat(contexts, responses) + ramps(responses)
+        samples = np.repeat(np.arange(len(rows)), responses)
+        device, width = self.input_ids.device, self.input_ids.shape[1]
+        numbers = np.array(rows)
+        source = torch.from_numpy(numbers[samples] * width + columns).to(device)
+        picked = torch.from_numpy(numbers).to(device)
+        cells = torch.from_numpy(numbers[grid.samples] * width + grid.columns).to(device)
         return MicroBatch(
-            input_ids=input_ids,
-            index=local,
+            input_ids=self.input_ids.view(-1)[cells],
+            index=torch.from_numpy(grid.place(samples, columns - 1)).to(device),
             targets=self.input_ids.view(-1)[source],
-            packed_lengths=tuple(lengths.tolist()) if packed else (),
+            packed_lengths=grid.packed_lengths,
+            shared=grid.shared,
             behaviour_logp=self.behaviour_logp.view(-1)[source],
             proximal_logp=self.proximal_logp.view(-1)[source],
             version=self.version.view(-1)[source],
             advantage=self.advantage[picked].repeat_interleave(torch.from_numpy(responses).to(device), output_size=len(source)),
             weight=weights.reshape(-1)[source],
         )
-
-
-def response_columns(prompts: np.ndarray, responses: np.ndarray) -> np.ndarray:
-    """Column of each response token, [N], row after row, from the rows' prompt lengths and response lengths."""
-    offsets = np.arange(responses.sum()) - np.repeat(responses.cumsum() - responses, responses)  # 0..length-1 in each row
-    return np.repeat(prompts, responses) + offsets
-
-
-def row_starts(lengths: np.ndarray, packed: bool) -> np.ndarray:
-    """Flat position of each sample's first token in a micro-batch, [B], from the samples' lengths."""
-    return lengths.cumsum() - lengths if packed else np.arange(len(lengths)) * lengths.max()
 
 
 def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
@@ -166,18 +159,19 @@ def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
     return input_ids
 
 
-def model_input(rollouts: Sequence[Rollout], device: torch.device, packed: bool = False) -> ModelInput:
+def model_input(rollouts: Sequence[Rollout], device: torch.device, layout: Layout = Layout.PADDED) -> ModelInput:
     """What a policy needs to score the response tokens of `rollouts`, in their order."""
     prompts, responses = (np.array(lengths) for lengths in zip(*((len(r.prompt_ids), r.length) for r in rollouts), strict=True))
-    lengths = prompts + responses
-    if packed:
-        input_ids = np.concatenate([ids for r in rollouts for ids in (r.prompt_ids, r.response_ids)])[None].astype(np.int64)
-    else:
-        input_ids = padded_ids(rollouts)
-    targets = np.repeat(row_starts(lengths, packed), responses) + response_columns(prompts, responses)
-    ids = torch.from_numpy(input_ids).to(device)
-    position = torch.from_numpy(targets).to(device)
-    return ModelInput(ids, position - 1, ids.view(-1)[position], packed_lengths=tuple(lengths.tolist()) if packed else ())
+    input_ids = padded_ids(rollouts)
+    grid = arranged(layout, prompt_numbers(rollouts), prompts, prompts + responses)
+    samples, columns = np.repeat(np.arange(len(rollouts)), responses), np.repeat(prompts, responses) + ramps(responses)
+    return ModelInput(
+        torch.from_numpy(input_ids[grid.samples, grid.columns]).to(device),
+        torch.from_numpy(grid.place(samples, columns - 1)).to(device),
+        torch.from_numpy(input_ids[samples, columns]).to(device),
+        packed_lengths=grid.packed_lengths,
+        shared=grid.shared,
+    )
 
 
 def collate(groups: Sequence[Group], metrics: dict[str, float], oldest_trained: int | None = None) -> TrainBatch:
@@ -213,6 +207,8 @@ def collate(groups: Sequence[Group], metrics: dict[str, float], oldest_trained: 
         advantage=torch.tensor([value for group in groups for value in group.advantages], dtype=torch.float32),
         context_lengths=context_lengths,
         response_lengths=response_lengths,
+        prompts=prompt_numbers(rollouts),
+        prompt_lengths=tuple(len(rollout.prompt_ids) for rollout in rollouts),
         groups=tuple(groups),
         metrics=metrics,
     )

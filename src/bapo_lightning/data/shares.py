@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -20,17 +21,18 @@ def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
 
 def rows_of(batch: TrainBatch, rows: list[int]) -> TrainBatch:
     """Some samples of a batch in tensors of their own, cut to the longest of them."""
-    contexts = tuple(batch.context_lengths[row] for row in rows)
-    responses = tuple(batch.response_lengths[row] for row in rows)
-    width = max((context + response for context, response in zip(contexts, responses, strict=True)), default=0)
+    names = ("context_lengths", "response_lengths", "prompts", "prompt_lengths")
+    numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
+    width = max(
+        (context + response for context, response in zip(numbers["context_lengths"], numbers["response_lengths"], strict=True)), default=0
+    )
     picked = torch.tensor(rows, dtype=torch.long)
     grids = ("input_ids", "response_mask", "behaviour_logp", "proximal_logp", "version")
     return replace(
         batch,
         **{name: getattr(batch, name)[picked, :width] for name in grids},
         advantage=batch.advantage[picked],
-        context_lengths=contexts,
-        response_lengths=responses,
+        **numbers,
         groups=(),
         metrics={},
     )
@@ -50,6 +52,8 @@ def blank_batch(device: torch.device) -> TrainBatch:
         advantage=zeros[0, :1],
         context_lengths=(1,),
         response_lengths=(1,),
+        prompts=(0,),
+        prompt_lengths=(1,),
         groups=(),
         metrics={},
     )

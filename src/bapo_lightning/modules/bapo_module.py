@@ -166,10 +166,10 @@ class BapoModule(L.LightningModule):
         """Micro-batches of this rank's share, and how many there are; then come blank ones, which add nothing, until it has as many as any
         rank: sharded weights are gathered, and bounds searched, by all ranks together.
         """
-        own = batch.split(self.micro_batch_tokens, self.loss_weights(batch), self.policy.packed)
+        own = batch.split(self.micro_batch_tokens, self.loss_weights(batch), self.policy.layout)
         missing = max_over_ranks(len(own)) - len(own)
         blank = blank_batch(batch.input_ids.device)
-        blanks = blank.split(self.micro_batch_tokens, torch.zeros_like(blank.behaviour_logp), self.policy.packed) if missing else []
+        blanks = blank.split(self.micro_batch_tokens, torch.zeros_like(blank.behaviour_logp), self.policy.layout) if missing else []
         return own + blanks * missing, len(own)
 
     @torch.no_grad()

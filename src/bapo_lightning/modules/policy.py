@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bapo_lightning.data.batch import ModelInput, model_input
+from bapo_lightning.data.layout import Layout, prompt_numbers
 from bapo_lightning.data.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.collectives import max_over_ranks
 from bapo_lightning.modules.lora import leave_frozen_weights_out, merged_weights
-from bapo_lightning.modules.packing import packed_arguments
+from bapo_lightning.modules.packing import row_arguments, row_layout
 from bapo_lightning.modules.sharding import reshard
 from bapo_lightning.modules.token_scores import token_scores
 from bapo_lightning.types import FinishReason, Rollout, Segment
@@ -36,7 +37,7 @@ class Policy(nn.Module):
         Args:
             model: causal LM in eval mode whose logits are `hidden @ head.weight.T`; `model_factory.build_policy` makes it.
             temperature: of the sampling distribution that log-probs refer to.
-            packed: micro-batches are one row of sequences without padding, which the model's attention must be made for.
+            packed: micro-batches are one row without padding, which the model's attention must be made for.
         """
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
@@ -48,7 +49,7 @@ class Policy(nn.Module):
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model
         self.temperature = temperature
-        self.packed = packed
+        self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
         leave_frozen_weights_out(self)
 
     def trained_parameters(self) -> list[nn.Parameter]:
@@ -60,9 +61,7 @@ class Policy(nn.Module):
 
         Padding stands on the right, where causal attention never looks, so no attention mask is needed.
         """
-        arguments = {}
-        if self.packed:
-            arguments = packed_arguments(inputs.packed_lengths, self.model.config._attn_implementation, inputs.input_ids.device)
+        arguments = row_arguments(inputs, self.model.config._attn_implementation)
         hidden = self.model.base_model(input_ids=inputs.input_ids, use_cache=False, **arguments).last_hidden_state
         picked = hidden.flatten(0, 1).index_select(0, inputs.index)
         return token_scores(picked, self.model.get_output_embeddings().weight, inputs.targets, self.temperature)
@@ -82,12 +81,12 @@ class Policy(nn.Module):
         device = self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
         found: dict[int, array[float]] = {}
-        passes = rows_by_token_budget(lengths, token_budget, self.packed)
+        passes = rows_by_token_budget(lengths, token_budget, self.layout, prompt_numbers(rollouts))
         for _ in range(max_over_ranks(len(passes)) - len(passes)):  # sharded weights are gathered by all ranks together
-            self(model_input([BLANK], device, self.packed))
+            self(model_input([BLANK], device, self.layout))
         for rows in passes:
             part = [rollouts[row] for row in rows]
-            logp = self(model_input(part, device, self.packed))[0].float().cpu()
+            logp = self(model_input(part, device, self.layout))[0].float().cpu()
             pieces = logp.split([rollout.length for rollout in part])
             found |= {row: array("f", piece.numpy().tobytes()) for row, piece in zip(rows, pieces, strict=True)}
         reshard(self)
