@@ -64,7 +64,7 @@ def test_accelerators_by_name():
 
 
 def test_how_a_model_computes_may_change_when_a_run_goes_on_but_not_what_is_trained():
-    before, after = composed(), composed("model.packing=padding_free", "model.activation_checkpointing=true", "lora=default")
+    before, after = composed(), composed("model.packing=none", "model.activation_checkpointing=true", "lora=default")
     allowed, refused = changes(before, after)
     assert sorted(line.partition(":")[0] for line in allowed) == ["model.activation_checkpointing", "model.packing"]
     assert refused and all(line.startswith("model.lora") for line in refused)
