@@ -40,7 +40,6 @@ QUIET = [
 ]
 QUIET += ["trainer.checkpoint_every=100000"]
 WARM_UP = 2  # rollout batches that are not counted, and one at the end
-MAX_QUIET_WAIT_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,9 @@ def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], s
     }
 
 
-def measure(world: World, batches: int, options: list[str], cores: set[int]) -> Measured:
-    """Run once."""
-    wait_for_quiet()
+def measure(world: World, batches: int, options: list[str], cores: set[int], quiet_seconds: float) -> Measured:
+    """Run once, after the cores were quiet or `quiet_seconds` have passed."""
+    wait_for_quiet(quiet_seconds)
     with tempfile.TemporaryDirectory() as outputs:
         folder = Path(outputs, "run")
         sizes = [f"regime.minibatches={world.updates}", f"scale.num_rollout_batches={batches}", f"run_folder={folder}"]
@@ -132,7 +131,7 @@ def evaluated(rows: list[dict[str, float]], world: World, overlaps: bool, others
         training=(step - waited - sync) / count,
         hand_over=sync / count,
         trainer_idle=waited / step,
-        engine_idle=1 - rollout / step,
+        engine_idle=max(0.0, 1 - rollout / step),  # beside counted updates it may sample for others
         others=others,
     )
 
@@ -149,19 +148,19 @@ def busy_seconds() -> float:
     return float(times.user + times.nice + times.system)
 
 
-def wait_for_quiet() -> None:
-    """Until other processes leave the cores alone, but not for ever."""
-    end = time.perf_counter() + MAX_QUIET_WAIT_SECONDS
-    while psutil.cpu_percent(interval=1) > 5 and time.perf_counter() < end:
+def wait_for_quiet(seconds: float) -> None:
+    """Until other processes leave the cores alone, but no longer than `seconds`."""
+    end = time.perf_counter() + seconds
+    while seconds and psutil.cpu_percent(interval=1) > 5 and time.perf_counter() < end:
         pass
 
 
 def show(name: str, runs: list[Measured]) -> None:
     """Medians, and the range of what is compared."""
     middle = {key: median(getattr(run, key) for run in runs) for key in Measured.__dataclass_fields__}
-    updates = [1e3 * run.update for run in runs]
+    update = Spread.of([run.update for run in runs])
     print(
-        f"{name:12} update {1e3 * middle['update']:8.1f} ms ({min(updates):.1f} to {max(updates):.1f})  of a rollout batch: generation "
+        f"{name:12} update {update.text('ms', 1e3, 1)}  of a rollout batch: generation "
         f"{middle['generation']:6.3f} s, training {middle['training']:6.3f} s, weights {middle['hand_over']:5.3f} s  "
         f"idle: trainer {middle['trainer_idle']:4.0%}, engine {middle['engine_idle']:4.0%}  others {middle['others']:4.0%}"
     )
@@ -173,6 +172,7 @@ def main() -> None:
     parser.add_argument("world", nargs="?", choices=sorted(WORLDS), default="tiny")
     parser.add_argument("--repeats", type=int, help="of each kind of run")
     parser.add_argument("--batches", type=int, help="rollout batches of a run")
+    parser.add_argument("--quiet-seconds", type=float, default=20, help="that a run waits at most for other processes to leave the cores")
     add_json_option(parser)
     arguments = parser.parse_args()
     world = WORLDS[arguments.world]
@@ -182,16 +182,17 @@ def main() -> None:
         sys.exit("two cores are needed")
     runs: dict[str, list[Measured]] = {}
     counted = f"{batches - WARM_UP - 1} of {batches} rollout batches counted"
-    print(f"{' '.join([*world.options, *world.child])}: {world.updates} updates per rollout batch, {counted}, {repeats} runs of each kind")
+    print(f"{' '.join([*world.options, *world.child])}: {world.updates} updates per rollout batch, {counted}")
+    print(f"method: {repeats} runs of each kind in turns; median (least .. most)")
     for _ in range(repeats):
         for name, (options, where) in kinds(world, *cores[:2]).items():
-            runs.setdefault(name, []).append(measure(world, batches, options, where))
+            runs.setdefault(name, []).append(measure(world, batches, options, where, arguments.quiet_seconds))
     for name, measured in runs.items():
         show(name, measured)
     ratios = {}
     for name in ("in turns", "one process"):
         ratios[name] = ratio([run.update for run in runs[name]], [run.update for run in runs["async"]])
-        print(f"{name} / async: {ratios[name].text()}, median and range of neighbouring runs")
+        print(f"{name} / async: {ratios[name].text()} of neighbouring runs")
     updates = {name: Spread.of([run.update for run in measured]) for name, measured in runs.items()}
     write_json(arguments.json, {"arguments": vars(arguments), "runs": runs, "update_seconds": updates, "to_async": ratios})
 

@@ -64,8 +64,10 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60, help="updates of each kind, after 5 that are not counted")
+    parser.add_argument("--threads", type=int, default=2)
     add_json_option(parser)
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     modules = {name: ready_module(quickstart(name)) for name in ("grpo", "bapo")}
     with tempfile.TemporaryDirectory() as folder:
         batch = first_minibatch(quickstart("bapo"), modules["bapo"], Path(folder))

@@ -2,9 +2,8 @@
 
     python bench/everything.py [--only trl search] [--threads 2] [--json outputs/bench.json]
 
-Each part is a script of its own with options for small sizes, which take some fifteen minutes on two idle cores; run it alone for larger
-ones. A part that cannot run (TRL or SmolLM2 is not there) says what to do; a part that fails does not stop the others, and is listed at
-the end.
+Each part is a script of its own with options for small sizes; run it alone for larger ones. docs/benchmarks.md says how long all take.
+A part that cannot run (TRL or SmolLM2 is not there) says what to do; a part that fails does not stop the others, and is listed at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class Part:
     title: str
     command: tuple[str, ...]
     needs: tuple[tuple[str, str], ...] = ()  # paths, each with what makes it
-    records: bool = True  # whether it knows --json
 
     def missing(self) -> list[str]:
         """What to run first."""
@@ -59,13 +57,18 @@ def parts(threads: int) -> dict[str, Part]:
             (TRL, MODEL),
         ),
         "search": Part("Bound search against a plain while-loop", ("bound_search.py", "--tokens", "200000", "--repeats", "7", *count)),
-        "overhead": Part("BAPO's search inside an update", ("bapo_overhead.py", "--rounds", "20")),
+        "overhead": Part("BAPO's search inside an update", ("bapo_overhead.py", "--rounds", "20", *count)),
         "scores": Part(
             "Fused token scores against naive ones, at SmolLM2's width and vocabulary",
-            ("token_scores.py", "--tokens", "2048", "--width", "576", "--vocabulary", "49152", "--rounds", "1", *count),
+            ("token_scores.py", "--tokens", "1024", "--width", "576", "--vocabulary", "49152", "--rounds", "3", *count),
         ),
-        "verifier": Part("Verdicts on mathematical answers", ("verifier.py", "--rounds", "1"), records=False),
-        "async": Part("Asynchronous against synchronous training", ("async_overlap.py", "tiny", "--repeats", "1", "--batches", "10")),
+        "verifier": Part(
+            "Verdicts on mathematical answers", ("verifier.py", "--rounds", "3", "--integers", "1000", "--expressions", "160")
+        ),
+        "async": Part(
+            "Asynchronous against synchronous training",
+            ("async_overlap.py", "tiny", "--repeats", "3", "--batches", "8", "--quiet-seconds", "2"),
+        ),
         "scaling": Part("Time of an update over its size", ("scaling.py", "--repeats", "5", *count)),
     }
 
@@ -76,7 +79,7 @@ def run(part: Part, folder: Path, number: int) -> tuple[str, Any]:
         print(f"not run; first: {', '.join(missing)}", flush=True)
         return "not run", None
     path = folder / f"{number}.json"
-    command = [sys.executable, str(BENCH / part.command[0]), *part.command[1:], *(["--json", str(path)] if part.records else [])]
+    command = [sys.executable, str(BENCH / part.command[0]), *part.command[1:], "--json", str(path)]
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
     done = subprocess.run(command, cwd=ROOT, env=environment)
     numbers = json.loads(path.read_text()) if path.exists() else None

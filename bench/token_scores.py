@@ -91,9 +91,8 @@ def main() -> None:
         print(json.dumps(measure(*given.measure, given)))
         return
     sizes = {name: getattr(given, name) for name in ("tokens", "width", "vocabulary", "threads")}
-    print(
-        f"{', '.join(f'{value} {name}' for name, value in sizes.items())}, float32, {given.rounds} rounds in turns; median (least .. most)"
-    )
+    print(f"{', '.join(f'{value} {name}' for name, value in sizes.items())}, float32")
+    print(f"method: a fresh process each, {given.rounds} rounds in turns after a small product; median (least .. most)")
     record: dict[str, Any] = {"sizes": sizes}
     for passes in given.passes:
         found: Found = {way: [] for way in WAYS}

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from math_verify import parse, verify
+from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
 from verifier_checks import check_cases, check_gold_answers
 
 from bapo_lightning.rewards import MathReward
 from bapo_lightning.types import ScoreStatus
 
-NUM_INTEGERS, NUM_EXPRESSIONS, NUM_WORKERS = 5000, 1500, 2
+NUM_WORKERS = 2
 Pair = tuple[str, str]
 _TEMPLATES = (
     (r"\frac{{{a}\sqrt{{{b}}}}}{{{c}}}", r"\frac{{{a}}}{{{c}}}\sqrt{{{b}}}"),
@@ -38,61 +37,60 @@ _TEMPLATES = (
 def main() -> None:
     """Print both parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="of each side, in turns; 0: no throughput")
+    parser.add_argument("--rounds", type=int, default=5, help="of each side, in turns, after one that is not counted; 0: no throughput")
+    parser.add_argument("--integers", type=int, default=5000, help="answers that are integers")
+    parser.add_argument("--expressions", type=int, default=1500, help="answers that are expressions")
     parser.add_argument("--data", type=Path, help="folder of labelled cases and data sets")
+    add_json_option(parser)
     options = parser.parse_args()
     if options.rounds:
-        compare("integers", integers(), options.rounds)
-        compare("expressions", expressions(), options.rounds)
+        print(f"{method(options.rounds, 1, 1)}; MathReward has {NUM_WORKERS} workers")
+        cases = {"integers": integers(options.integers), "expressions": expressions(options.expressions)}
+        record = {name: compare(name, pairs, options.rounds) for name, pairs in cases.items()}
+        write_json(options.json, {"arguments": vars(options), "answers": record})
     if options.data is not None:
         check_cases(options.data / "verifier_cases.jsonl")
         check_gold_answers(options.data)
 
 
-def compare(name: str, pairs: list[Pair], rounds: int) -> None:
-    """Time both sides in turns, on the same answers."""
+def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
+    """Time both sides in turns, on the same answers; prints and returns the numbers. By the wall clock: the workers are processes."""
     golds, texts = [gold for gold, _ in pairs], [text for _, text in pairs]
     reward = MathReward(num_workers=NUM_WORKERS, timeout_seconds=60.0)
-    sides: dict[str, Callable[[], list[bool]]] = {
-        "MathReward": lambda: [score.status is ScoreStatus.CORRECT for score in reward.score_texts(golds, texts)],
-        "math-verify": lambda: [verify(parse(gold), parse(text)) for gold, text in pairs],
-    }
-    reward.score_texts([r"\sqrt{4}"], [r"\boxed{\sqrt{9} - 1}"])  # starts the workers
-    rates: dict[str, list[float]] = {side: [] for side in sides}
     verdicts: dict[str, list[bool]] = {}
-    for _ in range(rounds):
-        for side, judge in sides.items():
-            start = time.perf_counter()
-            verdicts[side] = judge()
-            rates[side].append(len(pairs) / (time.perf_counter() - start))
+
+    def ours() -> None:
+        verdicts["MathReward"] = [score.status is ScoreStatus.CORRECT for score in reward.score_texts(golds, texts)]
+
+    def theirs() -> None:
+        verdicts["math-verify"] = [verify(parse(gold), parse(text)) for gold, text in pairs]
+
+    taken = in_turns({"MathReward": ours, "math-verify": theirs}, rounds)
     reward.close()
-    ratios = [ours / theirs for ours, theirs in zip(rates["MathReward"], rates["math-verify"], strict=True)]
-    same = sum(ours == theirs for ours, theirs in zip(*verdicts.values(), strict=True))
-    shown = ", ".join(f"{side} {middle(values, '.0f')} answers/s" for side, values in rates.items())
-    print(f"{name}: {shown}; ratio {middle(ratios, '.1f')}; same verdict on {same} of {len(pairs)}", flush=True)
+    rates = {side: Spread.of([len(pairs) / turn.wall for turn in turns]) for side, turns in taken.items()}
+    faster = ratio(*([turn.wall for turn in taken[side]] for side in ("math-verify", "MathReward")))
+    same = sum(one == other for one, other in zip(*verdicts.values(), strict=True))
+    shown = ", ".join(f"{side} {rate.text('answers/s', digits=0)}" for side, rate in rates.items())
+    print(f"{len(pairs)} {name}: {shown}; {faster.text(digits=1)} times as fast; same verdict on {same}", flush=True)
+    return {"answers_per_second": rates, "times_as_fast": faster, "same_verdicts": same, "answers": len(pairs)}
 
 
-def middle(values: list[float], digits: str) -> str:
-    """Median and range."""
-    return f"{statistics.median(values):{digits}} [{min(values):{digits}}, {max(values):{digits}}]"
-
-
-def integers() -> list[Pair]:
+def integers(count: int) -> list[Pair]:
     """Gold integers, half of the answers right."""
     source = random.Random(0)
     pairs = []
-    for _ in range(NUM_INTEGERS):
+    for _ in range(count):
         gold = source.randint(-999, 99_999)
         answer = gold if source.random() < 0.5 else gold + source.randint(1, 50)
         pairs.append((f"${gold}$", rf"Adding up gives $x + 1$ in all, so the answer is $\boxed{{{answer}}}$."))
     return pairs
 
 
-def expressions() -> list[Pair]:
+def expressions(count: int) -> list[Pair]:
     """Gold expressions in eight shapes, half of the answers right and written differently."""
     source = random.Random(0)
     pairs = []
-    for number in range(NUM_EXPRESSIONS):
+    for number in range(count):
         gold, answer = _TEMPLATES[number % len(_TEMPLATES)]
         values = {"a": source.randint(2, 30), "b": source.choice([3, 5, 7, 11, 13]), "c": source.choice([17, 19, 23])}
         values["z"] = values["a"] + source.randint(1, 9)
