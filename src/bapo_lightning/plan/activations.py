@@ -19,7 +19,7 @@ def norm_bytes(element_bytes: int, liger: bool = False) -> int:
 
 def block_bytes_per_token(model: ModelShape, element_bytes: int, liger: bool = False, packed_sdpa: bool = False) -> int:
     """Two norms; queries, keys, values, the attention's result and its log-sum-exp; gate, its SiLU, the other half, their product."""
-    attention = (3 if packed_sdpa else 2) * model.query_size + 2 * model.kv_size  # packed, the results are joined, and kept twice
+    attention = (3 if packed_sdpa else 2) * model.query_size + 2 * model.kv_size  # packed, the results are laid back, and kept twice
     mlp = (3 if liger else 4) * model.ffn_size  # Liger computes the SiLU again
     per_token = 2 * norm_bytes(element_bytes, liger) * model.hidden_size + element_bytes * (attention + mlp) + SCORE_BYTES * model.num_heads
     if model.head_norms:

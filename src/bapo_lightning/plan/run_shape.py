@@ -64,7 +64,7 @@ class RunShape:
     measure_entropy_every: int = 0  # updates between two forward passes for entropy_rule/measured_delta; 0 never
     checkpointing: bool = False
     liger: bool = False
-    packed_sdpa: bool = False  # sequences without padding, whose attention is put together from one call for each
+    packed_sdpa: bool = False  # one row without padding, which attention lays out in grids and back
     gathered_layers: int = 2  # blocks whose weights FSDP holds whole at a time: the one at work and the next; all if not resharded
     whole_gradients: bool = False  # FSDP sums them over ranks once an update, and until then each rank holds all of its own, float32
     offload: bool = False  # weights, gradients and optimizer state live in the host's memory between their uses
