@@ -24,6 +24,7 @@ from bapo_lightning.cli.conf_dir import conf_dir
 from bapo_lightning.cli.train import resolve
 from bapo_lightning.data.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.ranks.team import ALONE
 
 
 class Attached:
@@ -52,7 +53,7 @@ def ready_module(config: dict[str, Any]) -> BapoModule:
 
 def first_minibatch(config: dict[str, Any], module: BapoModule, folder: Path) -> TrainBatch:
     """A real minibatch, sampled by the shipped model. The run's ledger goes into `folder`."""
-    data_module = build_data_module(config, read_inputs(config), folder)
+    data_module = build_data_module(config, read_inputs(config), folder, ALONE)
     data_module.trainer = type("Fixed", (), {"lightning_module": type("Owner", (), {"policy": module.policy, "policy_version": 0})})()
     return data_module.next_batch()
 
