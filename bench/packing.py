@@ -3,9 +3,9 @@
     python bench/packing.py                                           a small random model on the CPU
     python bench/packing.py --device cuda --dtype bfloat16 --attention flash_attention_2 --layers 28 --width 1536 --budget 32768
 
-Lengths are log-normal, as those of reasoning models are: most are short, few are very long. All ways score the same tokens with the same
-weights, and their losses are compared. Each measurement is a process of its own; rounds go in turns. Memory is what the process (on a GPU:
-the allocator) held at most above weights and gradients.
+Samples stand in groups that share a prompt. Lengths are log-normal, as those of reasoning models are: most are short, few are very long.
+All ways score the same tokens with the same weights, and their losses are compared. Each measurement is a process of its own; rounds go in
+turns. Memory is what the process (on a GPU: the allocator) held at most above weights and gradients.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ WAYS = {
     "packed": {"packing": "padding_free"},
     "packed, checkpointed": {"packing": "padding_free", "activation_checkpointing": True},
 }
-PROMPT = 64  # tokens
 
 
 def minibatch(given: argparse.Namespace) -> TrainBatch:
-    """Random tokens of log-normal lengths."""
+    """Random tokens of log-normal lengths, behind a prompt that each group shares."""
     generator = np.random.default_rng(0)
     lengths = generator.lognormal(np.log(given.median_length), 0.8, given.samples).astype(int).clip(1, given.longest)
     samples = []
-    for length in lengths.tolist():
-        draw = generator.integers(0, given.vocabulary, PROMPT + length).tolist()
-        segment = Segment(array("i", draw[PROMPT:]), array("f", [-1.0] * length), 0)
-        rollout = Rollout(array("i", draw[:PROMPT]), (segment,), FinishReason.STOP)
+    prompt: array[int] = array("i")
+    for number, length in enumerate(lengths.tolist()):
+        if number % given.group_size == 0:
+            prompt = array("i", generator.integers(0, given.vocabulary, given.prompt).tolist())
+        segment = Segment(array("i", generator.integers(0, given.vocabulary, length).tolist()), array("f", [-1.0] * length), 0)
+        rollout = Rollout(prompt, (segment,), FinishReason.STOP)
         samples.append(Sample(rollout, Completion("", length, FinishReason.STOP), Score(1.0, ScoreStatus.CORRECT), 1.0))
     return collate([Group(Problem("p", "", ""), tuple(samples), (1.0,) * len(samples))], {})
 
@@ -113,7 +114,17 @@ def report(found: dict[str, list[dict[str, Any]]]) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sizes = {"samples": 48, "median_length": 200, "longest": 1500, "budget": 4096, "vocabulary": 8192, "layers": 4, "width": 256}
+    sizes = {
+        "samples": 48,
+        "group_size": 8,
+        "prompt": 64,
+        "median_length": 200,
+        "longest": 1500,
+        "budget": 4096,
+        "vocabulary": 8192,
+        "layers": 4,
+        "width": 256,
+    }
     for name, value in {**sizes, "threads": 2, "rounds": 3}.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     for name, text in {"device": "cpu", "dtype": "float32", "attention": "sdpa"}.items():
