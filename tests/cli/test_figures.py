@@ -54,6 +54,7 @@ def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (["figure="], "write one of 2, 4, 5"),
         (["figure=3"], "figure=3 is no figure; write one of 2, 4, 5"),
         (["figure=2", "algorithm=bapo"], "algorithm is set by the kinds of figures.yaml"),
         (["seed=one"], "seed=one must be whole numbers"),

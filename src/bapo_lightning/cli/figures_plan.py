@@ -36,7 +36,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     own, changes = _sort_arguments(arguments)
     conf = Path(conf_dir())
     protocol = read_protocol(conf)
-    names = own[FIGURE].split(",") if own.get(FIGURE) else figure_names(conf)
+    names = own[FIGURE].split(",") if FIGURE in own else figure_names(conf)
     figures: list[Figure] = []
     problems: list[str] = []
     for name in dict.fromkeys(names):

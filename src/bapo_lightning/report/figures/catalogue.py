@@ -88,7 +88,7 @@ def figure_names(conf: Path) -> list[str]:
 def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
     """Raises ConfigError with all that is wrong with the figure's file, or when there is none."""
     if name not in figure_names(conf):
-        raise ConfigError([f"figure={name} is no figure; write one of {', '.join(figure_names(conf))}"])
+        raise ConfigError([f"figure={name} is no figure; write one of {', '.join(figure_names(conf))} (FIG=2 with make)"])
     path = conf / "figure" / f"{name}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if unknown := sorted(set(content) - _FIGURE_KEYS):
