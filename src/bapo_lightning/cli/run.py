@@ -23,7 +23,6 @@ from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.cli.build import Inputs, build_callbacks, build_data_module, build_loggers, build_module, read_inputs
 from bapo_lightning.cli.build_ranks import Config, build_follower, build_follower_callbacks, build_strategy, make
 from bapo_lightning.cli.checks import complaints
-from bapo_lightning.cli.freed_memory import keep_freed_memory
 from bapo_lightning.cli.plan_check import check_architecture, check_fit
 from bapo_lightning.cli.rank_checks import rank_complaints
 from bapo_lightning.cli.resume import RunStart, open_run
@@ -63,7 +62,6 @@ def run_as_rank(config: Config, choose: Callable[[], Config]) -> None:
     """
     if list(rank_complaints(config)):
         raise ConfigError(complaints(config))
-    keep_freed_memory()
     trainer, needs_group = config["trainer"], config["strategy"]["name"] != "single"
     team = join(trainer["accelerator"], trainer["devices"], trainer["num_nodes"], trainer["rank_wait_minutes"], needs_group)
     try:
