@@ -116,7 +116,7 @@ def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
     kind = figure.kinds[0]
     canvas.suptitle(f"{figure.labels[kind]}: mean over {seeds_text(len(runs[kind]))} with 95 % band", fontsize=11, color=INK)
     panels = canvas.subplots(1, 2, sharey=True)
-    named = ((LOSS_SHARE, "Share of the loss", "share of the unclipped loss,\nweighted by behaviour probability"),)
+    named = ((LOSS_SHARE, "Share of the loss", "share of the loss that is not clipped,\nweighted by behaviour probability"),)
     for axes, (metric, title, ylabel) in zip(panels, (*named, (TOKEN_SHARE, "Share of the tokens", "fraction of tokens")), strict=True):
         style_axes(axes, title, XLABEL, ylabel)
         curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
