@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bapo_lightning.report.comparison import QUANTITIES, STATISTICS, Comparison, Quantity, Result, damage
 from bapo_lightning.report.comparison_svg import draw_panels
 from bapo_lightning.report.intervals import Interval
-from bapo_lightning.report.plot_style import setting_colours
+from bapo_lightning.report.plot_style import line_styles, setting_colours
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -50,6 +50,7 @@ def _content(comparison: Comparison) -> dict[str, Any]:
     return {
         "comparison": comparison,
         "colours": colours,
+        "lines": line_styles(colours),
         "cells": [pair for pair in pairs if (*pair, QUANTITIES[0].metric, "final") in comparison.results],
         "quantities": recorded,
         "headlines": [quantity for quantity in HEADLINES if quantity in recorded],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bapo_lightning.report.comparison import Comparison, Quantity
 from bapo_lightning.report.mean_curve import MeanCurve
-from bapo_lightning.report.plot_style import new_figure, say_missing, style_axes
+from bapo_lightning.report.plot_style import line_styles, new_figure, say_missing, style_axes
 from bapo_lightning.report.study_plot import draw_mean
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def _draw_panel(
     limits, is_log = scale
     style_axes(axes, f"staleness {condition}", "optimizer update", f"{quantity.unit}{', log' if is_log else ''}")
     drawn = {setting: curve for setting, curve in cell.items() if curve.steps}
-    order = list(colours)
+    order, lines = list(colours), line_styles(colours)
     for setting, curve in drawn.items():
-        draw_mean(axes, curve, colours[setting])
+        draw_mean(axes, curve, colours[setting], lines[setting])
         axes.lines[-1].set_gid(f"line-{order.index(setting)}")
         axes.collections[-1].set_gid(f"band-{order.index(setting)}")
     if not drawn:

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,8 @@ POSITIVE, NEGATIVE = SKY_BLUE, ORANGE  # tokens of positive and negative advanta
 ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
 _OTHER_COLOURS = (ORANGE, SKY_BLUE, FAINT)
 _SETTING_COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY_BLUE, PURPLE, FAINT)
+LineStyle = Literal["-", "--", ":", "-."]
+LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
 _DOTS_PER_INCH = 150
 _SPIKE = 20.0  # a value this many times the median flattens everything else on a linear axis
 
@@ -37,7 +39,7 @@ def setting_colours(algorithms: Mapping[str, str], order: Sequence[str]) -> dict
 
     Args:
         algorithms: algorithm of each setting.
-        order: all settings. Beyond the number of colours these repeat; then the order in legends and tables tells settings apart.
+        order: all settings. Beyond the number of colours these repeat; then `line_styles` tells settings apart.
     """
     alone = {setting: list(algorithms.values()).count(algorithms[setting]) == 1 for setting in order}
     taken = {algorithm_colour(algorithms[setting]) for setting in order if alone[setting]}
@@ -45,6 +47,12 @@ def setting_colours(algorithms: Mapping[str, str], order: Sequence[str]) -> dict
     others = iter(setting for setting in order if not alone[setting])
     chosen = {setting: free[rank % len(free)] for rank, setting in enumerate(others)}
     return {setting: algorithm_colour(algorithms[setting]) if alone[setting] else chosen[setting] for setting in order}
+
+
+def line_styles(colours: Mapping[str, str]) -> dict[str, LineStyle]:
+    """A line for each setting: solid, or another where the settings before it have used up its colour."""
+    given = list(colours.values())
+    return {setting: LINES[given[:rank].count(colour) % len(LINES)] for rank, (setting, colour) in enumerate(colours.items())}
 
 
 def algorithm_rank(algorithm: str) -> tuple[int, str]:

@@ -10,6 +10,8 @@ from bapo_lightning.report.intervals import mean_interval
 from bapo_lightning.report.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.report.plot_style import (
     INK,
+    LineStyle,
+    line_styles,
     new_figure,
     save_png,
     say_missing,
@@ -49,7 +51,11 @@ def plot_study(runs: Sequence[dict[str, Any]], path: Path) -> Path:
         _draw_dots(axes, usable, key, found, colours)
     bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=INK)
     _draw_all_curves(bottom, usable, found, colours)
-    handles = [Line2D([], [], color=colour, marker="o", linewidth=1.8, label=_label(usable, name)) for name, colour in colours.items()]
+    lines = line_styles(colours)
+    handles = [
+        Line2D([], [], color=colour, marker="o", linestyle=lines[name], linewidth=1.8, label=_label(usable, name))
+        for name, colour in colours.items()
+    ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(named), 4), fontsize=10, frameon=False, labelcolor=INK)
     return save_png(figure, path)
 
@@ -76,6 +82,7 @@ def _draw_dots(axes: Axes, usable: Sequence[dict[str, Any]], key: str, found: li
 
 
 def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], found: list[str], colours: dict[str, str]) -> None:
+    lines = line_styles(colours)
     grid = figure.subplots(len(_CURVES), len(found), sharex="col", sharey="row", squeeze=False)
     for row, (metric, title, ylabel) in zip(grid, _CURVES, strict=True):
         for axes, condition in zip(row, found, strict=True):
@@ -84,16 +91,13 @@ def _draw_all_curves(figure: SubFigure, usable: Sequence[dict[str, Any]], found:
             for setting, colour in colours.items():
                 cell = cell_of(usable, setting, condition)
                 if cell:
-                    _draw_curve(axes, [run["curves"][metric] for run in cell], colour, cell[0]["staleness"])
+                    curves = [run["curves"][metric] for run in cell]
+                    draw_mean(axes, mean_curve(curves, cell[0]["staleness"]), colour, lines[setting])
 
 
-def _draw_curve(axes: Axes, curves: Sequence[tuple[list[int], list[float]]], colour: str, period: int) -> None:
-    draw_mean(axes, mean_curve(curves, period), colour)
-
-
-def draw_mean(axes: Axes, curve: MeanCurve, colour: str) -> None:
+def draw_mean(axes: Axes, curve: MeanCurve, colour: str, line: LineStyle = "-") -> None:
     """A mean with its band."""
-    axes.plot(curve.steps, curve.means, color=colour, linewidth=1.8, marker="o" if len(curve.steps) == 1 else "")
+    axes.plot(curve.steps, curve.means, color=colour, linestyle=line, linewidth=1.8, marker="o" if len(curve.steps) == 1 else "")
     axes.fill_between(curve.steps, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)
 
 

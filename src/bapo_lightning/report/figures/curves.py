@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE, Run
@@ -13,12 +13,14 @@ from bapo_lightning.report.plot_style import (
     BLUE,
     GREEN,
     INK,
+    LINES,
     NEGATIVE,
     ORANGE,
     POSITIVE,
     PURPLE,
     SKY_BLUE,
     VERMILLION,
+    LineStyle,
     algorithm_colour,
     draw_legend,
     new_figure,
@@ -45,8 +47,6 @@ TITLES = {
     "staleness/age_mean": ("Age of the tokens", "updates"),
 }
 _LOGARITHMIC = {"train/grad_norm"}
-LineStyle = Literal["-", "--", ":", "-."]
-_LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
 _COLUMNS = 2
 
 
@@ -57,7 +57,7 @@ def kind_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, 
     others = [BLUE, ORANGE, VERMILLION, GREEN, PURPLE, SKY_BLUE]
     alone = len(set(algorithms)) == len(algorithms)
     colours = [algorithm_colour(name) for name in algorithms] if alone else [others[rank % len(others)] for rank in range(len(drawn))]
-    return {kind: (colour, _LINES[rank % len(_LINES)]) for rank, (kind, colour) in enumerate(zip(drawn, colours, strict=True))}
+    return {kind: (colour, LINES[rank % len(LINES)]) for rank, (kind, colour) in enumerate(zip(drawn, colours, strict=True))}
 
 
 def seeds_text(count: int) -> str:
