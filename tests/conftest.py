@@ -12,6 +12,11 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
+# Under `make test ARGS=...`, a make that a test starts would take itself for a part of that one: it would have its ARGS, and say which
+# directory it enters.
+for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS", "ARGS"):
+    os.environ.pop(name, None)
+
 # The same cases in every run, and no time limit per case: a loaded machine must not fail a property.
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("repository")

@@ -47,9 +47,7 @@ def test_a_checkpoint_of_a_run_gets_the_numbers_of_its_validation(trained, tmp_p
 
 def test_make_evaluates_the_shipped_model_from_the_command_line(tmp_path):
     arguments = [f"CKPT={MODEL}", "DATA=tiny_world", f"ARGS={' '.join([*SMALL[1:], f'output_root={tmp_path}'])}"]
-    shown = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "eval", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    shown = subprocess.run(["make", "--dry-run", "eval", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     words = shlex.split(shown.splitlines()[-1])
     done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
