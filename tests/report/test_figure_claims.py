@@ -68,7 +68,7 @@ def test_rank_correlation_is_spearmans_with_ties_at_their_mean_rank() -> None:
 
 def run_with(**curves: list[float]) -> dict[str, Any]:
     named = {name.replace("__", "/"): (list(range(len(values))), values) for name, values in curves.items()}
-    return {"curves": {name: ([], []) for name in CURVES} | named, "path": "nowhere"}
+    return {"curves": {name: ([], []) for name in CURVES} | named, "tokens": None}
 
 
 def test_values_of_a_run() -> None:
@@ -90,7 +90,7 @@ def test_correlations_of_recorded_tokens(tmp_path: Path) -> None:
     (tmp_path / "tokens.jsonl").write_text("".join(json.dumps(line | {"entropy": line["ratio"]}) + "\n" for line in lines))
     columns = read_tokens(tmp_path)
     assert columns["step"] == [3, 3, 7] and columns["ratio"] == [1.0, 2.0, 0.1]
-    assert VALUES["distance_probability_correlation"]({"path": tmp_path}) == pytest.approx(-1)
+    assert VALUES["distance_probability_correlation"]({"tokens": columns}) == pytest.approx(-1)
 
 
 def test_a_torn_record_of_tokens_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from bapo_lightning.callbacks.run_manifest import git_commit
+from bapo_lightning.report.text_file import write_text
 
 STEP = "trainer/global_step"
 MANIFEST = "manifest"  # key of W&B's configuration that holds the run's manifest
@@ -108,9 +109,7 @@ def run_id(folder: Path) -> str:
     file = folder / "run_id"
     if not file.exists():
         name = re.sub(r"[^A-Za-z0-9_-]", "-", folder.absolute().parent.name)[-100:]
-        partial = folder / ".run_id.partial"
-        partial.write_text(f"{name}-{secrets.token_hex(4)}\n", encoding="utf-8")
-        partial.replace(file)
+        write_text(file, f"{name}-{secrets.token_hex(4)}\n")
     return file.read_text(encoding="utf-8").strip()
 
 

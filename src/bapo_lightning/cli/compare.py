@@ -16,11 +16,12 @@ from pathlib import Path
 from bapo_lightning.cli.report import find_runs
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison import METRIC_NAMES, compare
-from bapo_lightning.report.comparison_files import write_curves, write_results, write_text
+from bapo_lightning.report.comparison_files import write_curves, write_results
 from bapo_lightning.report.comparison_page import render_page
 from bapo_lightning.report.study import collect
 from bapo_lightning.report.study_console import print_study
 from bapo_lightning.report.study_plot import plot_study
+from bapo_lightning.report.text_file import write_text
 
 WANDB = "wandb:"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.text import Text
 from bapo_lightning.cli.evaluation_console import estimate_text, simple_table
 from bapo_lightning.evaluation.bootstrap import Estimate
 from bapo_lightning.evaluation.comparison import ComparisonRow
+from bapo_lightning.report.text_file import write_text
 
 HEADLINES = ("avg@", "pass@", "maj@")  # metrics that are shown; the CSV file has all
 EXPLANATION = "%, [95 % interval over problems]; differences are paired by problem, * = the interval excludes 0"
@@ -53,7 +53,7 @@ def write_csv(rows: Sequence[ComparisonRow], reference: str, path: Path) -> Path
             difference = row.differences.get(metric)
             compared = [reference, *asdict(difference).values()] if difference else [""] * 4
             writer.writerow([row.evaluation, row.set_name, row.num_problems, row.k, metric, *asdict(found).values(), *compared])
-    return _replace(path, text.getvalue())
+    return write_text(path, text.getvalue())
 
 
 def write_markdown(rows: Sequence[ComparisonRow], reference: str, notes: Sequence[str], path: Path) -> Path:
@@ -66,7 +66,7 @@ def write_markdown(rows: Sequence[ComparisonRow], reference: str, notes: Sequenc
             cells = [text for title in HEADLINES for text in (_text(row, row.values, title), _text(row, row.differences, title, True))]
             lines.append(f"| {row.evaluation} | {row.k} | {' | '.join(cell.replace('*', chr(92) + '*') for cell in cells)} |")
     lines += ["", *(f"- {note}" for note in notes)] if notes else []
-    return _replace(path, "\n".join(lines) + "\n")
+    return write_text(path, "\n".join(lines) + "\n")
 
 
 def _cell(row: ComparisonRow, title: str) -> Text:
@@ -78,10 +78,3 @@ def _text(row: ComparisonRow, estimates: Mapping[str, Estimate], title: str, is_
     metric = f"{title}{row.k}"
     found = estimates.get(metric)
     return estimate_text(metric, asdict(found) if found else None, is_difference)
-
-
-def _replace(path: Path, text: str) -> Path:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
-    return path

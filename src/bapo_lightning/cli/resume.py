@@ -16,6 +16,7 @@ from bapo_lightning.cli.run_lock import RunLock
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.report.journal import Journal
 from bapo_lightning.report.run_folder import read_config, read_manifest
+from bapo_lightning.report.text_file import write_text
 
 Config = dict[str, Any]
 AUTO = "auto"
@@ -189,9 +190,7 @@ def make_run_folder(folder: Path) -> None:
 
 def write_config(folder: Path, config: Config) -> None:
     """Write the resolved configuration, so that a reader sees the old one or the whole new one."""
-    partial = folder / ".config.yaml.partial"
-    partial.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    partial.replace(folder / "config.yaml")
+    write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
 def _verified(path: Path, folder: Path) -> Checkpoint:

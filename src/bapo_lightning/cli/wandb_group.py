@@ -10,8 +10,8 @@ import yaml
 
 from bapo_lightning.callbacks.wandb_logger import MANIFEST, ROLLOUTS, STEP
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison_files import write_text
 from bapo_lightning.report.summary import write_json
+from bapo_lightning.report.text_file import write_text
 
 _OURS = ("_", "media/", "trainer/")  # what W&B adds to the rows itself
 

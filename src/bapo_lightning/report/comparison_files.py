@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bapo_lightning.report.comparison import Comparison
 from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.text_file import write_text
 
 RESULT_COLUMNS = (
     *("setting", "condition", "metric", "statistic", "num_seeds", "mean", "half_width"),
@@ -36,14 +36,6 @@ def write_curves(comparison: Comparison, path: Path) -> Path:
         for step, mean, width in zip(curve.steps, curve.means, curve.half_widths, strict=True)
     ]
     return write_text(path, _csv(CURVE_COLUMNS, lines))
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a file so that a reader sees the old one or the whole new one; returns `path`."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
-    return path
 
 
 def _cells(interval: Interval | None) -> list[object]:

@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from bapo_lightning.report.plot_style import algorithm_rank
 from bapo_lightning.report.run_folder import RunRecord, read_run
 from bapo_lightning.report.settings import leaves, name_settings
 from bapo_lightning.report.summary import summarise, write_json
+from bapo_lightning.report.text_file import write_text
 
 Run = dict[str, Any]
 # Keys of a run's configuration that say what it is or where it writes, not under which conditions it learns.
@@ -278,6 +278,4 @@ def _write_csv(path: Path, rows: Sequence[StudyRow]) -> None:
             for interval in (row.values[metric.key], row.differences.get(metric.key)):
                 cells += [None, None] if interval is None else [interval.mean, interval.half_width]
         writer.writerow(cells)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text.getvalue(), encoding="utf-8")
-    os.replace(partial, path)
+    write_text(path, text.getvalue())

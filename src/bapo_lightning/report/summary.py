@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bapo_lightning.report.run_folder import Row, finite, read_run, series
+from bapo_lightning.report.text_file import write_text
 
 TIME_PARTS = ("rollout", "reward", "update", "sync", "proximal", "wait")
 DROP_KINDS = (
@@ -87,9 +87,7 @@ def count_fates(ledger: list[Row]) -> dict[str, dict[str, int]]:
 def write_json(path: Path, content: object) -> None:
     """Write JSON so that a reader sees the old file or the whole new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def moving_average(values: Sequence[float], window: int) -> list[float]:

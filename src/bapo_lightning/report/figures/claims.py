@@ -28,7 +28,6 @@ def judge(figure: str, claim: Claim, table: Table) -> Verdict:
     """`holds` or `the opposite holds` when the 95 % interval lies wholly on that side of zero, else `not shown`."""
     if claim.of is None:
         more, less = (table.get(kind or "", {}).get(claim.value, {}) for kind in (claim.more, claim.less))
-        values: dict[int, float] = {seed: more[seed] - less[seed] for seed in more.keys() & less.keys()}
         interval, p_value = paired_difference(more, less), paired_p_value(more, less)
     else:
         found = table.get(claim.of, {}).get(claim.value, {})

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bapo_lightning.errors import DataError
 from bapo_lightning.report.figures.bars import draw_bars
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.claims import Table, adjust, judge
@@ -15,6 +16,7 @@ from bapo_lightning.report.figures.rule import draw_entropy_rule
 from bapo_lightning.report.figures.tokens import draw_tokens
 from bapo_lightning.report.figures.values import CURVES, VALUES, Run
 from bapo_lightning.report.study import collect
+from bapo_lightning.report.token_records import Columns, read_tokens
 
 RunsByKind = Mapping[str, Sequence[Run]]
 _DRAWINGS: dict[str, Callable[[Figure, RunsByKind, Path], Path]] = {
@@ -59,7 +61,16 @@ def _by_kind(folder: Path, kind_of_run: Mapping[str, str]) -> dict[str, list[Run
     found: dict[str, list[Run]] = {kind: [] for kind in kind_of_run.values()}
     for kind, members in found.items():
         members += collect([folder / run for run, its_kind in kind_of_run.items() if its_kind == kind], CURVES)
+        for run in members:
+            run["tokens"] = _recorded_tokens(run["path"])
     return found
+
+
+def _recorded_tokens(path: str) -> Columns | None:
+    try:
+        return read_tokens(path)
+    except DataError:  # most runs record none; a figure's title counts those that did
+        return None
 
 
 def _source(figure: Figure, runs: RunsByKind) -> Source:

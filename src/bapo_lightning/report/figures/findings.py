@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.claims import Table, Verdict
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.summary import write_json
+from bapo_lightning.report.text_file import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,9 +64,7 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 def write_findings(findings: Findings, table: Table, folder: Path) -> None:
     """figures.md, a page with all pictures and tables, and figures.json with every value of every run."""
     page = "\n".join(["# The paper's figures in small", "", *(line for figure in findings.figures for line in section(findings, figure))])
-    partial = folder / ".figures.md.partial"
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, folder / "figures.md")
+    write_text(folder / "figures.md", page)
     claims = [
         {**asdict(verdict.claim), "figure": verdict.figure, "verdict": verdict.verdict, "p_value": verdict.p_value}
         | {"holm": verdict.adjusted, "interval": None if verdict.interval is None else asdict(verdict.interval)}

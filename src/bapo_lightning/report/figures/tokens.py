@@ -8,13 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from bapo_lightning.errors import DataError
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.curves import seeds_text
 from bapo_lightning.report.figures.values import Run
 from bapo_lightning.report.intervals import mean_interval
 from bapo_lightning.report.plot_style import BLUE, INK, VERMILLION, new_figure, save_png, say_missing, style_axes
-from bapo_lightning.report.token_records import Columns, read_tokens
+from bapo_lightning.report.token_records import Columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +27,7 @@ _SHOWN_RATIOS = (0.1, 10.0)
 def draw_tokens(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
     """Scatter of ratio against probability coloured by entropy, and means by classes of the ratio, for the figure's first kind."""
     canvas = new_figure(12.0, 4.6)
-    tables = _tables(runs[figure.kinds[0]])
+    tables: list[Columns] = [run["tokens"] for run in runs[figure.kinds[0]] if run["tokens"] is not None]
     scatter, probabilities, entropies = canvas.subplots(1, 3, width_ratios=(1.35, 1.0, 1.0))
     count = sum(len(table["ratio"]) for table in tables)
     canvas.suptitle(f"{figure.labels[figure.kinds[0]]}: {count:,} recorded tokens of {seeds_text(len(tables))}", fontsize=11, color=INK)
@@ -43,16 +42,6 @@ def draw_tokens(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
     _draw_classes(probabilities, tables, "probability", BLUE)
     _draw_classes(entropies, tables, "entropy", VERMILLION)
     return save_png(canvas, path)
-
-
-def _tables(runs: Sequence[Run]) -> list[Columns]:
-    tables = []
-    for run in runs:
-        try:
-            tables.append(read_tokens(run["path"]))
-        except DataError:  # a run of its own making, without records: the title counts those that have some
-            continue
-    return tables
 
 
 def _draw_scatter(canvas: Canvas, axes: Axes, tables: Sequence[Columns]) -> None:

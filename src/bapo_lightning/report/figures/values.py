@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from bapo_lightning.errors import DataError
 from bapo_lightning.report.study import HELD_OUT
-from bapo_lightning.report.token_records import read_tokens
 
-Run = dict[str, Any]  # of `study.collect`
+Run = dict[str, Any]  # of `study.collect`, and `tokens`: what `read_tokens` found, or None
 PREDICTED, MEASURED = "entropy_rule/predicted_delta", "entropy_rule/measured_delta"
 LOSS_SHARE, TOKEN_SHARE = "bapo/positive_share", "bapo/positive_token_fraction"
 CURVES = (
@@ -70,11 +68,10 @@ def _stored(name: str) -> Callable[[Run], float | None]:
 
 def _token_correlation(first: str, second: str) -> Callable[[Run], float | None]:
     def correlation(run: Run) -> float | None:
-        try:
-            columns = read_tokens(run["path"])
-        except DataError:
+        if run["tokens"] is None:
             return None
-        columns["distance"] = [abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in columns["ratio"]]
+        distances = [abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in run["tokens"]["ratio"]]
+        columns = {**run["tokens"], "distance": distances}
         return rank_correlation(columns[first], columns[second])
 
     return correlation
