@@ -8,7 +8,7 @@ setup(
     package_data={
         "bapo_lightning.conf": ["**/*.yaml"],
         "bapo_lightning": ["py.typed"],
-        "bapo_lightning.report": ["templates/*"],
+        "bapo_lightning.report.comparison": ["templates/*"],
         "bapo_lightning.tiny_world": ["model/*"],
     },
 )

@@ -1,18 +1,22 @@
-"""Seconds per rollout batch and per update of TRL's GRPOTrainer and of this package, on the same job and this machine's CPU.
+"""Seconds per rollout batch and per update of TRL's GRPOTrainer and of this package, on the same job and this
+machine's CPU.
 
     python bench/against_trl.py tiny --cycles 5
     python bench/against_trl.py smollm2 --cycles 3 --engines hf vllm
 
-A cycle is one rollout batch and all updates on it. Each side is a process of its own with an ordinary run (ours: `cli.train`); cycles
-take turns, and the first of each, with the start, is not counted. Both sides have the same model, prompts, group size, response limit,
-sampling (temperature 1, no truncation), number of updates and sequences in each, GRPO objective, learning rate, float32 and threads.
-The rate is so small that both keep sampling from the same policy; mean response lengths are printed, to see it.
+A cycle is one rollout batch and all updates on it. Each side is a process of its own with an ordinary run
+(ours: `cli.train`); cycles take turns, and the first of each, with the start, is not counted. Both sides have
+the same model, prompts, group size, response limit, sampling (temperature 1, no truncation), number of
+updates and sequences in each, GRPO objective, learning rate, float32 and threads. The rate is so small that
+both keep sampling from the same policy; mean response lengths are printed, to see it.
 
-rollout: from prompts to scored responses (ours with the hand-over of weights, TRL's with the log-probs that it computes again, as it must
-to train on a batch more than once). update: all else, divided by the number of updates.
+rollout: from prompts to scored responses (ours with the hand-over of weights, TRL's with the log-probs that
+it computes again, as it must to train on a batch more than once). update: all else, divided by the number of
+updates.
 
-TRL's settings are in bench/trl_job.py; `--trl-options '{"torch_compile": true}'` tries others. Our side keeps its monitors and its
-metrics file; validation, samples, checkpoints and the measured entropy change are off, as are TRL's logs and checkpoints.
+TRL's settings are in bench/trl_job.py; `--trl-options '{"torch_compile": true}'` tries others. Our side keeps
+its monitors and its metrics file; validation, samples, checkpoints and the measured entropy change are off,
+as are TRL's logs and checkpoints.
 """
 
 from __future__ import annotations
@@ -32,9 +36,9 @@ from hydra import compose, initialize_config_dir
 from measuring import Spread, add_json_option, method, ratio, write_json
 from turns import Worker
 
-from bapo_lightning.cli.build import read_inputs
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.train import resolve
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.runs.build import read_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
@@ -65,10 +69,17 @@ class Job:
 
 
 TINY = ["experiment=quickstart"]
-SMOLLM2 = ["experiment=smollm2_arithmetic", "reward=last_number", "scale.prompts_per_batch=2", "scale.max_new_tokens=32"]
+SMOLLM2 = [
+    "experiment=smollm2_arithmetic",
+    "reward=last_number",
+    "scale.prompts_per_batch=2",
+    "scale.max_new_tokens=32",
+]
 JOBS = {
     "tiny": Job(TINY, epochs=2, minibatches=4, engines={"hf": ["rollout=hf"]}),
-    "smollm2": Job(SMOLLM2, epochs=1, minibatches=2, engines={"hf": ["rollout=hf"], "vllm": ["rollout=vllm"]}),
+    "smollm2": Job(
+        SMOLLM2, epochs=1, minibatches=2, engines={"hf": ["rollout=hf"], "vllm": ["rollout=vllm"]}
+    ),
 }
 
 
@@ -88,7 +99,9 @@ def our_overrides(job: Job, engine: str, threads: int) -> list[str]:
     ]
 
 
-def trl_job(job: Job, config: dict[str, Any], threads: int, options: dict[str, Any], folder: Path) -> dict[str, Any]:
+def trl_job(
+    job: Job, config: dict[str, Any], threads: int, options: dict[str, Any], folder: Path
+) -> dict[str, Any]:
     """The same job in the words of bench/trl_job.py."""
     inputs, scale = read_inputs(config), config["scale"]
     problems = []
@@ -111,10 +124,14 @@ def trl_job(job: Job, config: dict[str, Any], threads: int, options: dict[str, A
     }
 
 
-def commands(job: Job, engines: Sequence[str], threads: int, options: dict[str, Any], folder: Path) -> dict[str, list[str]]:
+def commands(
+    job: Job, engines: Sequence[str], threads: int, options: dict[str, Any], folder: Path
+) -> dict[str, list[str]]:
     """What starts each side: TRL, then ours with each engine."""
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        config = resolve(compose("train", overrides=[*our_overrides(job, engines[0], threads), f"run_folder={folder}"]))
+        config = resolve(
+            compose("train", overrides=[*our_overrides(job, engines[0], threads), f"run_folder={folder}"])
+        )
     description = folder / "job.json"
     description.write_text(json.dumps(trl_job(job, config, threads, options, folder)))
     found = {"TRL": [str(TRL_PYTHON), str(ROOT / "bench" / "trl_job.py"), str(description)]}
@@ -127,7 +144,11 @@ def commands(job: Job, engines: Sequence[str], threads: int, options: dict[str, 
 
 def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitStack) -> dict[str, Worker]:
     """Each is started when the one before it has made its first cycle."""
-    environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     workers = {}
     for name, command in sides.items():
         paths = [ROOT / "bench", ROOT / "src"] if name == "TRL" else [ROOT / "bench"]
@@ -154,39 +175,67 @@ def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     reference = taken["TRL"]
     for name, cycles in taken.items():
-        spreads = {key: Spread.of([cycle[key] for cycle in cycles]) for key in ("wall", "cpu", "rollout", "update")}
-        ratios = {key: ratio([cycle[key] for cycle in reference], [cycle[key] for cycle in cycles]) for key in spreads}
+        spreads = {
+            key: Spread.of([cycle[key] for cycle in cycles]) for key in ("wall", "cpu", "rollout", "update")
+        }
+        ratios = {
+            key: ratio([cycle[key] for cycle in reference], [cycle[key] for cycle in cycles])
+            for key in spreads
+        }
         length = fmean(cycle["tokens"] / cycle["samples"] for cycle in cycles)
         print(f"{name}: responses of {length:.1f} tokens on average")
-        for key, label in {"wall": "cycle", "cpu": "cycle, CPU", "rollout": "rollout batch", "update": "update"}.items():
+        for key, label in {
+            "wall": "cycle",
+            "cpu": "cycle, CPU",
+            "rollout": "rollout batch",
+            "update": "update",
+        }.items():
             against = "" if name == "TRL" else f"   {ratios[key].text(digits=2)} times faster"
             print(f"  {label:14} {spreads[key].text('s', digits=3):34}{against}")
-        record[name] = {"seconds": spreads, "times_faster": ratios, "mean_response_tokens": length, "cycles": cycles}
+        record[name] = {
+            "seconds": spreads,
+            "times_faster": ratios,
+            "mean_response_tokens": length,
+            "cycles": cycles,
+        }
     return record
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("job", choices=sorted(JOBS))
     parser.add_argument("--cycles", type=int, default=5, help="counted, of each side")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--engines", nargs="+", default=["hf"], choices=["hf", "vllm"])
-    parser.add_argument("--trl-options", type=json.loads, default={}, help="further GRPOConfig arguments, as JSON")
+    parser.add_argument(
+        "--trl-options", type=json.loads, default={}, help="further GRPOConfig arguments, as JSON"
+    )
     add_json_option(parser)
     arguments = parser.parse_args()
     if not TRL_PYTHON.exists():
         sys.exit("TRL is not there: make setup-trl")
     job = JOBS[arguments.job]
     if unknown := [engine for engine in arguments.engines if engine not in job.engines]:
-        sys.exit(f"the job {arguments.job} is not made for rollout={unknown[0]}; it knows {', '.join(job.engines)}")
+        sys.exit(
+            f"the job {arguments.job} is not made for rollout={unknown[0]}; it knows {', '.join(job.engines)}"
+        )
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         sides = commands(job, arguments.engines, arguments.threads, arguments.trl_options, Path(folder))
         print(f"{' '.join(job.options)}: {job.updates} updates on each rollout batch")
         print(f"TRL's options beyond those of bench/trl_job.py: {arguments.trl_options or 'none'}")
         print(method(arguments.cycles, 1, arguments.threads))
         taken = measure(job, start(sides, arguments.threads, Path(folder), stack), arguments.cycles)
-    write_json(arguments.json, {"arguments": vars(arguments), "options": our_overrides(job, "hf", arguments.threads), "sides": show(taken)})
+    write_json(
+        arguments.json,
+        {
+            "arguments": vars(arguments),
+            "options": our_overrides(job, "hf", arguments.threads),
+            "sides": show(taken),
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""Generation beside training (`regime=async`) against generation in turns with it (`regime=replay`, one epoch), on two cores.
+"""Generation beside training (`regime=async`) against generation in turns with it (`regime=replay`, one
+epoch), on two cores.
 
     python bench/async_overlap.py [tiny | vllm] [--repeats 3] [--batches 24]
 
-Three kinds of runs take turns, each a `python -m bapo_lightning.cli.train` of its own with the same sizes and minibatches:
+Three kinds of runs take turns, each a `python -m bapo_lightning.cli.train` of its own with the same sizes and
+minibatches:
 
     async       trainer on the first core with one thread, engine in its own process on the second with one thread
     in turns    the same processes, cores and threads; only the overlap is missing
-    one process engine in the trainer's process, both cores and two threads for whichever of the two is at work: what one would otherwise do
+    one process engine in the trainer's process, both cores and two threads for whichever of the two is at
+    work: what one would otherwise do
 
-Wall-clock seconds per update are those of `time/step_seconds` without the first two rollout batches and the last, beside which an
-asynchronous run has nothing to generate. Generation: sampling and scoring of a rollout batch; training: all that the trainer does with
-it. Idle is the trainer while it waits for groups, and the engine while it does not sample. "Others" is the share of both cores that other
-processes took meanwhile: it should be near 0, and each run waits a while for that before it starts.
+Wall-clock seconds per update are those of `time/step_seconds` without the first two rollout batches and the
+last, beside which an asynchronous run has nothing to generate. Generation: sampling and scoring of a rollout
+batch; training: all that the trainer does with it. Idle is the trainer while it waits for groups, and the
+engine while it does not sample. "Others" is the share of both cores that other processes took meanwhile: it
+should be near 0, and each run waits a while for that before it starts.
 """
 
 from __future__ import annotations
@@ -44,7 +48,9 @@ WARM_UP = 2  # rollout batches that are not counted, and one at the end
 
 @dataclass(frozen=True)
 class World:
-    """What is trained. In `tiny` both halves cost about the same on one core each; in `vllm` an update costs several times its rollouts."""
+    """What is trained. In `tiny` both halves cost about the same on one core each; in `vllm` an update costs
+    several times its rollouts.
+    """
 
     options: list[str]
     child: list[str]  # the engine in its own process
@@ -90,7 +96,12 @@ class Measured:
 def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], set[int]]]:
     """Options and cores of the kinds of runs."""
     in_turns = ["regime=replay", "regime.epochs=1"]
-    apart = [*world.child, "trainer.cpu_threads=1", "rollout.engine.cpu_threads=1", f"rollout.engine.cpu_affinity=[{second}]"]
+    apart = [
+        *world.child,
+        "trainer.cpu_threads=1",
+        "rollout.engine.cpu_threads=1",
+        f"rollout.engine.cpu_affinity=[{second}]",
+    ]
     return {
         "async": (["regime=async", f"regime.max_age={2 * world.updates - 1}", *apart], {first}),
         "in turns": ([*in_turns, *apart], {first}),
@@ -98,16 +109,28 @@ def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], s
     }
 
 
-def measure(world: World, batches: int, options: list[str], cores: set[int], quiet_seconds: float) -> Measured:
+def measure(
+    world: World, batches: int, options: list[str], cores: set[int], quiet_seconds: float
+) -> Measured:
     """Run once, after the cores were quiet or `quiet_seconds` have passed."""
     wait_for_quiet(quiet_seconds)
     with tempfile.TemporaryDirectory() as outputs:
         folder = Path(outputs, "run")
-        sizes = [f"regime.minibatches={world.updates}", f"scale.num_rollout_batches={batches}", f"run_folder={folder}"]
+        sizes = [
+            f"regime.minibatches={world.updates}",
+            f"scale.num_rollout_batches={batches}",
+            f"run_folder={folder}",
+        ]
         command = [sys.executable, "-m", "bapo_lightning.cli.train", *world.options, *options, *sizes, *QUIET]
         start, own, busy = time.perf_counter(), own_seconds(), busy_seconds()
         environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, preexec_fn=partial(os.sched_setaffinity, 0, cores))
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment,
+            preexec_fn=partial(os.sched_setaffinity, 0, cores),
+        )
         wall = time.perf_counter() - start
         others = (busy_seconds() - busy - (own_seconds() - own)) / (wall * (os.cpu_count() or 1))
         if done.returncode:
@@ -121,7 +144,8 @@ def measure(world: World, batches: int, options: list[str], cores: set[int], qui
 def evaluated(rows: list[dict[str, float]], world: World, overlaps: bool, others: float) -> Measured:
     """Sums over the updates that count."""
     step, rollout, reward, sync, wait = (
-        sum(row.get(f"time/{part}_seconds", 0.0) for row in rows) for part in ("step", "rollout", "reward", "sync", "wait")
+        sum(row.get(f"time/{part}_seconds", 0.0) for row in rows)
+        for part in ("step", "rollout", "reward", "sync", "wait")
     )
     waited = wait if overlaps else wait + rollout + reward
     count = len(rows) / world.updates
@@ -161,18 +185,27 @@ def show(name: str, runs: list[Measured]) -> None:
     update = Spread.of([run.update for run in runs])
     print(
         f"{name:12} update {update.text('ms', 1e3, 1)}  of a rollout batch: generation "
-        f"{middle['generation']:6.3f} s, training {middle['training']:6.3f} s, weights {middle['hand_over']:5.3f} s  "
-        f"idle: trainer {middle['trainer_idle']:4.0%}, engine {middle['engine_idle']:4.0%}  others {middle['others']:4.0%}"
+        f"{middle['generation']:6.3f} s, training {middle['training']:6.3f} s, weights "
+        f"{middle['hand_over']:5.3f} s  "
+        f"idle: trainer {middle['trainer_idle']:4.0%}, engine {middle['engine_idle']:4.0%}  others "
+        f"{middle['others']:4.0%}"
     )
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("world", nargs="?", choices=sorted(WORLDS), default="tiny")
     parser.add_argument("--repeats", type=int, help="of each kind of run")
     parser.add_argument("--batches", type=int, help="rollout batches of a run")
-    parser.add_argument("--quiet-seconds", type=float, default=20, help="that a run waits at most for other processes to leave the cores")
+    parser.add_argument(
+        "--quiet-seconds",
+        type=float,
+        default=20,
+        help="that a run waits at most for other processes to leave the cores",
+    )
     add_json_option(parser)
     arguments = parser.parse_args()
     world = WORLDS[arguments.world]
@@ -194,7 +227,10 @@ def main() -> None:
         ratios[name] = ratio([run.update for run in runs[name]], [run.update for run in runs["async"]])
         print(f"{name} / async: {ratios[name].text()} of neighbouring runs")
     updates = {name: Spread.of([run.update for run in measured]) for name, measured in runs.items()}
-    write_json(arguments.json, {"arguments": vars(arguments), "runs": runs, "update_seconds": updates, "to_async": ratios})
+    write_json(
+        arguments.json,
+        {"arguments": vars(arguments), "runs": runs, "update_seconds": updates, "to_async": ratios},
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What BAPO's search adds to an update: `training_step` with searched against fixed bounds, on the same minibatch of one micro-batch.
+"""What BAPO's search adds to an update: `training_step` with searched against fixed bounds, on the same
+minibatch of one micro-batch.
 
     python bench/bapo_overhead.py [--rounds 60]
 
-Both modules update their own copy of the shipped tiny model at the quickstart's sizes. Updates alternate (GRPO, BAPO, GRPO, ...), so that
-a drift of the machine's speed meets both alike. Printed: median and range of each, the median of the ratios of neighbouring pairs, and
-the search alone, since its share of the update is far smaller than the noise between two updates.
+Both modules update their own copy of the shipped tiny model at the quickstart's sizes. Updates alternate
+(GRPO, BAPO, GRPO, ...), so that a drift of the machine's speed meets both alike. Printed: median and range of
+each, the median of the ratios of neighbouring pairs, and the search alone, since its share of the update is
+far smaller than the noise between two updates.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
 
-from bapo_lightning.cli.build import build_data_module, build_module, make, read_inputs
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.train import resolve
-from bapo_lightning.data.batch import TrainBatch
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.ranks.team import ALONE
+from bapo_lightning.ranks.rank_group import ALONE
+from bapo_lightning.runs.build import build_data_module, build_module, make, read_inputs
 
 
 class Attached:
@@ -54,7 +56,9 @@ def ready_module(config: dict[str, Any]) -> BapoModule:
 def first_minibatch(config: dict[str, Any], module: BapoModule, folder: Path) -> TrainBatch:
     """A real minibatch, sampled by the shipped model. The run's ledger goes into `folder`."""
     data_module = build_data_module(config, read_inputs(config), folder, ALONE)
-    data_module.trainer = type("Fixed", (), {"lightning_module": type("Owner", (), {"policy": module.policy, "policy_version": 0})})()
+    data_module.trainer = type(
+        "Fixed", (), {"lightning_module": type("Owner", (), {"policy": module.policy, "policy_version": 0})}
+    )()
     return data_module.next_batch()
 
 
@@ -63,8 +67,12 @@ WARM_UP = 5  # updates of each kind that are not counted
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60, help="updates of each kind, after 5 that are not counted")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=60, help="updates of each kind, after 5 that are not counted"
+    )
     parser.add_argument("--threads", type=int, default=2)
     add_json_option(parser)
     arguments = parser.parse_args()
@@ -75,7 +83,10 @@ def main() -> None:
     tables = [modules["bapo"].training_step(batch, 0)["tokens"]]
     kinds = {f"update, {name}": partial(module.training_step, batch, 0) for name, module in modules.items()}
     kinds["search alone"] = partial(modules["bapo"].bound_rule.choose, tables)
-    taken = {name: [turn.wall for turn in turns] for name, turns in in_turns(kinds, arguments.rounds, WARM_UP).items()}
+    taken = {
+        name: [turn.wall for turn in turns]
+        for name, turns in in_turns(kinds, arguments.rounds, WARM_UP).items()
+    }
     spreads = {name: Spread.of(seconds) for name, seconds in taken.items()}
     print(f"{batch.num_tokens} response tokens, {batch.num_samples} samples, one micro-batch")
     print(method(arguments.rounds, WARM_UP, torch.get_num_threads()))
@@ -83,7 +94,10 @@ def main() -> None:
         print(f"  {name:14} {spread.text('ms', 1e3)}")
     overhead = ratio(taken["update, bapo"], taken["update, grpo"])
     share = ratio(taken["search alone"], taken["update, grpo"])
-    print(f"BAPO / GRPO, neighbouring updates: {overhead.text(digits=3)}; search / update of GRPO: {share.median:.2%}")
+    print(
+        f"BAPO / GRPO, neighbouring updates: {overhead.text(digits=3)}; search / update of GRPO: "
+        f"{share.median:.2%}"
+    )
     write_json(arguments.json, {"wall_seconds": spreads, "bapo_to_grpo": overhead, "search_to_update": share})
 
 

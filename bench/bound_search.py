@@ -2,8 +2,9 @@
 
     python bench/bound_search.py --tokens 1000000 --threads 2
 
-The loop evaluates the two sums over all tokens at every trial and reads their quotient back to decide, as the authors' code does
-(there with an all-reduce per trial). Both run on the same tokens, turn by turn, and must choose the same bounds.
+The loop evaluates the two sums over all tokens at every trial and reads their quotient back to decide, as the
+authors' code does (there with an all-reduce per trial). Both run on the same tokens, turn by turn, and must
+choose the same bounds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from measuring import Spread, add_json_option, in_turns, method, ratio, write_js
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bapo_lightning.objectives.bounds import Kind, bound_grid, contribution_curves, positive_contribution, search_bounds
+from bapo_lightning.objectives.bounds import (
+    Kind,
+    bound_grid,
+    contribution_curves,
+    positive_contribution,
+    search_bounds,
+)
 
 Tokens = tuple[Tensor, Tensor, Tensor, Tensor]  # ratio, advantage, mask, weight
 
@@ -46,7 +53,9 @@ def trial(tokens: Tokens, low: float, high: float, kind: Kind) -> float:
     return (positive_sum / (positive_sum + negative_sum)).item()
 
 
-def while_loop(tokens: Tokens, lows: list[float], highs: list[float], target: float, kind: Kind) -> tuple[int, int, int]:
+def while_loop(
+    tokens: Tokens, lows: list[float], highs: list[float], target: float, kind: Kind
+) -> tuple[int, int, int]:
     """Algorithm 1. Returns the indices of the chosen bounds and the number of trials."""
     low = high = 0
     trials = 1
@@ -56,7 +65,9 @@ def while_loop(tokens: Tokens, lows: list[float], highs: list[float], target: fl
     return low, high, trials
 
 
-def curves_and_search(tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind) -> tuple[Tensor, Tensor]:
+def curves_and_search(
+    tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind
+) -> tuple[Tensor, Tensor]:
     """The same choice by this package."""
     positive, negative = contribution_curves(*tokens, lows, highs, kind)
     found = search_bounds(positive, negative, lows, highs, target, "upper_first", "share")
@@ -64,15 +75,26 @@ def curves_and_search(tokens: Tokens, lows: Tensor, highs: Tensor, target: float
 
 
 def lognormal_tokens(count: int, spread: float) -> Tokens:
-    """Ratios exp(spread * normal); two fifths of the advantages positive; one token in ten masked; behaviour probabilities."""
+    """Ratios exp(spread * normal); two fifths of the advantages positive; one token in ten masked; behaviour
+    probabilities.
+    """
     generator = torch.Generator().manual_seed(0)
     ratio = torch.randn(count, generator=generator).mul(spread).exp()
-    advantage = torch.rand(count, generator=generator) * torch.where(torch.rand(count, generator=generator) < 0.4, 1.0, -1.0)
-    return ratio, advantage, torch.rand(count, generator=generator) < 0.9, torch.rand(count, generator=generator)
+    advantage = torch.rand(count, generator=generator) * torch.where(
+        torch.rand(count, generator=generator) < 0.4, 1.0, -1.0
+    )
+    return (
+        ratio,
+        advantage,
+        torch.rand(count, generator=generator) < 0.9,
+        torch.rand(count, generator=generator),
+    )
 
 
 def targets(tokens: Tokens, lows: Tensor, highs: Tensor, kind: Kind) -> dict[str, float]:
-    """A target inside a step of the second half of the upper bounds, where rounding moves nothing; and one nothing reaches."""
+    """A target inside a step of the second half of the upper bounds, where rounding moves nothing; and one
+    nothing reaches.
+    """
     positive, negative = contribution_curves(*tokens, lows, highs, kind)
     share = positive_contribution(positive, negative[0], "share")[len(highs) // 2 :]
     step = int(share.diff().argmax())
@@ -86,8 +108,12 @@ def host_syncs(work: Callable[[], object]) -> int:
     return syncs.count
 
 
-def compare(name: str, tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind, repeats: int) -> dict[str, Spread]:
-    """Time the loop and this package in alternation, print and return both; stop if they disagree about the bounds."""
+def compare(
+    name: str, tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind, repeats: int
+) -> dict[str, Spread]:
+    """Time the loop and this package in alternation, print and return both; stop if they disagree about the
+    bounds.
+    """
     low_values, high_values = lows.tolist(), highs.tolist()
 
     def loop() -> tuple[int, int, int]:
@@ -100,18 +126,34 @@ def compare(name: str, tokens: Tokens, lows: Tensor, highs: Tensor, target: floa
     expected, chosen = (low_values[low], high_values[high]), tuple(bound.item() for bound in ours())
     if chosen != expected:
         raise SystemExit(f"the loop chose {expected}, this package {chosen}")
-    taken = {side: [turn.wall for turn in turns] for side, turns in in_turns({"loop": loop, "ours": ours}, repeats).items()}
-    spreads = {side: Spread.of(seconds) for side, seconds in taken.items()} | {"times_faster": ratio(taken["loop"], taken["ours"])}
-    print(f"{name}: {spreads['times_faster'].text(digits=1)} times faster, bounds ({chosen[0]:.2f}, {chosen[1]:.2f})")
+    taken = {
+        side: [turn.wall for turn in turns]
+        for side, turns in in_turns({"loop": loop, "ours": ours}, repeats).items()
+    }
+    spreads = {side: Spread.of(seconds) for side, seconds in taken.items()} | {
+        "times_faster": ratio(taken["loop"], taken["ours"])
+    }
+    print(
+        f"{name}: {spreads['times_faster'].text(digits=1)} times faster, bounds ({chosen[0]:.2f}, "
+        f"{chosen[1]:.2f})"
+    )
     # Across ranks, the loop needs the two global sums at every trial; the curves travel once.
-    print(f"  while-loop      {spreads['loop'].text('ms', 1e3)}  {trials} trials, {host_syncs(loop)} host syncs, {trials} collectives")
-    print(f"  curves + search {spreads['ours'].text('ms', 1e3)}  1 pass, {host_syncs(ours)} host syncs, 1 collective")
+    print(
+        f"  while-loop      {spreads['loop'].text('ms', 1e3)}  {trials} trials, {host_syncs(loop)} host "
+        f"syncs, {trials} collectives"
+    )
+    print(
+        f"  curves + search {spreads['ours'].text('ms', 1e3)}  1 pass, {host_syncs(ours)} host syncs, 1 "
+        f"collective"
+    )
     return spreads
 
 
 def main() -> None:
     """Print a table for both kinds and both targets."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=11)

@@ -2,8 +2,9 @@
 
     python bench/everything.py [--only trl search] [--threads 2] [--json outputs/bench.json]
 
-Each part is a script of its own with options for small sizes; run it alone for larger ones. docs/benchmarks.md says how long all take.
-A part that cannot run (TRL or SmolLM2 is not there) says what to do; a part that fails does not stop the others, and is listed at the end.
+Each part is a script of its own with options for small sizes; run it alone for larger ones.
+docs/benchmarks.md says how long all take. A part that cannot run (TRL or SmolLM2 is not there) says what to
+do; a part that fails does not stop the others, and is listed at the end.
 """
 
 from __future__ import annotations
@@ -50,20 +51,39 @@ def parts(threads: int) -> dict[str, Part]:
     engines = ("hf", "vllm") if find_spec("vllm") else ("hf",)
     count = ("--threads", str(threads))
     return {
-        "trl": Part("TRL's GRPOTrainer against this package, tiny model", ("against_trl.py", "tiny", "--cycles", "5", *count), (TRL,)),
+        "trl": Part(
+            "TRL's GRPOTrainer against this package, tiny model",
+            ("against_trl.py", "tiny", "--cycles", "5", *count),
+            (TRL,),
+        ),
         "trl-smollm2": Part(
             "TRL's GRPOTrainer against this package, SmolLM2-135M",
             ("against_trl.py", "smollm2", "--cycles", "2", "--engines", *engines, *count),
             (TRL, MODEL),
         ),
-        "search": Part("Bound search against a plain while-loop", ("bound_search.py", "--tokens", "200000", "--repeats", "7", *count)),
+        "search": Part(
+            "Bound search against a plain while-loop",
+            ("bound_search.py", "--tokens", "200000", "--repeats", "7", *count),
+        ),
         "overhead": Part("BAPO's search inside an update", ("bapo_overhead.py", "--rounds", "20", *count)),
         "scores": Part(
             "Fused token scores against naive ones, at SmolLM2's width and vocabulary",
-            ("token_scores.py", "--tokens", "1024", "--width", "576", "--vocabulary", "49152", "--rounds", "3", *count),
+            (
+                "token_scores.py",
+                "--tokens",
+                "1024",
+                "--width",
+                "576",
+                "--vocabulary",
+                "49152",
+                "--rounds",
+                "3",
+                *count,
+            ),
         ),
         "verifier": Part(
-            "Verdicts on mathematical answers", ("verifier.py", "--rounds", "3", "--integers", "1000", "--expressions", "160")
+            "Verdicts on mathematical answers",
+            ("verifier.py", "--rounds", "3", "--integers", "1000", "--expressions", "160"),
         ),
         "async": Part(
             "Asynchronous against synchronous training",
@@ -89,14 +109,21 @@ def run(part: Part, folder: Path, number: int) -> tuple[str, Any]:
 def main() -> None:
     """Run all, or those named."""
     known = parts(1)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=list(known), default=list(known), help="these parts")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "bench.json", help="gets all numbers")
     arguments = parser.parse_args()
     chosen = {name: part for name, part in parts(arguments.threads).items() if name in arguments.only}
     print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}", flush=True)
-    record: dict[str, Any] = {"platform": platform.platform(), "cores": os.cpu_count(), "threads": arguments.threads, "parts": {}}
+    record: dict[str, Any] = {
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": arguments.threads,
+        "parts": {},
+    }
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, part) in enumerate(chosen.items()):
@@ -105,7 +132,12 @@ def main() -> None:
             ended, numbers = run(part, Path(folder), number)
             seconds = time.monotonic() - start
             print(f"-- {name}: {ended} in {seconds:.0f} s", flush=True)
-            record["parts"][name] = {"command": part.command, "ended": ended, "seconds": seconds, "numbers": numbers}
+            record["parts"][name] = {
+                "command": part.command,
+                "ended": ended,
+                "seconds": seconds,
+                "numbers": numbers,
+            }
             write_json(arguments.json, record)
     failed = [name for name, part in record["parts"].items() if part["ended"].startswith("failed")]
     print(f"\n{len(chosen)} parts in {time.monotonic() - begun:.0f} s; numbers in {arguments.json}")

@@ -1,10 +1,12 @@
-"""Kills a tiny run at random moments with SIGKILL, resumes it each time, and compares it with one that was left alone.
+"""Kills a tiny run at random moments with SIGKILL, resumes it each time, and compares it with one that was
+left alone.
 
     python bench/kill_and_resume.py [--kills 20] [--regimes replay partial ...]
 
-Synchronous regimes must end with the same weights, optimizer, metrics and ledger to the bit. Asynchronous generation depends on timing:
-there every draw must still have exactly one fate, every update its row, and no token may be older than the bound. Checkpoints are written
-at every update, so that many kills fall into the writing of one.
+Synchronous regimes must end with the same weights, optimizer, metrics and ledger to the bit. Asynchronous
+generation depends on timing: there every draw must still have exactly one fate, every update its row, and no
+token may be older than the bound. Checkpoints are written at every update, so that many kills fall into the
+writing of one.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from bapo_lightning.cli.conf_dir import conf_dir
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.run_folder.record import read_run
 
-# Imported before the forks below, so that a killed run costs no start of Python; nothing is computed here, so no thread exists.
-from bapo_lightning.cli.run import run
-from bapo_lightning.cli.train import resolve
-from bapo_lightning.report.run_folder import read_run
+# Imported before the forks below, so that a killed run costs no start of Python; nothing is computed here, so
+# no thread exists.
+from bapo_lightning.runs.run import run
 
 SETTINGS = (
     "experiment=quickstart",
@@ -46,16 +49,18 @@ REGIMES = {
     "replay": ("regime=replay",),
     "replay, dynamic sampling": ("regime=replay", "algorithm=dapo"),
     "partial": ("regime=partial",),
-    "partial, mask": ("regime=partial", "regime.max_age=9", "regime.too_old=mask"),
+    "partial, mask": ("regime=partial", "regime.max_age=9", "regime.stale_action=mask"),
     "reuse": ("regime=reuse",),
     "async": ("regime=async",),
-    "async, partial": ("regime=async", "regime.tokens_per_pass=8", "regime.max_age=11"),
+    "async, partial": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11"),
 }
 
 
 def main() -> int:
     """Drill every regime; returns 1 when one of them failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20, help="of each regime")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=list(REGIMES))
@@ -64,14 +69,22 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.regimes:
-            complaints = drill(Path(folder, name.replace(", ", "-").replace(" ", "-")), REGIMES[name], arguments.kills, moments, name)
+            complaints = drill(
+                Path(folder, name.replace(", ", "-").replace(" ", "-")),
+                REGIMES[name],
+                arguments.kills,
+                moments,
+                name,
+            )
             failed += bool(complaints)
             for complaint in complaints:
                 print(f"  FAILED: {complaint}", flush=True)
     return 1 if failed else 0
 
 
-def drill(folder: Path, overrides: Sequence[str], num_kills: int, moments: random.Random, name: str) -> list[str]:
+def drill(
+    folder: Path, overrides: Sequence[str], num_kills: int, moments: random.Random, name: str
+) -> list[str]:
     """One run left alone, one killed `num_kills` times; returns what is wrong."""
     folder.mkdir()
     whole, killed = folder / "whole", folder / "killed"
@@ -85,8 +98,15 @@ def drill(folder: Path, overrides: Sequence[str], num_kills: int, moments: rando
         complaints += list(difference_complaints(whole, killed))
     resumes = len(read_run(killed).manifest.get("resumes", []))
     where = ", ".join(f"{count} {place}" for place, count in kills.items())
-    verdict = "as if it had never stopped" if "regime=async" not in overrides else "no draw lost or doubled, ages within the bound"
-    print(f"{name}: {num_kills} kills ({where}), {resumes} resumes: {'FAILED' if complaints else verdict}", flush=True)
+    verdict = (
+        "as if it had never stopped"
+        if "regime=async" not in overrides
+        else "no draw lost or doubled, ages within the bound"
+    )
+    print(
+        f"{name}: {num_kills} kills ({where}), {resumes} resumes: {'FAILED' if complaints else verdict}",
+        flush=True,
+    )
     return complaints
 
 
@@ -94,7 +114,9 @@ def finish(folder: Path, overrides: Sequence[str]) -> None:
     """Begin or resume a run and let it end."""
     _, status = os.waitpid(start_run(folder, overrides), 0)
     if status:
-        raise SystemExit(f"the run in {folder} ended with status {status}:\n{(folder.parent / 'log').read_text()[-3000:]}")
+        raise SystemExit(
+            f"the run in {folder} ended with status {status}:\n{(folder.parent / 'log').read_text()[-3000:]}"
+        )
 
 
 def kill(folder: Path, overrides: Sequence[str], seconds: float, moments: random.Random) -> str:
@@ -148,12 +170,16 @@ def start_run(folder: Path, overrides: Sequence[str]) -> int:
 
 
 def ledger_complaints(folder: Path) -> list[str]:
-    """Every epoch but the last holds every problem exactly once, the last at most once; as many were trained as the run has places for."""
+    """Every epoch but the last holds every problem exactly once, the last at most once; as many were trained
+    as the run has places for.
+    """
     record = read_run(folder)
     draws = Counter((row["epoch"], row["problem"]) for row in record.ledger)
     epochs = Counter(epoch for epoch, _ in draws)
     complaints = [f"draw {draw} has {count} fates" for draw, count in draws.items() if count != 1]
-    complaints += [f"epoch {epoch} has {epochs[epoch]} problems" for epoch in range(max(epochs)) if epochs[epoch] != 30]
+    complaints += [
+        f"epoch {epoch} has {epochs[epoch]} problems" for epoch in range(max(epochs)) if epochs[epoch] != 30
+    ]
     return complaints
 
 

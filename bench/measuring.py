@@ -1,8 +1,9 @@
-"""What all benchmarks share: a clock for wall and CPU time, kinds of work that take turns, medians with their spread, and the record.
+"""What all benchmarks share: a clock for wall and CPU time, kinds of work that take turns, medians with their
+spread, and the record.
 
-A drift of the machine's speed meets kinds that take turns alike, so that the median of the ratios of neighbouring turns says more than the
-ratio of two medians. Where other processes share the cores, the wall clock counts their work too; CPU seconds, of all threads of the
-process, do not.
+A drift of the machine's speed meets kinds that take turns alike, so that the median of the ratios of
+neighbouring turns says more than the ratio of two medians. Where other processes share the cores, the wall
+clock counts their work too; CPU seconds, of all threads of the process, do not.
 
 Standard library only: the script in TRL's environment needs it, too.
 """
@@ -37,8 +38,12 @@ def turn(work: Callable[[], object]) -> Turn:
     return Turn(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def in_turns(kinds: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1) -> dict[str, list[Turn]]:
-    """Call each kind `warm_up` times without counting, then `repeats` times: first, second, ..., then in the opposite order, and so on."""
+def in_turns(
+    kinds: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1
+) -> dict[str, list[Turn]]:
+    """Call each kind `warm_up` times without counting, then `repeats` times: first, second, ..., then in the
+    opposite order, and so on.
+    """
     taken: dict[str, list[Turn]] = {name: [] for name in kinds}
     for number in range(warm_up + repeats):
         for name in list(kinds)[:: 1 if number % 2 == 0 else -1]:
@@ -48,21 +53,31 @@ def in_turns(kinds: Mapping[str, Callable[[], object]], repeats: int, warm_up: i
 
 def method(repeats: int, warm_up: int, threads: int) -> str:
     """The line that says how numbers came about."""
-    return f"method: {threads} threads, in turns, {warm_up} warm-up and {repeats} counted of each; median (least .. most)"
+    return (
+        f"method: {threads} threads, in turns, {warm_up} warm-up and {repeats} counted of each; median "
+        f"(least .. most)"
+    )
 
 
 def with_peak(work: Callable[[], object]) -> tuple[Turn, int]:
-    """One call, and the bytes this process held at most above those it held before. Only the largest call of a process shows its own."""
+    """One call, and the bytes this process held at most above those it held before. Only the largest call of
+    a process shows its own.
+    """
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     taken = turn(work)
     return taken, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - pages * resource.getpagesize()
 
 
 def apart(script: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run a script in a process of its own, so that nobody inherits memory from another; returns the JSON object that it prints last."""
+    """Run a script in a process of its own, so that nobody inherits memory from another; returns the JSON
+    object that it prints last.
+    """
     done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{' '.join(arguments)}: the process ended with {done.returncode} (-9: out of memory)\n{done.stderr[-2000:]}")
+        sys.exit(
+            f"{' '.join(arguments)}: the process ended with {done.returncode} (-9: out of "
+            f"memory)\n{done.stderr[-2000:]}"
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -102,7 +117,9 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: Path | None, record: Mapping[str, Any]) -> None:
-    """Write what was measured, whole or not at all; nothing without a path. Spreads and turns become mappings."""
+    """Write what was measured, whole or not at all; nothing without a path. Spreads and turns become
+    mappings.
+    """
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

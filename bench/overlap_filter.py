@@ -1,9 +1,10 @@
-"""The overlap filter on real files: what it removes of training sets, and how many altered evaluation problems it finds.
+"""The overlap filter on real files: what it removes of training sets, and how many altered evaluation
+problems it finds.
 
 python bench/overlap_filter.py --training TRAIN.jsonl ... --evaluation TEST.jsonl ...
 
-Altered: each word is, with the probability given, replaced by a word of the training sets, left out, or followed by one, a third of the
-cases each. Files are .jsonl, .json, .csv or .parquet.
+Altered: each word is, with the probability given, replaced by a word of the training sets, left out, or
+followed by one, a third of the cases each. Files are .jsonl, .json, .csv or .parquet.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from bapo_lightning.data.columns import ColumnMapping
-from bapo_lightning.data.overlap import Overlap
-from bapo_lightning.data.problem_table import problem_table
+from bapo_lightning.data.problems.columns import ColumnMapping
+from bapo_lightning.data.problems.overlap import Overlap
+from bapo_lightning.data.problems.table import problem_table
 from bapo_lightning.types import Problem
 
 RATES = (0.0, 0.02, 0.05, 0.1)
@@ -24,7 +25,9 @@ NUM_WORDS = 20_000
 
 def main() -> None:
     """Read the files, print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--training", nargs="+", type=Path, required=True)
     parser.add_argument("--evaluation", nargs="+", type=Path, required=True)
     parser.add_argument("--problem", default="problem", help="column")
@@ -36,13 +39,17 @@ def main() -> None:
     mapping = ColumnMapping(options.problem, options.answer)
     training = {path.stem: problem_table(path.stem, str(path), mapping) for path in options.training}
     held_out = {path.stem: problem_table(path.stem, str(path), mapping) for path in options.evaluation}
-    print(f"n-grams of {rule.ngram} tokens, at least {rule.min_share:.0%} shared\n\nremoved of training sets:")
+    print(
+        f"n-grams of {rule.ngram} tokens, at least {rule.min_share:.0%} shared\n\nremoved of training sets:"
+    )
     for name, problems in training.items():
         reasons = Counter(rule(problems, held_out).values())
         told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         print(f"  {name:<24} {reasons.total():>4} of {len(problems):>6}  {told}")
     largest = max(training.values(), key=len)
-    words = sorted({word for problem in largest for word in problem.prompt.split() if word.isalpha()})[:NUM_WORDS]
+    words = sorted({word for problem in largest for word in problem.prompt.split() if word.isalpha()})[
+        :NUM_WORDS
+    ]
     print("\nfound of evaluation problems with so many of their words altered, %:")
     print("  " + " " * 24 + "".join(f"{rate:>8.0%}" for rate in RATES))
     found = {rate: recall(rule, largest, held_out, rate, words) for rate in RATES}
@@ -50,8 +57,12 @@ def main() -> None:
         print(f"  {name:<18} {len(problems):>5}" + "".join(f"{found[rate][name]:>8.1f}" for rate in RATES))
 
 
-def recall(rule: Overlap, training: list[Problem], held_out: dict[str, list[Problem]], rate: float, words: list[str]) -> dict[str, float]:
-    """Share in % of each set's problems that are found when altered copies of all of them stand in a training set."""
+def recall(
+    rule: Overlap, training: list[Problem], held_out: dict[str, list[Problem]], rate: float, words: list[str]
+) -> dict[str, float]:
+    """Share in % of each set's problems that are found when altered copies of all of them stand in a training
+    set.
+    """
     rng = random.Random(f"alter {rate}")
     copies = [
         Problem(f"copy/{problem.id}", altered(problem.prompt, rate, words, rng), "")
@@ -59,7 +70,10 @@ def recall(rule: Overlap, training: list[Problem], held_out: dict[str, list[Prob
         for problem in problems
     ]
     found = rule([*training, *copies], held_out)
-    return {name: 100 * sum(f"copy/{problem.id}" in found for problem in problems) / len(problems) for name, problems in held_out.items()}
+    return {
+        name: 100 * sum(f"copy/{problem.id}" in found for problem in problems) / len(problems)
+        for name, problems in held_out.items()
+    }
 
 
 def altered(text: str, rate: float, words: list[str], rng: random.Random) -> str:

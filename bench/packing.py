@@ -1,11 +1,14 @@
-"""One update's forward and backward passes over responses of very different lengths: padded, packed, and packed with checkpointing.
+"""One update's forward and backward passes over responses of very different lengths: padded, packed, and
+packed with checkpointing.
 
     python bench/packing.py                                           a small random model on the CPU
-    python bench/packing.py --device cuda --dtype bfloat16 --attention flash_attention_2 --layers 28 --width 1536 --budget 32768
+    python bench/packing.py --device cuda --dtype bfloat16 --attention flash_attention_2 --layers 28 --width
+    1536 --budget 32768
 
-Samples stand in groups that share a prompt. Lengths are log-normal, as those of reasoning models are: most are short, few are very long.
-All ways score the same tokens with the same weights, and their losses are compared. Each measurement is a process of its own; rounds go in
-turns. Memory is what the process (on a GPU: the allocator) held at most above weights and gradients.
+Samples stand in groups that share a prompt. Lengths are log-normal, as those of reasoning models are: most
+are short, few are very long. All ways score the same tokens with the same weights, and their losses are
+compared. Each measurement is a process of its own; rounds go in turns. Memory is what the process (on a GPU:
+the allocator) held at most above weights and gradients.
 """
 
 from __future__ import annotations
@@ -21,11 +24,21 @@ import torch
 from measuring import Spread, Turn, add_json_option, apart, turn, with_peak, write_json
 from transformers import Qwen2Config
 
-from bapo_lightning.data.batch import TrainBatch, collate
-from bapo_lightning.modules.model_factory import build_policy
-from bapo_lightning.modules.model_options import ModelOptions
-from bapo_lightning.modules.policy import Policy
-from bapo_lightning.types import Completion, FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
+from bapo_lightning.data.batches.batch import TrainBatch, collate
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.types import (
+    Completion,
+    FinishReason,
+    Group,
+    Problem,
+    Rollout,
+    Sample,
+    Score,
+    ScoreStatus,
+    Segment,
+)
 
 WAYS = {
     "padded": {"packing": "none"},
@@ -37,15 +50,25 @@ WAYS = {
 def minibatch(given: argparse.Namespace) -> TrainBatch:
     """Random tokens of log-normal lengths, behind a prompt that each group shares."""
     generator = np.random.default_rng(0)
-    lengths = generator.lognormal(np.log(given.median_length), 0.8, given.samples).astype(int).clip(1, given.longest)
+    lengths = (
+        generator.lognormal(np.log(given.median_length), 0.8, given.samples)
+        .astype(int)
+        .clip(1, given.longest)
+    )
     samples = []
     prompt: array[int] = array("i")
     for number, length in enumerate(lengths.tolist()):
         if number % given.group_size == 0:
             prompt = array("i", generator.integers(0, given.vocabulary, given.prompt).tolist())
-        segment = Segment(array("i", generator.integers(0, given.vocabulary, length).tolist()), array("f", [-1.0] * length), 0)
+        segment = Segment(
+            array("i", generator.integers(0, given.vocabulary, length).tolist()),
+            array("f", [-1.0] * length),
+            0,
+        )
         rollout = Rollout(prompt, (segment,), FinishReason.STOP)
-        samples.append(Sample(rollout, Completion("", length, FinishReason.STOP), Score(1.0, ScoreStatus.CORRECT), 1.0))
+        samples.append(
+            Sample(rollout, Completion("", length, FinishReason.STOP), Score(1.0, ScoreStatus.CORRECT), 1.0)
+        )
     return collate([Group(Problem("p", "", ""), tuple(samples), (1.0,) * len(samples))], {})
 
 
@@ -93,7 +116,14 @@ def measure(way: str, given: argparse.Namespace) -> dict[str, float]:
     else:
         taken, peak = with_peak(work)
     tokens = sum(batch.context_lengths) + sum(batch.response_lengths)
-    return {"wall": taken.wall, "cpu": taken.cpu, "bytes": peak, "loss": sum(losses), "tokens": tokens, "micro_batches": len(losses)}
+    return {
+        "wall": taken.wall,
+        "cpu": taken.cpu,
+        "bytes": peak,
+        "loss": sum(losses),
+        "tokens": tokens,
+        "micro_batches": len(losses),
+    }
 
 
 def report(found: dict[str, list[dict[str, Any]]]) -> None:
@@ -103,8 +133,10 @@ def report(found: dict[str, list[dict[str, Any]]]) -> None:
         wall, cpu = (Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu"))
         first = rounds[0]
         print(
-            f"{way:<22}{first['micro_batches']:>3} micro-batches  wall {wall.text('s')}  cpu {cpu.text('s')}  "
-            f"{first['tokens'] / wall.median:7,.0f} tokens/s ({padded / wall.median:.2f}x)  peak {first['bytes'] / 1e9:.2f} GB  "
+            f"{way:<22}{first['micro_batches']:>3} micro-batches  wall {wall.text('s')}  cpu {cpu.text('s')} "
+            f" "
+            f"{first['tokens'] / wall.median:7,.0f} tokens/s ({padded / wall.median:.2f}x)  peak "
+            f"{first['bytes'] / 1e9:.2f} GB  "
             f"loss {first['loss']:.6f}"
         )
     losses = [rounds[0]["loss"] for rounds in found.values()]
@@ -113,7 +145,9 @@ def report(found: dict[str, list[dict[str, Any]]]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     sizes = {
         "samples": 48,
         "group_size": 8,
@@ -136,7 +170,10 @@ def main() -> None:
         print(json.dumps(measure(given.measure, given)))
         return
     used = {name: getattr(given, name) for name in [*sizes, "threads", "device", "dtype", "attention"]}
-    print(", ".join(f"{name} {value}" for name, value in used.items()) + f"; {given.rounds} rounds in turns; median (least .. most)")
+    print(
+        ", ".join(f"{name} {value}" for name, value in used.items())
+        + f"; {given.rounds} rounds in turns; median (least .. most)"
+    )
     options = [f"--{name.replace('_', '-')}={value}" for name, value in used.items()]
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for _ in range(given.rounds):

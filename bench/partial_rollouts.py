@@ -1,18 +1,22 @@
-"""Partial rollouts against whole ones when lengths have a long tail: trained tokens per second of generation, and what they cost.
+"""Partial rollouts against whole ones when lengths have a long tail: trained tokens per second of generation,
+and what they cost.
 
     python bench/partial_rollouts.py [--sizes 2x4 8x8] [--rounds 3] [--threads 1]
 
-Generation alone: the flow of rollouts that training uses, synchronous, with the transformers engine and a model of the shipped tiny one's
-size. After each rollout batch the version grows by one, as with one update per batch; weights stay. Lengths follow a law instead of the
-model: log-normal, cut at the limit. It is drawn anew at each resume from what is left of the law, which comes to the same lengths.
+Generation alone: the flow of rollouts that training uses, synchronous, with the transformers engine and a
+model of the shipped tiny one's size. After each rollout batch the version grows by one, as with one update
+per batch; weights stay. Lengths follow a law instead of the
+model: log-normal, cut at the limit. It is drawn anew at each resume from what is left of the law, which comes
+    to the same lengths.
 
     whole           a pass lasts until the longest response of the batch has ended
     limit/n         a pass lasts limit/n tokens; what has not ended is resumed in the next one, and its tokens are read again
     max_age=A       the same, but groups with a token older than A rollout batches are evicted (or those tokens masked)
     over-started    no resume: twice the groups are started, the pass ends with the half that is complete first, the rest is dropped
 
-All ways take turns, batch by batch, so that a drift of the machine's speed meets them alike; before that each makes batches that are not
-counted, until rollouts of all ages are in flight. Shares are of the sampled tokens. Trained length tells of a bias against long responses.
+All ways take turns, batch by batch, so that a drift of the machine's speed meets them alike; before that each
+makes batches that are not counted, until rollouts of all ages are in flight. Shares are of the sampled
+tokens. Trained length tells of a bias against long responses.
 """
 
 from __future__ import annotations
@@ -29,19 +33,19 @@ from typing import Any
 
 import torch
 
-from bapo_lightning.cli.model_folder import model_path
-from bapo_lightning.data.admission import AdmitAll
-from bapo_lightning.data.ledger import Ledger
-from bapo_lightning.data.problem_stream import ProblemStream
-from bapo_lightning.data.regime import Regime
-from bapo_lightning.data.rollout_driver import SynchronousRollouts, TrainerState
-from bapo_lightning.data.rollout_flow import RolloutFlow
-from bapo_lightning.data.rollout_sampler import RolloutSampler
-from bapo_lightning.modules.model_factory import build_policy
-from bapo_lightning.modules.model_options import ModelOptions
-from bapo_lightning.modules.policy import Policy
+from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.admission import AdmitAll
+from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
+from bapo_lightning.data.rollouts.ledger import Ledger
+from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
-from bapo_lightning.rollout.hf_engine import HFEngine
+from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.types import Completion, FinishReason, Group, Problem, Score, ScoreStatus
 
 MODEL = "package://bapo_lightning/tiny_world/model"
@@ -55,7 +59,10 @@ def drawn_length(so_far: int, seed: int) -> int:
     """Length in tokens of a response that has not ended after `so_far` of them."""
     below = LAW.cdf(math.log(so_far)) if so_far else 0.0
     share = below + Random(seed).random() * (1 - below)
-    return min(LIMIT, so_far + 1 if share >= 1 else max(so_far + 1, math.ceil(math.exp(LAW.inv_cdf(max(share, 1e-12))))))
+    return min(
+        LIMIT,
+        so_far + 1 if share >= 1 else max(so_far + 1, math.ceil(math.exp(LAW.inv_cdf(max(share, 1e-12))))),
+    )
 
 
 class LawfulEngine(HFEngine):
@@ -63,8 +70,14 @@ class LawfulEngine(HFEngine):
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """See `RolloutEngine.generate`."""
-        lefts = [drawn_length(so_far := len(item.token_ids) - PROMPT_TOKENS, item.seed) - so_far for item in requests]
-        limited = [replace(item, max_new_tokens=min(left, item.max_new_tokens)) for item, left in zip(requests, lefts, strict=True)]
+        lefts = [
+            drawn_length(so_far := len(item.token_ids) - PROMPT_TOKENS, item.seed) - so_far
+            for item in requests
+        ]
+        limited = [
+            replace(item, max_new_tokens=min(left, item.max_new_tokens))
+            for item, left in zip(requests, lefts, strict=True)
+        ]
         return [
             replace(made, finish=FinishReason.STOP if left <= item.max_new_tokens else FinishReason.LENGTH)
             for made, item, left in zip(super().generate(limited, sampling), requests, lefts, strict=True)
@@ -126,14 +139,16 @@ class FlowWay:
         self._regime, self._engine, self._policy, self._groups = regime, engine, policy, sizes[0]
         sampler = RolloutSampler(engine, NoText(), prompt, reward, SAMPLING, LIMIT, seed=0)
         stream = ProblemStream([Problem(str(number), "", "") for number in range(10_000)], seed=0)
-        self._flow = RolloutFlow(stream, sampler, AdmitAll(), regime, Ledger(None), sizes[1], sizes[0], FOREVER)
-        self._driver = SynchronousRollouts(self._flow, sampler, self._generate, self._refresh)
+        self._scheduler = RolloutScheduler(
+            stream, sampler, AdmitAll(), regime, Ledger(None), sizes[1], sizes[0], FOREVER
+        )
+        self._driver = SyncCollector(self._scheduler, sampler, self._generate, self._refresh)
         self._version = 0
 
     def batch(self, tally: Tally) -> None:
         """Make one, and count it."""
         groups = self._driver.next_groups(self._groups, TrainerState(self._version, self._version))
-        made = self._flow.statistics.take()
+        made = self._scheduler.statistics.take()
         tally.seconds += made.rollout_seconds
         tally.sampled += made.num_tokens
         tally.dropped += made.num_wasted_tokens
@@ -149,27 +164,38 @@ class FlowWay:
 
 
 class OverStarted:
-    """Twice the groups are started; the batch is the half that is complete first, and that moment ends the pass."""
+    """Twice the groups are started; the batch is the half that is complete first, and that moment ends the
+    pass.
+    """
 
     def __init__(self, engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> None:
         """See `FlowWay`."""
         self._engine, self._policy, self._sizes, self._started = engine, policy, sizes, 0
 
     def batch(self, tally: Tally) -> None:
-        """See `FlowWay.batch`. When a group will be complete is drawn beforehand, by the law; so the pass can be stopped there."""
+        """See `FlowWay.batch`. When a group will be complete is drawn beforehand, by the law; so the pass can
+        be stopped there.
+        """
         (needed, size), first = self._sizes, self._started
         self._started += 2 * needed
         self._engine.load_weights(self._policy, 0)
         prompts = [prompt(None, Problem(str(number), "", "")) for number in range(first, self._started)]
-        seeds = [[1 + (first + number) * size + sample for sample in range(size)] for number in range(2 * needed)]
+        seeds = [
+            [1 + (first + number) * size + sample for sample in range(size)] for number in range(2 * needed)
+        ]
         longest = [max(drawn_length(0, seed) for seed in row) for row in seeds]
         end = sorted(longest)[needed - 1]
         kept = sorted(range(2 * needed), key=lambda number: longest[number])[:needed]
-        requests = [GenerationRequest(ids, end, seed) for ids, row in zip(prompts, seeds, strict=True) for seed in row]
+        requests = [
+            GenerationRequest(ids, end, seed) for ids, row in zip(prompts, seeds, strict=True) for seed in row
+        ]
         start = time.perf_counter()
         made = self._engine.generate(requests, SAMPLING)
         tally.seconds += time.perf_counter() - start
-        lengths = [[len(item.segment.token_ids) for item in made[size * number : size * (number + 1)]] for number in range(2 * needed)]
+        lengths = [
+            [len(item.segment.token_ids) for item in made[size * number : size * (number + 1)]]
+            for number in range(2 * needed)
+        ]
         tally.sampled += sum(map(sum, lengths))
         trained = sum(sum(lengths[number]) for number in kept)
         tally.trained += trained
@@ -181,13 +207,17 @@ def ways(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> dict[s
     """All that are compared."""
 
     def partial_regime(parts: int, **others: Any) -> FlowWay:
-        regime = Regime("partial", epochs=1, minibatches=1, max_new_tokens=LIMIT, tokens_per_pass=LIMIT // parts, **others)
+        regime = Regime(
+            "partial", epochs=1, minibatches=1, max_new_tokens=LIMIT, partial_tokens=LIMIT // parts, **others
+        )
         return FlowWay(regime, engine, policy, sizes)
 
-    found: dict[str, FlowWay | OverStarted] = {"whole": FlowWay(Regime("whole", 1, 1, max_new_tokens=LIMIT), engine, policy, sizes)}
+    found: dict[str, FlowWay | OverStarted] = {
+        "whole": FlowWay(Regime("whole", 1, 1, max_new_tokens=LIMIT), engine, policy, sizes)
+    }
     found |= {f"limit/{parts}": partial_regime(parts) for parts in (2, 4, 8, 16)}
     found["limit/8, max_age=4, evict"] = partial_regime(8, max_age=4)
-    found["limit/8, max_age=4, mask"] = partial_regime(8, max_age=4, too_old="mask")
+    found["limit/8, max_age=4, mask"] = partial_regime(8, max_age=4, stale_action="mask")
     found["over-started"] = OverStarted(engine, policy, sizes)
     return found
 
@@ -197,11 +227,16 @@ def show(name: str, rounds: list[Tally], reference: list[Tally]) -> None:
     rates = [item.trained / item.seconds for item in rounds]
     ratios = [rate / (other.trained / other.seconds) for rate, other in zip(rates, reference, strict=True)]
     trained, sampled = sum(item.trained for item in rounds), sum(item.sampled for item in rounds)
-    dropped, masked, again, ages = (sum(getattr(item, key) for item in rounds) for key in ("dropped", "masked", "read_again", "ages"))
+    dropped, masked, again, ages = (
+        sum(getattr(item, key) for item in rounds) for key in ("dropped", "masked", "read_again", "ages")
+    )
     print(
-        f"{name:26}{median(rates):7.0f} tokens/s ({min(rates):.0f} to {max(rates):.0f})  {median(ratios):5.2f} x whole "
-        f"({min(ratios):.2f} to {max(ratios):.2f})  read again {again / sampled:5.2f}  dropped {dropped / sampled:4.0%}  masked "
-        f"{masked / sampled:4.0%}  age {ages / trained:4.1f}, at most {max(item.oldest for item in rounds):2}  "
+        f"{name:26}{median(rates):7.0f} tokens/s ({min(rates):.0f} to {max(rates):.0f})  "
+        f"{median(ratios):5.2f} x whole "
+        f"({min(ratios):.2f} to {max(ratios):.2f})  read again {again / sampled:5.2f}  dropped "
+        f"{dropped / sampled:4.0%}  masked "
+        f"{masked / sampled:4.0%}  age {ages / trained:4.1f}, at most "
+        f"{max(item.oldest for item in rounds):2}  "
         f"trained length {fmean(length for item in rounds for length in item.lengths):4.0f}"
     )
 
@@ -210,7 +245,8 @@ def compare(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int], given:
     """Measure all ways with batches of this size, and print."""
     compared = ways(engine, policy, sizes)
     print(
-        f"{sizes[0]} groups of {sizes[1]} in a batch, {given.rounds} rounds of {given.batches} batches of each way after {given.warm_up}:"
+        f"{sizes[0]} groups of {sizes[1]} in a batch, {given.rounds} rounds of {given.batches} batches of "
+        f"each way after {given.warm_up}:"
     )
     tallies: dict[str, list[Tally]] = {name: [] for name in compared}
     for _ in range(given.warm_up):
@@ -228,20 +264,34 @@ def compare(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int], given:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=["2x4", "8x8"], help="of rollout batches: groups x responses in a group")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", default=["2x4", "8x8"], help="of rollout batches: groups x responses in a group"
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batches", type=int, default=8, help="of each way in a round; one may need no generation, so take several")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        default=8,
+        help="of each way in a round; one may need no generation, so take several",
+    )
     parser.add_argument("--warm-up", type=int, default=18, help="batches of each way that are not counted")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    engine, policy = LawfulEngine(model_path(MODEL), max_rows=4096, device="cpu"), build_policy(ModelOptions(model_path(MODEL)), 1.0)
+    engine, policy = (
+        LawfulEngine(model_path(MODEL), max_rows=4096, device="cpu"),
+        build_policy(ModelOptions(model_path(MODEL)), 1.0),
+    )
     drawn = sorted(drawn_length(0, seed) for seed in range(100_000))
     print(
-        f"lengths: log-normal, sigma {SIGMA:g}: mean {fmean(drawn):.0f}, median {drawn[50_000]}, p95 {drawn[95_000]}, max {drawn[-1]} "
+        f"lengths: log-normal, sigma {SIGMA:g}: mean {fmean(drawn):.0f}, median {drawn[50_000]}, p95 "
+        f"{drawn[95_000]}, max {drawn[-1]} "
         f"({sum(length == LIMIT for length in drawn) / len(drawn):.1%} reach it)\n"
-        f"trained tokens per second of generation (median and range of rounds), {given.threads} thread(s); shares of sampled tokens"
+        f"trained tokens per second of generation (median and range of rounds), {given.threads} thread(s); "
+        f"shares of sampled tokens"
     )
     for size in given.sizes:
         groups, group_size = map(int, size.split("x"))

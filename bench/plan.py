@@ -2,9 +2,10 @@
 
     python bench/plan.py [--device cuda] [--models MODEL ...]
 
-Each model is random, of another family and size, and makes two updates of BAPO in several micro-batches of samples that are as long as the
-plan assumes. On a CPU the allocator's events (torch's profiler) from before the model is made are added up, on a GPU
-the caching allocator's own maximum is read. Exits with 1 where one prediction is off by more than 10 %.
+Each model is random, of another family and size, and makes two updates of BAPO in several micro-batches of
+samples that are as long as the plan assumes. On a CPU the allocator's events (torch's profiler) from before
+the model is made are added up, on a GPU the caching allocator's own maximum is read. Exits with 1 where one
+prediction is off by more than 10 %.
 """
 
 from __future__ import annotations
@@ -22,18 +23,28 @@ from hydra import compose, initialize_config_dir
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from bapo_lightning.cli.build import make
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.train import resolve
-from bapo_lightning.data.batch import TrainBatch, collate
-from bapo_lightning.modules.activation_checkpointing import checkpoint_layers
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.model_factory import decoder_layers
-from bapo_lightning.modules.policy import Policy
+from bapo_lightning.modules.policy.activation_checkpointing import checkpoint_layers
+from bapo_lightning.modules.policy.factory import decoder_layers
+from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.plan.memory import moments
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.run_shape import EngineShape, RunShape
-from bapo_lightning.types import Completion, FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
+from bapo_lightning.runs.build import make
+from bapo_lightning.types import (
+    Completion,
+    FinishReason,
+    Group,
+    Problem,
+    Rollout,
+    Sample,
+    Score,
+    ScoreStatus,
+    Segment,
+)
 
 TOLERANCE = 0.10
 PROMPT, RESPONSE = 32, 224
@@ -57,7 +68,9 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def run_shape(architecture: dict[str, Any], checkpointing: bool, on_gpu: bool) -> RunShape:
     """The measured update as the plan sees it."""
-    engine = EngineShape("apart", tensor_parallel=1, num_gpus=1, element_bytes=4, memory_share=None, max_sequences=1)
+    engine = EngineShape(
+        "apart", tensor_parallel=1, num_gpus=1, element_bytes=4, memory_share=None, max_sequences=1
+    )
     return RunShape(
         model_shape(architecture), "single", num_gpus=1, stored_bytes=4, compute_bytes=4,
         micro_batch_tokens=SAMPLES_AT_ONCE * (PROMPT + RESPONSE), prompt_tokens=PROMPT, response_tokens=RESPONSE,
@@ -73,10 +86,25 @@ def minibatch(vocab_size: int) -> TrainBatch:
     for number in range(GROUPS):
         samples = []
         for _ in range(GROUP_SIZE):
-            prompt, response = (array("i", (generator.randrange(vocab_size) for _ in range(length))) for length in (PROMPT, RESPONSE))
-            rollout = Rollout(prompt, (Segment(response, array("f", [-9.0] * RESPONSE), 0),), FinishReason.LENGTH)
-            samples.append(Sample(rollout, Completion("", RESPONSE, FinishReason.LENGTH), Score(0.0, ScoreStatus.WRONG), 0.0))
-        groups.append(Group(Problem(str(number), "", ""), tuple(samples), tuple(float(index % 2 * 2 - 1) for index in range(GROUP_SIZE))))
+            prompt, response = (
+                array("i", (generator.randrange(vocab_size) for _ in range(length)))
+                for length in (PROMPT, RESPONSE)
+            )
+            rollout = Rollout(
+                prompt, (Segment(response, array("f", [-9.0] * RESPONSE), 0),), FinishReason.LENGTH
+            )
+            samples.append(
+                Sample(
+                    rollout, Completion("", RESPONSE, FinishReason.LENGTH), Score(0.0, ScoreStatus.WRONG), 0.0
+                )
+            )
+        groups.append(
+            Group(
+                Problem(str(number), "", ""),
+                tuple(samples),
+                tuple(float(index % 2 * 2 - 1) for index in range(GROUP_SIZE)),
+            )
+        )
     return collate(groups, {})
 
 
@@ -141,13 +169,19 @@ def peak_on_gpu(update: Callable[[], Any]) -> int:
 
 def main() -> int:
     """Measure, foretell, print; 1 where one is off by more than the tolerance."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
-    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS), help="default: all")
+    parser.add_argument(
+        "--models", nargs="+", choices=sorted(MODELS), default=list(MODELS), help="default: all"
+    )
     parsed = parser.parse_args()
     torch.set_num_threads(1)
     measure = peak_on_gpu if parsed.device == "cuda" else peak_on_cpu
-    print(f"{'model':<20}{'checkpointing':>14}{'predicted MB':>14}{'measured MB':>13}{'ratio':>8}   fullest at")
+    print(
+        f"{'model':<20}{'checkpointing':>14}{'predicted MB':>14}{'measured MB':>13}{'ratio':>8}   fullest at"
+    )
     worst = 0.0
     for name in parsed.models:
         for checkpointing in (False, True):

@@ -1,8 +1,10 @@
-"""One run on 1, 2 and 4 ranks: the same bounds, losses, gradient norms and weights? `make bench-ranks`, on a CPU.
+"""One run on 1, 2 and 4 ranks: the same bounds, losses, gradient norms and weights? `make bench-ranks`, on a
+CPU.
 
-10 updates of the tiny world, on 2 rollout batches, with several micro-batches each. Every case is `cli.train` in processes of its own,
-compared with one process: largest relative differences over all updates, and of the weights at the end. Cases with an arrow stop after 5
-updates, on the left, and go on from that checkpoint on the right.
+10 updates of the tiny world, on 2 rollout batches, with several micro-batches each. Every case is `cli.train`
+in processes of its own, compared with one process: largest relative differences over all updates, and of the
+weights at the end. Cases with an arrow stop after 5 updates, on the left, and go on from that checkpoint on
+the right.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 WAYS = {
     "single": ["strategy=single"],
     **{f"ddp {size}": ["strategy=ddp", f"trainer.devices={size}"] for size in (1, 2, 4)},
-    **{f"fsdp {size}": ["strategy=fsdp", "strategy.compute_dtype=float32", f"trainer.devices={size}"] for size in (1, 2, 4)},
+    **{
+        f"fsdp {size}": ["strategy=fsdp", "strategy.compute_dtype=float32", f"trainer.devices={size}"]
+        for size in (1, 2, 4)
+    },
 }
 WAYS["fsdp 2 file"] = [*WAYS["fsdp 2"], "strategy.sharded_checkpoints=false"]
 CASES = [
@@ -49,7 +54,9 @@ def train(folder: Path, way: str, num_batches: int, resume: bool = False) -> Non
     """One session of a run. Raises RuntimeError with its output when it fails."""
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *RUN, *WAYS[way], f"run_folder={folder}"]
     command += [f"scale.num_rollout_batches={num_batches}", *(["resume=auto"] if resume else [])]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"{way}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
@@ -70,12 +77,16 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     """The policy's weights after the last update."""
     path = folder / "checkpoints" / "update000010" / "trainer.ckpt"
-    state: dict[str, torch.Tensor] = DirectCheckpointIO().load_checkpoint(path, map_location="cpu")["state_dict"]
+    state: dict[str, torch.Tensor] = DirectCheckpointIO().load_checkpoint(path, map_location="cpu")[
+        "state_dict"
+    ]
     return state
 
 
 def differences(reference: Path, folder: Path) -> dict[str, float]:
-    """Largest relative differences; a loss is compared on the scale of the largest one, because single ones may be next to zero."""
+    """Largest relative differences; a loss is compared on the scale of the largest one, because single ones
+    may be next to zero.
+    """
     expected, found = rows_of(reference), rows_of(folder)
     if len(expected) != 10 or len(found) != 10:
         raise RuntimeError(f"expected 10 updates, got {len(expected)} and {len(found)}")
@@ -85,16 +96,24 @@ def differences(reference: Path, folder: Path) -> dict[str, float]:
         gaps = [abs(a[name] - b[name]) for a, b in zip(expected, found, strict=True) for name in names]
         result[title] = max(gaps) / scale
     one, other = weights_of(reference), weights_of(folder)
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(weight) for weight in one.values()]))
-    gap = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(other[name] - weight) for name, weight in one.items()]))
+    norm = torch.linalg.vector_norm(
+        torch.stack([torch.linalg.vector_norm(weight) for weight in one.values()])
+    )
+    gap = torch.linalg.vector_norm(
+        torch.stack([torch.linalg.vector_norm(other[name] - weight) for name, weight in one.items()])
+    )
     result["weights"] = float(gap / norm)
-    result["texts"] = float((reference / "rollouts.jsonl").read_text() != (folder / "rollouts.jsonl").read_text())
+    result["texts"] = float(
+        (reference / "rollouts.jsonl").read_text() != (folder / "rollouts.jsonl").read_text()
+    )
     return result
 
 
 def main() -> int:
     """Print the table; 1 when texts or bounds differ, or numbers by more than rounding."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", nargs="+", default=CASES, help=f"any of: {'; '.join(CASES)}")
     arguments = parser.parse_args()
     failed = 0
@@ -108,7 +127,9 @@ def main() -> int:
             good = found["weights"] <= 1e-6 and max(found.values()) <= 1e-4
             failed += not good
             print(
-                f"{case:24}" + "  ".join(f"{name} {value:.0e}" for name, value in found.items()) + ("" if good else "  DIFFERENT"),
+                f"{case:24}"
+                + "  ".join(f"{name} {value:.0e}" for name, value in found.items())
+                + ("" if good else "  DIFFERENT"),
                 flush=True,
             )
     print("differences are relative to one process; texts 0: every sampled text shown is the same")

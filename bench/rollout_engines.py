@@ -1,12 +1,15 @@
-"""vLLM against the transformers engine, and weight syncs into vLLM, on SmolLM2-135M-Instruct and this machine's CPU.
+"""vLLM against the transformers engine, and weight syncs into vLLM, on SmolLM2-135M-Instruct and this
+machine's CPU.
 
     python bench/rollout_engines.py [--requests 64] [--new-tokens 48] [--rounds 3]
 
-Both engines sample the same prompts in float32 in one process with the same number of threads, taking turns (transformers, vLLM, ...),
-so that a drift of the machine's speed meets both alike; medians are printed. Lengths: `equal` never stops, `ragged` stops at the end token.
+Both engines sample the same prompts in float32 in one process with the same number of threads, taking turns
+(transformers, vLLM, ...), so that a drift of the machine's speed meets both alike; medians are printed.
+Lengths: `equal` never stops, `ragged` stops at the end token.
 
-Syncs: five pushes of weights that change by 2 % each time, in process in float32 and bfloat16 and to a server through shared memory;
-the prefix cache is on. Extra memory: the largest resident size of a process during the push minus that before it.
+Syncs: five pushes of weights that change by 2 % each time, in process in float32 and bfloat16 and to a server
+through shared memory; the prefix cache is on. Extra memory: the largest resident size of a process during the
+push minus that before it.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ import psutil
 import torch
 from transformers import AutoTokenizer
 
-from bapo_lightning.data.prompts import ChatPrompt
-from bapo_lightning.data.reasoning_gym_problems import reasoning_gym_problems
-from bapo_lightning.modules.model_factory import build_policy
-from bapo_lightning.modules.model_options import ModelOptions
-from bapo_lightning.modules.policy import Policy
+from bapo_lightning.data.problems.prompts import ChatPrompt
+from bapo_lightning.data.problems.reasoning_gym import reasoning_gym_problems
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
-from bapo_lightning.rollout.hf_engine import HFEngine
-from bapo_lightning.rollout.vllm_local import VLLMLocalEngine
-from bapo_lightning.rollout.vllm_options import VLLMOptions
-from bapo_lightning.rollout.vllm_server import VLLMServerEngine
+from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
+from bapo_lightning.rollout.vllm.options import VLLMOptions
+from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.weight_sync import SyncReport, WeightSync
 from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
 
@@ -57,7 +60,9 @@ def prompts(count: int) -> list[array[int]]:
     return [prompt(tokenizer, problems[number // 8]) for number in range(count)]
 
 
-def throughput(engines: dict[str, RolloutEngine], requests: list[GenerationRequest], stops: tuple[int, ...], rounds: int) -> None:
+def throughput(
+    engines: dict[str, RolloutEngine], requests: list[GenerationRequest], stops: tuple[int, ...], rounds: int
+) -> None:
     """Print each engine's median tokens per second and the median of the ratios of neighbouring turns."""
     rates: dict[str, list[float]] = {name: [] for name in engines}
     for turn in range(rounds + 1):
@@ -70,11 +75,16 @@ def throughput(engines: dict[str, RolloutEngine], requests: list[GenerationReque
     reference, other = engines
     ratios = [b / a for a, b in zip(rates[reference], rates[other], strict=True)]
     shown = "  ".join(f"{name} {statistics.median(values):7.1f} tokens/s" for name, values in rates.items())
-    print(f"  {'ragged' if stops else 'equal':8}{shown}  ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    print(
+        f"  {'ragged' if stops else 'equal':8}{shown}  ratio {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f})"
+    )
 
 
 class PeakMemory:
-    """Largest resident memory of processes, and use of shared memory, while a block runs, above what was there before (Linux)."""
+    """Largest resident memory of processes, and use of shared memory, while a block runs, above what was
+    there before (Linux).
+    """
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
@@ -108,7 +118,9 @@ def peak_bytes(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 
 
-def syncs(title: str, engine: RolloutEngine, policy: Policy, tolerance: float, processes: Callable[[], list[int]]) -> None:
+def syncs(
+    title: str, engine: RolloutEngine, policy: Policy, tolerance: float, processes: Callable[[], list[int]]
+) -> None:
     """Print time, disagreement and memory of five pushes after a first one that starts the engine."""
     sync = WeightSync(tolerance=tolerance, probe_tokens=40, num_probes=8, sampled_tokens=8)
     vocab_size = policy.model.config.vocab_size
@@ -128,7 +140,8 @@ def syncs(title: str, engine: RolloutEngine, policy: Policy, tolerance: float, p
         f"probe {statistics.median(report.probe_seconds for report in reports):5.2f} s  "
         f"|log-prob difference| mean {max(report.mean_logprob_difference for report in reports):.1e} "
         f"max {max(report.max_logprob_difference for report in reports):.1e}  "
-        f"extra memory {extra:4.0f} MiB a process, {max(peak.shared for peak in memory) / MIB:4.0f} MiB shared"
+        f"extra memory {extra:4.0f} MiB a process, {max(peak.shared for peak in memory) / MIB:4.0f} MiB "
+        f"shared"
     )
 
 
@@ -141,15 +154,24 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     policy = build_policy(ModelOptions(MODEL), temperature=1.0)
-    requests = [GenerationRequest(ids, arguments.new_tokens, seed) for seed, ids in enumerate(prompts(arguments.requests))]
-    print(f"{arguments.requests} requests of up to {arguments.new_tokens} tokens, float32, {torch.get_num_threads()} threads")
+    requests = [
+        GenerationRequest(ids, arguments.new_tokens, seed)
+        for seed, ids in enumerate(prompts(arguments.requests))
+    ]
+    print(
+        f"{arguments.requests} requests of up to {arguments.new_tokens} tokens, float32, "
+        f"{torch.get_num_threads()} threads"
+    )
     transformers, vllm = HFEngine(MODEL, device="cpu"), VLLMLocalEngine(MODEL, options("float32"))
     for engine in (transformers, vllm):
         engine.load_weights(policy, 0)
     for stops in ((), (2,)):
         throughput({"transformers": transformers, "vLLM": vllm}, requests, stops, arguments.rounds)
     size = sum(parameter.nbytes for parameter in policy.parameters()) / MIB
-    print(f"five syncs of {size:.0f} MiB of float32 weights: median time, largest disagreement, largest extra memory")
+    print(
+        f"five syncs of {size:.0f} MiB of float32 weights: median time, largest disagreement, largest extra "
+        f"memory"
+    )
     syncs("in process, float32", vllm, policy, 1e-3, lambda: [os.getpid()])
     vllm.close()
     half = VLLMLocalEngine(MODEL, options("bfloat16"))

@@ -2,9 +2,10 @@
 
     python bench/scaling.py [--repeats 3] [--model package://bapo_lightning/tiny_world/model]
 
-One update as in training (`BapoModule.training_step`: split, score, search, backward, step) with the quickstart's BAPO, on random
-tokens, so that sizes are free. A row differs from the base row in one thing. The last column divides by the base's time per token: 1 is
-linear growth. Attention grows with the square of the length; what an update costs whatever its size makes small ones dearer per token.
+One update as in training (`BapoModule.training_step`: split, score, search, backward, step) with the
+quickstart's BAPO, on random tokens, so that sizes are free. A row differs from the base row in one thing. The
+last column divides by the base's time per token: 1 is linear growth. Attention grows with the square of the
+length; what an update costs whatever its size makes small ones dearer per token.
 """
 
 from __future__ import annotations
@@ -19,9 +20,19 @@ import torch
 from bapo_overhead import quickstart, ready_module
 from measuring import Spread, add_json_option, in_turns, method, write_json
 
-from bapo_lightning.data.batch import TrainBatch, collate
+from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.types import Completion, FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
+from bapo_lightning.types import (
+    Completion,
+    FinishReason,
+    Group,
+    Problem,
+    Rollout,
+    Sample,
+    Score,
+    ScoreStatus,
+    Segment,
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,9 @@ SIZES = {
 
 
 def random_batch(size: Size, vocab_size: int) -> TrainBatch:
-    """A minibatch of that size: random tokens, responses of one length, half of the samples with a positive advantage."""
+    """A minibatch of that size: random tokens, responses of one length, half of the samples with a positive
+    advantage.
+    """
     generator = np.random.default_rng(0)
 
     def tokens(count: int) -> array[int]:
@@ -63,7 +76,9 @@ def random_batch(size: Size, vocab_size: int) -> TrainBatch:
         samples = []
         for _ in range(size.group_size):
             logprobs = array("f", [-float(np.log(vocab_size))]) * size.response_tokens
-            rollout = Rollout(prompt, (Segment(tokens(size.response_tokens), logprobs, version=0),), FinishReason.LENGTH)
+            rollout = Rollout(
+                prompt, (Segment(tokens(size.response_tokens), logprobs, version=0),), FinishReason.LENGTH
+            )
             completion = Completion("", size.response_tokens, FinishReason.LENGTH)
             samples.append(Sample(rollout, completion, Score(0.0, ScoreStatus.WRONG), reward=0.0))
         advantages = tuple(1.0 if place % 2 else -1.0 for place in range(size.group_size))
@@ -78,10 +93,14 @@ def update(module: BapoModule, batch: TrainBatch) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--model", default="package://bapo_lightning/tiny_world/model", help="as the key model.path")
+    parser.add_argument(
+        "--model", default="package://bapo_lightning/tiny_world/model", help="as the key model.path"
+    )
     add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -90,8 +109,13 @@ def main() -> None:
     module = ready_module(config)
     vocab_size = module.policy.model.config.vocab_size
     batches = {name: random_batch(size, vocab_size) for name, size in SIZES.items()}
-    taken = in_turns({name: partial(update, module, batch) for name, batch in batches.items()}, arguments.repeats)
-    print(f"one BAPO update of {arguments.model}, at most {module.micro_batch_tokens} tokens through the model at once")
+    taken = in_turns(
+        {name: partial(update, module, batch) for name, batch in batches.items()}, arguments.repeats
+    )
+    print(
+        f"one BAPO update of {arguments.model}, at most {module.micro_batch_tokens} tokens through the model "
+        f"at once"
+    )
     print(method(arguments.repeats, 1, arguments.threads))
     base = Spread.of([turn.cpu for turn in taken["base"]]).median / BASE.tokens
     record = {}
@@ -99,8 +123,17 @@ def main() -> None:
         wall, cpu = (Spread.of([getattr(turn, clock) for turn in taken[name]]) for clock in ("wall", "cpu"))
         per_token = cpu.median / size.tokens / base
         shape = f"{size.groups:3} x {size.group_size:2} x ({size.prompt_tokens:3} + {size.response_tokens:3})"
-        print(f"  {name:15} {shape}  wall {wall.text('ms', 1e3, 1):30} CPU {cpu.text('ms', 1e3, 1):30} CPU per token {per_token:5.2f}")
-        record[name] = {"size": size, "tokens": size.tokens, "wall_seconds": wall, "cpu_seconds": cpu, "cpu_per_token_to_base": per_token}
+        print(
+            f"  {name:15} {shape}  wall {wall.text('ms', 1e3, 1):30} CPU {cpu.text('ms', 1e3, 1):30} CPU per "
+            f"token {per_token:5.2f}"
+        )
+        record[name] = {
+            "size": size,
+            "tokens": size.tokens,
+            "wall_seconds": wall,
+            "cpu_seconds": cpu,
+            "cpu_per_token_to_base": per_token,
+        }
     write_json(arguments.json, {"arguments": vars(arguments), "sizes": record})
 
 

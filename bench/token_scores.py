@@ -1,12 +1,13 @@
-"""Fused log-probs and entropies (`modules/token_scores.py`) against the naive version, time and peak memory side by side.
+"""Fused log-probs and entropies (`modules/token_scores.py`) against the naive version, time and peak memory
+side by side.
 
     python bench/token_scores.py                                      2048 tokens, a minute or two, 4 GB
     python bench/token_scores.py --tokens 8192                        the full size, ten minutes or more, 15 GB for the naive version
 
-Each measurement is a process of its own that makes the inputs, computes once and ends. Rounds go in turns (naive, fused, naive, ...), so
-that a drift of the machine's speed meets both alike. Both wall time and CPU time of all threads are shown: where other processes share the
-cores, the second is the fairer one. The naive version is not a straw man: it frees what it no longer needs, and its entropy takes no part
-in the graph.
+Each measurement is a process of its own that makes the inputs, computes once and ends. Rounds go in turns
+(naive, fused, naive, ...), so that a drift of the machine's speed meets both alike. Both wall time and CPU
+time of all threads are shown: where other processes share the cores, the second is the fairer one. The naive
+version is not a straw man: it frees what it no longer needs, and its entropy takes no part in the graph.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def naive_scores(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> tuple[
 
 
 def measure(way: str, passes: str, given: argparse.Namespace) -> dict[str, float]:
-    """Seconds and bytes of one computation in this process, which has computed nothing of this size before."""
+    """Seconds and bytes of one computation in this process, which has computed nothing of this size
+    before.
+    """
     torch.set_num_threads(given.threads)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(given.tokens, given.width, generator=generator)
@@ -48,7 +51,9 @@ def measure(way: str, passes: str, given: argparse.Namespace) -> dict[str, float
     scores = naive_scores if way == "naive" else token_scores
     for tensor in (hidden, head_weight):
         tensor.requires_grad_(passes == "backward")
-    (torch.ones(64, 64) @ torch.ones(64, 64)).exp().sum().item()  # libraries are loaded before the clock starts
+    (
+        torch.ones(64, 64) @ torch.ones(64, 64)
+    ).exp().sum().item()  # libraries are loaded before the clock starts
     check: list[float] = []
 
     def work() -> None:
@@ -63,21 +68,32 @@ def measure(way: str, passes: str, given: argparse.Namespace) -> dict[str, float
 
 def report(passes: str, found: Found) -> dict[str, Any]:
     """One line for each way, one for their ratios; returns the numbers."""
-    spreads = {way: {key: Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu", "bytes")} for way, rounds in found.items()}
+    spreads = {
+        way: {key: Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu", "bytes")}
+        for way, rounds in found.items()
+    }
     title = "forward" if passes == "forward" else "forward and backward"
     for way, spread in spreads.items():
         times = f"wall {spread['wall'].text('s')}  cpu {spread['cpu'].text('s')}"
         print(f"{title:<22}{way:<7}{times}  peak {spread['bytes'].median / 1e9:.2f} GB")
-    ratios = {key: spreads["fused"][key].median / spreads["naive"][key].median for key in ("wall", "cpu", "bytes")}
+    ratios = {
+        key: spreads["fused"][key].median / spreads["naive"][key].median for key in ("wall", "cpu", "bytes")
+    }
     shown = f"wall {ratios['wall']:.2f}x  cpu {ratios['cpu']:.2f}x  peak {ratios['bytes']:.3f}x"
-    print(f"{title:<22}{'ratio':<7}{shown}  (targets at 8192 tokens: time {TARGETS['wall']}x, peak {TARGETS['bytes']}x)", flush=True)
+    print(
+        f"{title:<22}{'ratio':<7}{shown}  (targets at 8192 tokens: time {TARGETS['wall']}x, peak "
+        f"{TARGETS['bytes']}x)",
+        flush=True,
+    )
     assert abs(found["fused"][0]["check"] - found["naive"][0]["check"]) < 1e-3, "the two do not agree"
     return {"rounds": found, "ratios": ratios}
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--width", type=int, default=1024, help="of the hidden state")
     parser.add_argument("--vocabulary", type=int, default=152_000)
@@ -92,7 +108,10 @@ def main() -> None:
         return
     sizes = {name: getattr(given, name) for name in ("tokens", "width", "vocabulary", "threads")}
     print(f"{', '.join(f'{value} {name}' for name, value in sizes.items())}, float32")
-    print(f"method: a fresh process each, {given.rounds} rounds in turns after a small product; median (least .. most)")
+    print(
+        f"method: a fresh process each, {given.rounds} rounds in turns after a small product; median (least "
+        f".. most)"
+    )
     record: dict[str, Any] = {"sizes": sizes}
     for passes in given.passes:
         found: Found = {way: [] for way in WAYS}

@@ -1,10 +1,12 @@
-"""TRL's side of `against_trl.py`: its GRPOTrainer on the job in a JSON file. Runs in TRL's environment (`make setup-trl`).
+"""TRL's side of `against_trl.py`: its GRPOTrainer on the job in a JSON file. Runs in TRL's environment (`make
+setup-trl`).
 
     .venv-trl/bin/python bench/trl_job.py JOB.json
 
-The settings are the fastest that keep the work the same: float32 as on our side, no gradient checkpointing (TRL's default trades time
-for memory), no reference model, no logging, no saving, the fused optimizer, as many optimizer updates per rollout batch as ours. `options`
-of the job are passed on as they are, to try others.
+The settings are the fastest that keep the work the same: float32 as on our side, no gradient checkpointing
+(TRL's default trades time for memory), no reference model, no logging, no saving, the fused optimizer, as
+many optimizer updates per rollout batch as ours. `options` of the job are passed on as they are, to try
+others.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.rewards.last_number import last_number
 from bapo_lightning.types import Completion, FinishReason, Problem
 
-SCORERS = {"final_value": final_value, "last_number": last_number}  # they import no torch and nothing else of ours
+SCORERS = {
+    "final_value": final_value,
+    "last_number": last_number,
+}  # they import no torch and nothing else of ours
 
 
 class HandOver(TrainerCallback):
@@ -47,7 +52,9 @@ class HandOver(TrainerCallback):
             self._turns.hand_over({"rollout": self.rollout, "tokens": self.tokens, "samples": self.samples})
 
 
-def timed(generate: Callable[..., dict[str, Any]], into: HandOver, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+def timed(
+    generate: Callable[..., dict[str, Any]], into: HandOver, inputs: list[dict[str, Any]]
+) -> dict[str, Any]:
     """TRL's own step from prompts to scored completions, timed from outside."""
     start = time.perf_counter()
     output = generate(inputs)
@@ -57,12 +64,22 @@ def timed(generate: Callable[..., dict[str, Any]], into: HandOver, inputs: list[
 
 
 def reward(
-    score: Callable[..., Any], end: int, completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any
+    score: Callable[..., Any],
+    end: int,
+    completions: list[str],
+    completion_ids: list[list[int]],
+    answer: list[str],
+    **_: Any,
 ) -> list[float]:
     """The verdicts that our side uses."""
-    finishes = [FinishReason.STOP if ids and ids[-1] == end else FinishReason.LENGTH for ids in completion_ids]
+    finishes = [
+        FinishReason.STOP if ids and ids[-1] == end else FinishReason.LENGTH for ids in completion_ids
+    ]
     problems = [Problem(id="", prompt="", answer=value) for value in answer]
-    answers = [Completion(text, len(ids), finish) for text, ids, finish in zip(completions, completion_ids, finishes, strict=True)]
+    answers = [
+        Completion(text, len(ids), finish)
+        for text, ids, finish in zip(completions, completion_ids, finishes, strict=True)
+    ]
     return [verdict.value for verdict in score(problems, answers)]
 
 
@@ -107,8 +124,12 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(job["model"])
     ids = tokenizer([problem["prompt"] for problem in job["problems"]])["input_ids"]
     if ids != [problem["ids"] for problem in job["problems"]]:
-        sys.exit("TRL's tokenizer makes other tokens of the prompts: the two sides would not do the same work")
-    data = Dataset.from_list([{"prompt": problem["prompt"], "answer": problem["answer"]} for problem in job["problems"]])
+        sys.exit(
+            "TRL's tokenizer makes other tokens of the prompts: the two sides would not do the same work"
+        )
+    data = Dataset.from_list(
+        [{"prompt": problem["prompt"], "answer": problem["answer"]} for problem in job["problems"]]
+    )
     hand_over = HandOver(job["epochs"] * job["minibatches"])
     score = partial(reward, SCORERS[job["reward"]], tokenizer.eos_token_id)
     score.__name__ = job["reward"]  # type: ignore[attr-defined]  # TRL names its metrics by it
@@ -120,7 +141,9 @@ def main() -> None:
         processing_class=tokenizer,
         callbacks=[hand_over],
     )
-    trainer._generate_and_score_completions = partial(timed, trainer._generate_and_score_completions, hand_over)
+    trainer._generate_and_score_completions = partial(
+        timed, trainer._generate_and_score_completions, hand_over
+    )
     trainer.train()
 
 

@@ -1,4 +1,6 @@
-"""Our side of `against_trl.py`: a logger of an ordinary training run that hands over after each cycle of updates."""
+"""Our side of `against_trl.py`: a logger of an ordinary training run that hands over after each cycle of
+updates.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ ROLLOUT_PARTS = ("time/rollout_seconds", "time/reward_seconds", "time/sync_secon
 
 
 class TurnLogger(Logger):
-    """Added by `+logger.turns._target_=turn_logger.TurnLogger`. All that the run itself does is inside the cycle that it reports."""
+    """Added by `+logger.turns._target_=turn_logger.TurnLogger`. All that the run itself does is inside the
+    cycle that it reports.
+    """
 
     def __init__(self, updates: int) -> None:
         """`updates` on each rollout batch: one cycle."""
@@ -34,10 +38,14 @@ class TurnLogger(Logger):
         """Nothing."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Hand over when the last update of a cycle is logged. A cycle's first update carries what its rollouts cost."""
+        """Hand over when the last update of a cycle is logged. A cycle's first update carries what its
+        rollouts cost.
+        """
         assert step is not None
         if step % self._updates == 0:
             self._rollout = sum(metrics[part] for part in ROLLOUT_PARTS)
             self._tokens, self._samples = metrics["rollout/num_tokens"], metrics["rollout/num_samples"]
         if (step + 1) % self._updates == 0:
-            self._turns.hand_over({"rollout": self._rollout, "tokens": self._tokens, "samples": self._samples})
+            self._turns.hand_over(
+                {"rollout": self._rollout, "tokens": self._tokens, "samples": self._samples}
+            )

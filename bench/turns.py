@@ -1,8 +1,10 @@
-"""Two trainers in processes of their own take turns: one cycle (a rollout batch and all updates on it) of the one, then one of the other.
+"""Two trainers in processes of their own take turns: one cycle (a rollout batch and all updates on it) of the
+one, then one of the other.
 
     runner:  Worker(command)   --go-->   worker: works until its cycle ends   --what it took-->   runner
 
-The idle one waits for its pipe and uses no core. Standard library only: one of the two runs in TRL's environment.
+The idle one waits for its pipe and uses no core. Standard library only: one of the two runs in TRL's
+environment.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Worker:
         self._started = False
 
     def cycle(self) -> dict[str, Any]:
-        """Let it make one cycle; the first one includes its start. Ends this program when the process dies."""
+        """Let it make one cycle; the first one includes its start. Ends this program when the process
+        dies.
+        """
         try:
             if self._started:
                 self._pipe.send("go")
@@ -69,8 +73,8 @@ class Turns:
         self._start()
 
     def hand_over(self, measured: dict[str, Any]) -> None:
-        """A cycle is done: say what was measured, with its wall and CPU seconds, and wait for the next turn. The process ends when the
-        runner is gone.
+        """A cycle is done: say what was measured, with its wall and CPU seconds, and wait for the next turn.
+        The process ends when the runner is gone.
         """
         taken = {"wall": time.perf_counter() - self._wall, "cpu": time.process_time() - self._cpu}
         self._pipe.send(taken | measured)

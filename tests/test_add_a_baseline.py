@@ -1,4 +1,6 @@
-"""docs/add_a_baseline.md, to the letter: its files are written where it says, and its commands run, in a copy of the tree."""
+"""docs/add_a_baseline.md, to the letter: its files are written where it says, and its commands run, in a copy
+of the tree.
+"""
 
 import csv
 import json
@@ -14,19 +16,23 @@ import pytest
 import torch
 import yaml
 
-from bapo_lightning.cli.build_ranks import make
+from bapo_lightning.runs.build_ranks import make
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "docs" / "add_a_baseline.md").read_text()
 # The last path named before a block, on the line that ends with a colon, is the block's file.
-FILES = re.findall(r"`([\w./-]+\.(?:py|yaml))`[^`\n]*:\n\n```(?:python|yaml)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+FILES = re.findall(
+    r"`([\w./-]+\.(?:py|yaml))`[^`\n]*:\n\n```(?:python|yaml)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL
+)
 COMMANDS = "".join(re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)).splitlines()
 NEW = ("grpo", "dr_grpo", "cispo")
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what a clone has, with the page's files in it; its `.venv` has this interpreter, with the copy's package first."""
+    """A copy of what a clone has, with the page's files in it; its `.venv` has this interpreter, with the
+    copy's package first.
+    """
     tree = tmp_path_factory.mktemp("clone")
     for name in ("src", "conf"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -54,7 +60,9 @@ def shown(tree: Path) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS")}
     printed = {}
     for command in COMMANDS:
-        done = subprocess.run(["bash", "-c", command], cwd=tree, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tree, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         printed[command] = done.stdout
     return printed
@@ -62,7 +70,10 @@ def shown(tree: Path) -> dict[str, str]:
 
 def runs(tree: Path) -> dict[str, Path]:
     """Run folders by algorithm."""
-    return {yaml.safe_load(path.read_text())["algorithm"]["name"]: path.parent for path in tree.glob("outputs/*/*/config.yaml")}
+    return {
+        yaml.safe_load(path.read_text())["algorithm"]["name"]: path.parent
+        for path in tree.glob("outputs/*/*/config.yaml")
+    }
 
 
 def rows(run: Path) -> list[dict[str, float]]:
@@ -88,7 +99,9 @@ def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> N
     assert "compare.html" in compared
     assert yaml.safe_load(own)["objective"]["_target_"] == "my_objectives.unclipped"
     assert set(runs(tree)) == set(NEW)
-    assert {json.loads((run / "manifest.json").read_text())["status"] for run in runs(tree).values()} == {"finished"}
+    assert {json.loads((run / "manifest.json").read_text())["status"] for run in runs(tree).values()} == {
+        "finished"
+    }
 
 
 def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) -> None:
@@ -98,16 +111,22 @@ def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) ->
     assert all(name in page.read_text() for name in NEW)
 
 
-def test_a_function_outside_the_clone_is_found_by_its_name(shown: dict[str, str], tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_outside_the_clone_is_found_by_its_name(
+    shown: dict[str, str], tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tree / "my_lab")
     objective = make(yaml.safe_load(list(shown.values())[-1])["objective"])
     ratio, advantage = torch.tensor([0.5, 9.0]), torch.tensor([-1.0, 2.0])
-    assert torch.equal(objective(ratio, advantage, torch.tensor(0.8), torch.tensor(1.2)), torch.tensor([-0.5, 18.0]))
+    assert torch.equal(
+        objective(ratio, advantage, torch.tensor(0.8), torch.tensor(1.2)), torch.tensor([-0.5, 18.0])
+    )
 
 
 def test_the_runs_trained_with_the_new_formulas(shown: dict[str, str], tree: Path) -> None:
-    """In the first update every ratio is 1: CISPO's value is sum(w A log 1) = 0 where GRPO's is sum(w A), and their gradients are equal.
-    Dr. GRPO's advantages and weights are other ones. Later ratios differ from 1, and then CISPO goes its own way."""
+    """In the first update every ratio is 1: CISPO's value is sum(w A log 1) = 0 where GRPO's is sum(w A), and
+    their gradients are equal. Dr. GRPO's advantages and weights are other ones. Later ratios differ from 1,
+    and then CISPO goes its own way.
+    """
     grpo, dr_grpo, cispo = (rows(runs(tree)[name]) for name in NEW)
     assert abs(grpo[0]["train/loss"]) > 1e-3 and abs(cispo[0]["train/loss"]) < 1e-5
     assert math.isclose(grpo[0]["train/grad_norm"], cispo[0]["train/grad_norm"], rel_tol=1e-4)

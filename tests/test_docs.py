@@ -1,4 +1,6 @@
-"""The documents hold together: links lead somewhere, quoted messages and metric names are those of the source, the citation parses."""
+"""The documents hold together: links lead somewhere, quoted messages and metric names are those of the
+source, the citation parses.
+"""
 
 import ast
 import re
@@ -14,7 +16,9 @@ import bapo_lightning
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-METRIC = re.compile(r"(train|policy|bapo|entropy_rule|staleness|mismatch|correction|sync|rollout|reuse|time|progress)/[a-z_]+")
+METRIC = re.compile(
+    r"(train|policy|bapo|entropy_rule|staleness|mismatch|correction|sync|rollout|reuse|time|progress)/[a-z_]+"
+)
 
 
 def name(path: Path) -> str:
@@ -41,7 +45,9 @@ def messages() -> str:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
             elif isinstance(node, ast.JoinedStr):
-                texts.append("".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values))
+                texts.append(
+                    "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+                )
     return "\n".join(texts)
 
 
@@ -61,7 +67,9 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         file = (document.parent / path).resolve() if path else document
         assert file.exists(), f"{name(document)} links to {target}, which does not exist"
         if anchor:
-            assert anchor in anchors(file.read_text()), f"{name(document)} links to {target}, which has no such heading"
+            assert anchor in anchors(file.read_text()), (
+                f"{name(document)} links to {target}, which has no such heading"
+            )
 
 
 def test_every_document_and_picture_is_linked_from_somewhere() -> None:
@@ -96,8 +104,15 @@ def test_every_metric_is_in_the_glossary() -> None:
         for quote in re.findall(r"`([^`]+)`", cell):
             explained |= expanded(quote)
     rooms = [ROOT / "src/bapo_lightning" / room for room in ("callbacks", "modules", "data")]
-    nodes = (node for room in rooms for file in room.rglob("*.py") for node in ast.walk(ast.parse(file.read_text())))
-    logged = {node.value for node in nodes if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value))}
+    nodes = (
+        node
+        for room in rooms
+        for file in room.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+    )
+    logged = {
+        node.value for node in nodes if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value))
+    }
     whole_groups = {entry.removesuffix("*") for entry in explained if entry.endswith("*")}
     assert len(logged) > 50
     assert sorted(metric for metric in logged - explained if not metric.startswith(tuple(whole_groups))) == []
@@ -108,7 +123,9 @@ def expanded(quote: str) -> set[str]:
     found = re.search(r"\{([^}]*)\}", quote)
     if not found:
         return {quote}
-    return set().union(*(expanded(quote[: found.start()] + word + quote[found.end() :]) for word in found[1].split(",")))
+    return set().union(
+        *(expanded(quote[: found.start()] + word + quote[found.end() :]) for word in found[1].split(","))
+    )
 
 
 def test_every_function_of_algorithm_1_is_where_the_readme_says() -> None:
@@ -141,12 +158,17 @@ def test_the_citation_is_complete() -> None:
         bapo_lightning.__version__,
     )
     (paper,) = citation["references"]
-    assert paper["type"] == "article" and paper["authors"][0] == {"family-names": "Xi", "given-names": "Zhiheng"}
+    assert paper["type"] == "article" and paper["authors"][0] == {
+        "family-names": "Xi",
+        "given-names": "Zhiheng",
+    }
     assert [identifier["value"] for identifier in paper["identifiers"]] == ["arXiv:2510.18927"]
 
 
 def test_the_changelog_names_the_version_that_is_installed() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert headings and all(re.fullmatch(r"\[Unreleased\]|\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}", heading) for heading in headings)
+    assert headings and all(
+        re.fullmatch(r"\[Unreleased\]|\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}", heading) for heading in headings
+    )
     assert bapo_lightning.__version__ in text

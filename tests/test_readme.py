@@ -1,4 +1,6 @@
-"""What README and docs show can be typed: targets, modules and files exist, and the cheap commands are run."""
+"""What README and docs show can be typed: targets, modules and files exist, and the cheap commands are
+run.
+"""
 
 import importlib.util
 import re
@@ -12,7 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z0-9-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
-DOCUMENTS = [README, *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))])]
+DOCUMENTS = [
+    README,
+    *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]),
+]
 FOREIGN = {"git", "cd", "pip", "export", "source", "wandb", "tensorboard", "torchrun", "srun", "hf"}
 
 
@@ -56,7 +61,9 @@ def test_help_lists_every_target_with_its_explanation() -> None:
 
 @pytest.mark.parametrize("command", MAKE_COMMANDS)
 def test_make_accepts_the_command_as_shown(command: str) -> None:
-    done = subprocess.run(["make", "--dry-run", *words(command)[1:]], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "--dry-run", *words(command)[1:]], cwd=ROOT, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -64,7 +71,11 @@ def test_make_accepts_the_command_as_shown(command: str) -> None:
 def test_what_another_command_runs_exists(command: str) -> None:
     program, *arguments = words(command)
     if program.endswith(("python", "python3")):
-        target = importlib.util.find_spec(arguments[1]) if arguments[0] == "-m" else (ROOT / arguments[0]).is_file()
+        target = (
+            importlib.util.find_spec(arguments[1])
+            if arguments[0] == "-m"
+            else (ROOT / arguments[0]).is_file()
+        )
         assert target, f"nothing to run in: {command}"
     else:
         assert program in FOREIGN or (ROOT / program).is_file(), f"unknown program in: {command}"
@@ -87,7 +98,9 @@ TARGETS_RUN = [
 
 @pytest.mark.parametrize("target", TARGETS_RUN)
 def test_a_target_runs_modules_and_files_that_exist(target: str) -> None:
-    shown = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     modules = [name for name in re.findall(r"-m ([\w.]+)", shown) if name.startswith("bapo_lightning")]
     files = re.findall(r"\b(bench/\w+\.py)", shown)
     assert modules or files

@@ -1,4 +1,6 @@
-"""House rules that a machine can check: small rooms, nothing unfinished, nothing that ties the repository to one machine."""
+"""House rules that a machine can check: small rooms, nothing unfinished, nothing that ties the repository to
+one machine.
+"""
 
 import ast
 import re
@@ -7,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "conf", "tests", "scripts", "bench", "docs", ".ci")
 MAX_FILE_LINES = 300
-MAX_FUNCTION_LINES = 45  # 40 of code, and room for the formula in the docstring
+MAX_FUNCTION_LINES = 45  # docstring apart
 MAX_TRAINING_STEP_LINES = 40
 MAX_ALGORITHM_LINES = 15
 
@@ -32,9 +34,19 @@ PYTHON = {name: text for name, text in TEXTS.items() if name.endswith(".py")}
 
 
 def functions(text: str) -> list[tuple[str, int, int]]:
-    """Name, first line and number of lines, docstring included, of every function."""
-    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return [(node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1) for node in found]
+    """Name, first line and number of lines, docstring apart, of every function."""
+    found = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return [(node.name, node.lineno, lines_of(node) - docstring_lines(node)) for node in found]
+
+
+def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return lines_of(node.body[0]) if ast.get_docstring(node) is not None else 0
+
+
+def lines_of(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def matching_lines(pattern: re.Pattern[str], files: dict[str, str]) -> list[str]:
@@ -48,12 +60,18 @@ def matching_lines(pattern: re.Pattern[str], files: dict[str, str]) -> list[str]
 
 def test_the_patterns_find_what_they_name() -> None:
     assert UNFINISHED.search("# TO" + "DO later") and UNFINISHED.search("raise NotImplemented" + "Error")
-    assert SWITCHED_OFF.search("@pytest.mark." + "xfail") and SWITCHED_OFF.search("pytest." + "importorskip('torch')")
-    assert MACHINE_PATH.search("in /ho" + "me/someone/runs") and not MACHINE_PATH.search("https://example.org/home/page")
+    assert SWITCHED_OFF.search("@pytest.mark." + "xfail") and SWITCHED_OFF.search(
+        "pytest." + "importorskip('torch')"
+    )
+    assert MACHINE_PATH.search("in /ho" + "me/someone/runs") and not MACHINE_PATH.search(
+        "https://example.org/home/page"
+    )
 
 
 def test_files_have_at_most_300_lines() -> None:
-    assert {name: text.count("\n") for name, text in PYTHON.items() if text.count("\n") > MAX_FILE_LINES} == {}
+    assert {
+        name: text.count("\n") for name, text in PYTHON.items() if text.count("\n") > MAX_FILE_LINES
+    } == {}
 
 
 def test_functions_have_at_most_45_lines() -> None:
@@ -66,12 +84,18 @@ def test_functions_have_at_most_45_lines() -> None:
 
 
 def test_the_training_step_fits_on_a_screen() -> None:
-    lengths = {name: length for name, _, length in functions(TEXTS["src/bapo_lightning/modules/bapo_module.py"])}
+    lengths = {
+        name: length for name, _, length in functions(TEXTS["src/bapo_lightning/modules/bapo_module.py"])
+    }
     assert lengths["training_step"] <= MAX_TRAINING_STEP_LINES
 
 
 def test_an_algorithm_differs_from_the_base_in_at_most_15_lines() -> None:
-    algorithms = {name: text for name, text in TEXTS.items() if name.startswith("conf/algorithm/") and not name.endswith("/base.yaml")}
+    algorithms = {
+        name: text
+        for name, text in TEXTS.items()
+        if name.startswith("conf/algorithm/") and not name.endswith("/base.yaml")
+    }
     lengths = {
         name: sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in text.splitlines())
         for name, text in algorithms.items()

@@ -32,4 +32,6 @@ def history(path: Path) -> list[dict[str, Any]]:
     """The logged rows, in order."""
     parsed = [Record.FromString(data) for data in records(path)]
     items = [record.history.item for record in parsed if record.WhichOneof("record_type") == "history"]
-    return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in items]
+    return [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in items
+    ]

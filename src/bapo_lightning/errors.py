@@ -10,7 +10,9 @@ class BapoLightningError(Exception):
 
 
 class ConfigError(BapoLightningError, ValueError):
-    """The configuration cannot work. Holds every complaint found, so that one run of the checks shows them all."""
+    """The configuration cannot work. Holds every complaint found, so that one run of the checks shows them
+    all.
+    """
 
     def __init__(self, complaints: Sequence[str]) -> None:
         self.complaints = tuple(complaints)

@@ -1,4 +1,6 @@
-"""The global random generators of this process: Python's, NumPy's, torch's on the CPU and on every CUDA device in use."""
+"""The global random generators of this process: Python's, NumPy's, torch's on the CPU and on every CUDA
+device in use.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ def random_states() -> dict[str, Any]:
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
-        "numpy": [str(name), torch.from_numpy(np.asarray(keys, np.int64)), int(position), int(has_gauss), float(cached)],
+        "numpy": [
+            str(name),
+            torch.from_numpy(np.asarray(keys, np.int64)),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
     }

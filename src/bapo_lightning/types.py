@@ -1,8 +1,10 @@
 """The nouns of the system: what flows from a problem to a training batch. Frozen, picklable, no torch.
 
-    Problem -> Draw -> (engine) -> Rollout of Segments -> (reward) -> Sample -> Group -> (batch) -> TrainBatch
+    Problem -> WorkItem -> (engine) -> Rollout of Segments -> (reward) -> Sample -> Group -> (batch) ->
+    TrainBatch
 
-Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes a token instead of some seventy as tuples.
+Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes a token instead of some
+seventy as tuples.
 """
 
 from __future__ import annotations
@@ -44,8 +46,10 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """One use of a problem: an epoch of the problem stream holds every problem once, so that epoch and problem id are unique in a run."""
+class WorkItem:
+    """One use of a problem: an epoch of the problem stream holds every problem once, so that epoch and
+    problem id are unique in a run.
+    """
 
     problem: Problem
     epoch: int
@@ -61,7 +65,10 @@ class Segment:
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
-            raise ValueError(f"a segment needs one log-prob per token, got {len(self.token_ids)} tokens and {len(self.logprobs)} log-probs")
+            raise ValueError(
+                f"a segment needs one log-prob per token, got {len(self.token_ids)} tokens and "
+                f"{len(self.logprobs)} log-probs"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,9 @@ class Rollout:
     @property
     def versions(self) -> array[int]:
         """Policy version of each token of `response_ids`."""
-        return _joined("i", [array("i", [segment.version]) * len(segment.token_ids) for segment in self.segments])
+        return _joined(
+            "i", [array("i", [segment.version]) * len(segment.token_ids) for segment in self.segments]
+        )
 
     @property
     def length(self) -> int:
@@ -104,11 +113,14 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Verdict on one answer. `value` is 1.0 for correct and 0.0 otherwise unless the reward says differently."""
+    """Verdict on one answer. `value` is 1.0 for correct and 0.0 otherwise unless the reward says
+    differently.
+    """
 
     value: float
     status: ScoreStatus
-    answer: str = ""  # final answer as the verifier read it, equal answers as equal strings: its vote in maj@k. Empty: none
+    # final answer as the verifier read it, equal answers as equal strings: its vote in maj@k. Empty: none
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +131,9 @@ class Sample:
     completion: Completion
     score: Score
     reward: float
-    proximal_logprobs: array[float] | None = None  # nats, by the trainer's weights when the batch entered training; None: not recomputed
+    proximal_logprobs: array[float] | None = (
+        None  # nats, by the trainer's weights when the batch entered training; None: not recomputed
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +143,10 @@ class Group:
     problem: Problem
     samples: tuple[Sample, ...]
     advantages: tuple[float, ...] = field(default=())
-    epoch: int = 0  # of the problem stream, see `Draw`
-    ready_version: int = 0  # the trainer's policy version when the last sample was finished: what is older then aged while being generated
+    epoch: int = 0  # of the problem stream, see `WorkItem`
+    # the trainer's policy version when the last sample was finished: what is older then aged while being
+    # generated
+    ready_version: int = 0
 
     @property
     def rewards(self) -> tuple[float, ...]:

@@ -12,7 +12,12 @@ from bapo_overhead import compose, conf_dir, initialize_config_dir, resolve
 @pytest.fixture
 def config(tmp_path):
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        return resolve(compose("train", overrides=[*against_trl.our_overrides(JOBS["tiny"], "hf", 1), f"run_folder={tmp_path}"]))
+        return resolve(
+            compose(
+                "train",
+                overrides=[*against_trl.our_overrides(JOBS["tiny"], "hf", 1), f"run_folder={tmp_path}"],
+            )
+        )
 
 
 def test_trls_job_has_the_sizes_of_our_configuration(config, tmp_path):
@@ -42,9 +47,19 @@ def test_without_trl_the_command_that_gets_it_is_named(monkeypatch, tmp_path):
 
 def test_the_table_has_the_ratio_of_neighbouring_cycles(capsys):
     def cycle(wall):
-        return {"wall": wall, "cpu": wall, "rollout": wall / 2, "update": wall / 8, "tokens": 100.0, "samples": 4}
+        return {
+            "wall": wall,
+            "cpu": wall,
+            "rollout": wall / 2,
+            "update": wall / 8,
+            "tokens": 100.0,
+            "samples": 4,
+        }
 
     record = show({"TRL": [cycle(4.0), cycle(6.0)], "ours, hf": [cycle(2.0), cycle(2.0)]})
     assert record["ours, hf"]["times_faster"]["wall"].median == 2.5
     shown = capsys.readouterr().out
-    assert "ours, hf: responses of 25.0 tokens on average" in shown and "2.50 (2.00 .. 3.00) times faster" in shown
+    assert (
+        "ours, hf: responses of 25.0 tokens on average" in shown
+        and "2.50 (2.00 .. 3.00) times faster" in shown
+    )

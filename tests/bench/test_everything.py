@@ -1,4 +1,6 @@
-"""One command runs every benchmark: what cannot run says what to do, what fails does not stop the rest, and all is in one file."""
+"""One command runs every benchmark: what cannot run says what to do, what fails does not stop the rest, and
+all is in one file.
+"""
 
 import json
 import sys
@@ -12,7 +14,8 @@ from everything import Part
 def scripts(tmp_path, monkeypatch):
     """Two parts: one prints and records, one fails."""
     (tmp_path / "good.py").write_text(
-        "import json, sys\nopen(sys.argv[sys.argv.index('--json') + 1], 'w').write(json.dumps({'seconds': 3}))\n"
+        "import json, sys\nopen(sys.argv[sys.argv.index('--json') + 1], 'w').write(json.dumps({'seconds': "
+        "3}))\n"
     )
     (tmp_path / "bad.py").write_text("raise SystemExit(7)\n")
     monkeypatch.setattr(everything, "BENCH", tmp_path)
@@ -50,4 +53,8 @@ def test_a_part_without_what_it_needs_says_what_to_do(scripts, capsys):
 
 
 def test_every_part_is_a_script_that_exists():
-    assert [part.command[0] for part in everything.parts(2).values() if not (everything.BENCH / part.command[0]).is_file()] == []
+    assert [
+        part.command[0]
+        for part in everything.parts(2).values()
+        if not (everything.BENCH / part.command[0]).is_file()
+    ] == []

@@ -20,13 +20,24 @@ def update(index=0, **metrics):
 
 def counts(alarm, values):
     """`alarms/<name>` after each value of the entropy; None: an update without one."""
-    updates = [update(index) if value is None else update(index, policy__entropy=value) for index, value in enumerate(values)]
+    updates = [
+        update(index) if value is None else update(index, policy__entropy=value)
+        for index, value in enumerate(values)
+    ]
     return [alarm.measure(made)[f"alarms/{alarm.name}"] for made in updates]
 
 
 def test_it_is_on_beyond_either_threshold_and_for_what_is_no_number():
     alarm = Alarm("entropy", ENTROPY, below=0.1, above=2.0)
-    assert counts(alarm, [0.1, 0.09, 2.0, torch.tensor(2.1), math.nan, math.inf, -math.inf]) == [0, 1, 1, 2, 3, 4, 5]
+    assert counts(alarm, [0.1, 0.09, 2.0, torch.tensor(2.1), math.nan, math.inf, -math.inf]) == [
+        0,
+        1,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     assert counts(Alarm("entropy", ENTROPY, above=2.0), [-5.0, math.nan]) == [0, 1]
     assert counts(Alarm("entropy", ENTROPY, below=0.1), [5.0, math.nan]) == [0, 1]
 
@@ -35,11 +46,15 @@ def test_it_warns_when_it_goes_on_and_says_when_it_is_over(capsys):
     counts(Alarm("entropy", ENTROPY, below=0.1, above=2.0), [0.05, 0.04, None, 0.03, 0.5, 3.0])
     collapse, over, explosion = capsys.readouterr().out.splitlines()
     assert collapse.startswith(
-        "warning: alarm entropy: policy/entropy is 0.05, below callbacks.alarms.entropy.below=0.1 (policy version 0). Likely causes: "
+        "warning: alarm entropy: policy/entropy is 0.05, below callbacks.alarms.entropy.below=0.1 (policy "
+        "version 0). Likely causes: "
     )
     assert "positive_share_target" in collapse and "regime.epochs" in collapse
     assert over == "alarm entropy is over: policy/entropy is 0.5 (policy version 4)"
-    assert "is 3, above callbacks.alarms.entropy.above=2 (policy version 5)" in explosion and "algorithm.bounds.high.end" in explosion
+    assert (
+        "is 3, above callbacks.alarms.entropy.above=2 (policy version 5)" in explosion
+        and "algorithm.bounds.high.end" in explosion
+    )
 
 
 def test_patience_counts_measured_updates_in_a_row(capsys):
@@ -52,10 +67,14 @@ def test_a_spike_is_far_above_the_median_of_the_values_before_it(capsys):
     alarm = Alarm("gradient", "train/grad_norm", spike=Spike(factor=10, window=4))
     values = [50, 1, 11, 0, 0, 0, 1, 30, 1, 1, 1, 30, 10, math.inf]
     seen = [alarm.measure(update(train__grad_norm=value))["alarms/gradient"] for value in values]
-    # 11 and the first 30 are no spikes: medians 25.5 (of 50 and 1) and 6 (of 50, 1, 11 and 1, as zeros do not count).
+    # 11 and the first 30 are no spikes: medians 25.5 (of 50 and 1) and 6 (of 50, 1, 11 and 1, as zeros do not
+    # count).
     assert seen == [0] * 11 + [1, 1, 2]
     first = capsys.readouterr().out.splitlines()[0]
-    assert "is 30, more than callbacks.alarms.gradient.spike.factor=10 times 1, the median of the updates before" in first
+    assert (
+        "is 30, more than callbacks.alarms.gradient.spike.factor=10 times 1, the median of the updates before"
+        in first
+    )
     assert "low probability" in first
 
 
@@ -77,7 +96,10 @@ def test_a_resume_goes_on_exactly(capsys):
         first, second = alarm(), alarm()
         before = counts(first, values[:cut])
         second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-        after = [second.measure(update(index, policy__entropy=values[index]))["alarms/entropy"] for index in range(cut, len(values))]
+        after = [
+            second.measure(update(index, policy__entropy=values[index]))["alarms/entropy"]
+            for index in range(cut, len(values))
+        ]
         assert before + after == expected
         assert capsys.readouterr().out == said
 
@@ -98,7 +120,8 @@ def test_an_alarm_that_stops_asks_the_trainer_to_end_and_fails_only_once_everyth
     with pytest.raises(TrainingError) as raised:
         alarm.teardown(None, None, "fit")
     for words in (
-        "alarm mismatch: mismatch/abs_logp_diff_mean is 0.2, above callbacks.alarms.mismatch.above=0.1 (policy version 1)",
+        "alarm mismatch: mismatch/abs_logp_diff_mean is 0.2, above callbacks.alarms.mismatch.above=0.1 "
+        "(policy version 1)",
         "temperature",
         "stale weights",
         "prefix cache",
@@ -114,7 +137,10 @@ def test_a_metric_that_never_comes_is_named_once(capsys):
     for index in range(UNSEEN_UPDATES + 5):
         alarm.measure(update(index, policy__entropy=0.0))
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["warning: no update had callbacks.alarms.mine.metric=policy/entorpy so far; did you mean policy/entropy?"]
+    assert lines == [
+        "warning: no update had callbacks.alarms.mine.metric=policy/entorpy so far; did you mean "
+        "policy/entropy?"
+    ]
 
 
 def test_the_configuration_of_an_alarm_needs_no_more_than_metric_and_threshold():

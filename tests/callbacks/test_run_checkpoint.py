@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from bapo_lightning.callbacks.checkpoint_folder import list_checkpoints, verify
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO, RunCheckpoint
+from bapo_lightning.run_folder.checkpoint import list_checkpoints, verify
 
 
 class Counting(L.LightningDataModule):
@@ -121,7 +121,10 @@ def test_a_run_goes_on_with_the_next_batch_and_the_same_draws(tmp_path, capsys):
     rest = fit(tmp_path / "parts", resumed=checkpoint)
     assert rest.seen == [(step, step) for step in range(5, 9)]
     assert torch.equal(rest.weight, whole.weight)
-    assert "at update 5 (policy version 5): policy, optimizer, schedule, next batch 5, random states" in capsys.readouterr().out
+    assert (
+        "at update 5 (policy version 5): policy, optimizer, schedule, next batch 5, random states"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_finished_run_can_be_made_longer(tmp_path):
@@ -131,12 +134,33 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
 
 
 def train_on_rank(rank, port, folder):
-    faulthandler.dump_traceback_later(120, exit=True)  # ranks that wait for each other must not hold up the tests
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    os.environ |= {"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test", "NODE_RANK": "0"}
+    faulthandler.dump_traceback_later(
+        120, exit=True
+    )  # ranks that wait for each other must not hold up the tests
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+    }
+    os.environ |= {
+        "GROUP_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "test",
+        "NODE_RANK": "0",
+    }
     options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "rank": rank}
     # The stop and the clock of one rank only: both must follow.
-    learners = [fit(Path(folder) / "parts", stop=5 if rank else None, minutes=1e-9 if rank == 0 else 1e9, every=100, **options)]
+    learners = [
+        fit(
+            Path(folder) / "parts",
+            stop=5 if rank else None,
+            minutes=1e-9 if rank == 0 else 1e9,
+            every=100,
+            **options,
+        )
+    ]
     checkpoint = verify(list_checkpoints(Path(folder) / "parts/checkpoints")[0])
     learners.append(fit(Path(folder) / "parts", resumed=checkpoint, **options))
     torch.save([learner.seen for learner in learners], Path(folder) / f"{rank}.pt")
@@ -152,6 +176,8 @@ def test_two_ranks_stop_save_and_go_on_together(tmp_path):
         first, rest = torch.load(tmp_path / f"{rank}.pt")
         assert [batch_idx for batch_idx, _ in first + rest] == list(range(9))
         if rank == 0:
-            assert first == [(step, step) for step in range(5)] and rest == [(step, step) for step in range(5, 9)]
+            assert first == [(step, step) for step in range(5)] and rest == [
+                (step, step) for step in range(5, 9)
+            ]
     files = {path.name for path in list_checkpoints(tmp_path / "parts/checkpoints")[0].iterdir()}
     assert files == {"trainer.ckpt", "data.pt", "checkpoint.json"}

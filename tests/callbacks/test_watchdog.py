@@ -42,7 +42,11 @@ def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path
     assert "a_thread_that_hangs" in text and "test_a_hang_is_shown" in text
     said = capsys.readouterr().err.splitlines()
     assert len(said) == reports(dog)
-    assert said[0].startswith("warning: nothing has happened for") and str(dog.path) in said[0] and "watchdog_minutes" in said[0]
+    assert (
+        said[0].startswith("warning: nothing has happened for")
+        and str(dog.path) in said[0]
+        and "watchdog_minutes" in said[0]
+    )
     assert threads() == []
 
 
@@ -62,7 +66,12 @@ def test_a_file_that_cannot_be_written_does_not_end_the_watch(tmp_path, capsys):
     dog = Watchdog(tmp_path / "missing", seconds=0.05)
     dog.on_train_start(None, None)
     said = []
-    wait_for(lambda: said.append(capsys.readouterr().err) or "".join(said).count("cannot be written (No such file") >= 2)
+    wait_for(
+        lambda: (
+            said.append(capsys.readouterr().err)
+            or "".join(said).count("cannot be written (No such file") >= 2
+        )
+    )
     dog.teardown(None, None, "fit")
     assert threads() == []
 
@@ -78,8 +87,15 @@ def test_it_lives_as_long_as_training(tmp_path, fails):
                 raise RuntimeError("as meant")
             return super().training_step(batch, batch_idx)
 
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = L.Trainer(accelerator="cpu", max_steps=3, callbacks=[Watchdog(tmp_path, 60)], limit_val_batches=0, **quiet)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = L.Trainer(
+        accelerator="cpu", max_steps=3, callbacks=[Watchdog(tmp_path, 60)], limit_val_batches=0, **quiet
+    )
     try:
         trainer.fit(Model())
     except RuntimeError as error:

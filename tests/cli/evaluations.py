@@ -4,12 +4,18 @@ import json
 
 from hydra import compose, initialize_config_dir
 
-from bapo_lightning.cli.conf_dir import conf_dir
 from bapo_lightning.cli.evaluate import hydra_overrides
-from bapo_lightning.cli.evaluation_run import evaluate
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.runs.evaluation.run import evaluate
 
 MODEL = "package://bapo_lightning/tiny_world/model"
-TINY = ["sets=tiny_world", "reward=final_value", "prompt@data.prompt=plain", "rollout.temperature=1", "scale.max_new_tokens=32"]
+TINY = [
+    "sets=tiny_world",
+    "reward=final_value",
+    "prompt@data.prompt=plain",
+    "rollout.temperature=1",
+    "scale.max_new_tokens=32",
+]
 SMALL = [*TINY, "problems_per_set=12", "k=4", "cpu_threads=1"]
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.report.synthetic_runs import synthetic_row, write_run
 
+from bapo_lightning.callbacks.loggers.wandb_group import fetch_group
 from bapo_lightning.cli.compare import main
-from bapo_lightning.cli.wandb_group import fetch_group
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.run_folder import read_run
+from bapo_lightning.run_folder.record import read_run
 
 
 def rows(algorithm: str, seed: int) -> list[dict[str, Any]]:
@@ -29,7 +29,9 @@ def sweep_folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = sweep_folder(tmp_path / "sweep")
     (folder / "sweep.json").write_text('{"runs": {"bapo-0": {}, "bapo-2": {}}}')
     assert main([str(folder)]) == 0
@@ -39,18 +41,27 @@ def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(tmp_pa
     page = (folder / "compare.html").read_text()
     assert "4 of 5 runs compared" in page and "bapo-2" in page
     results = list(csv.DictReader((folder / "results.csv").open()))
-    final = next(line for line in results if (line["setting"], line["metric"], line["statistic"]) == ("bapo", "train/reward", "final"))
+    final = next(
+        line
+        for line in results
+        if (line["setting"], line["metric"], line["statistic"]) == ("bapo", "train/reward", "final")
+    )
     assert (final["num_seeds"], final["reference"], final["num_pairs"]) == ("2", "grpo", "2")
     assert float(final["difference"]) > 0 and 0 < float(final["p_value"]) <= float(final["p_adjusted"])
     curves = list(csv.DictReader((folder / "curves.csv").open()))
-    assert [line["update"] for line in curves if (line["setting"], line["metric"]) == ("grpo", "train/reward")] == [
-        str(n) for n in range(10)
-    ]
+    assert [
+        line["update"] for line in curves if (line["setting"], line["metric"]) == ("grpo", "train/reward")
+    ] == [str(n) for n in range(10)]
 
 
 def test_output_reference_and_title_can_be_chosen(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "sweep")
-    assert main([str(folder / "*-*"), "--output", str(tmp_path / "out"), "--reference", "bapo", "--title", "Mine"]) == 0
+    assert (
+        main(
+            [str(folder / "*-*"), "--output", str(tmp_path / "out"), "--reference", "bapo", "--title", "Mine"]
+        )
+        == 0
+    )
     page = (tmp_path / "out" / "compare.html").read_text()
     assert "<title>Mine</title>" in page and not (folder / "compare.html").exists()
     assert next(csv.DictReader((tmp_path / "out" / "results.csv").open()))["reference"] == "bapo"
@@ -64,13 +75,18 @@ def test_output_reference_and_title_can_be_chosen(tmp_path: Path) -> None:
         (["no*"], "no folder matches 'no*'"),
         (
             ["sweep", "--reference", "dapo"],
-            "no finished run has the setting 'dapo' that differences are to be taken to; there are: grpo, bapo",
+            "no finished run has the setting 'dapo' that differences are to be taken to; there are: grpo, "
+            "bapo",
         ),
         (["wandb:me/project"], "wandb:me/project names no group; write wandb:ENTITY/PROJECT/GROUP"),
     ],
 )
 def test_what_cannot_be_compared_is_one_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    complaint: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -92,10 +108,19 @@ class ScriptedApi:
 
 
 def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path: Path) -> None:
-    history = [{"_step": 0, "trainer/global_step": 0, "train/reward": 0.5, "val/x/avg@4": None}, {"trainer/global_step": 0, "rollouts": {}}]
+    history = [
+        {"_step": 0, "trainer/global_step": 0, "train/reward": 0.5, "val/x/avg@4": None},
+        {"trainer/global_step": 0, "rollouts": {}},
+    ]
     manifest = {"algorithm": "bapo", "seed": 3, "staleness": 8, "status": "running"}
     config = {"seed": 3, "algorithm": {"name": "bapo"}, "manifest": manifest, "_wandb": {}}
-    run = SimpleNamespace(id="abc", config=config, state="finished", summary={"status": "interrupted"}, scan_history=lambda: iter(history))
+    run = SimpleNamespace(
+        id="abc",
+        config=config,
+        state="finished",
+        summary={"status": "interrupted"},
+        scan_history=lambda: iter(history),
+    )
     api = ScriptedApi([run])
     folder = fetch_group("me/lab/tiny/replay", tmp_path, api)
     assert (folder.name, api.asked) == ("me-lab-tiny-replay", ("me/lab", {"group": "tiny/replay"}))

@@ -1,4 +1,6 @@
-"""Tables as a user has them: `make data` tells what is in them, and a run trains on a weighted mixture of them, resumed or not."""
+"""Tables as a user has them: `make data` tells what is in them, and a run trains on a weighted mixture of
+them, resumed or not.
+"""
 
 import json
 import subprocess
@@ -6,20 +8,27 @@ import sys
 from collections import Counter
 
 import pytest
-from tests.cli.test_checks import composed
+from tests.configuration.test_checks import composed
 
 from bapo_lightning.cli.data import tell
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.tiny_world.task import tiny_problems
 
-SETS = {"dapo_math_17k": "long", "deepscaler": "short"}  # of conf/data/math_mixture.yaml: files that stand in for them
+SETS = {
+    "dapo_math_17k": "long",
+    "deepscaler": "short",
+}  # of conf/data/math_mixture.yaml: files that stand in for them
 
 
 @pytest.fixture
 def files(tmp_path):
     """Sums for the tiny model in three files: 40 and 10 to train on, of which 3 also validate."""
     problems = tiny_problems("train", 60)
-    for name, part in {"long": problems[:40], "short": problems[40:50], "exam": problems[37:50:5] + problems[50:55]}.items():
+    for name, part in {
+        "long": problems[:40],
+        "short": problems[40:50],
+        "exam": problems[37:50:5] + problems[50:55],
+    }.items():
         rows = [json.dumps({"problem": problem.prompt, "answer": problem.answer}) for problem in part]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
     return tmp_path
@@ -61,8 +70,12 @@ prompt tokens: median 6, 95 % up to 6, longest 6; limit 8
 def test_a_tokenizer_that_cannot_render_the_prompt_is_told_and_the_messages_are_shown(files, capsys):
     tell(composed(*overrides(files), "prompt@data.prompt=qwen_math"))
     printed = capsys.readouterr().out
-    assert "scale.max_prompt_tokens=8 was not applied: data.prompt=ChatPrompt needs a chat template" in printed
-    assert "system: Please reason step by step, and put your final answer within \\boxed{}.\nuser: " in printed
+    assert (
+        "scale.max_prompt_tokens=8 was not applied: data.prompt=ChatPrompt needs a chat template" in printed
+    )
+    assert (
+        "system: Please reason step by step, and put your final answer within \\boxed{}.\nuser: " in printed
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,8 +87,16 @@ def test_a_tokenizer_that_cannot_render_the_prompt_is_told_and_the_messages_are_
             ConfigError,
             "data.train.mapping.colum is not an option of .*ColumnMapping; it takes problem, answer",
         ),
-        (["data.train.path=nowhere.jsonl"], DataError, "problem set gsm8k_train: path=nowhere.jsonl: there is no such file"),
-        (["data.validation_samples.aime=4"], ConfigError, "data.validation_samples.aime=4 names no validation set; there are gsm8k_test"),
+        (
+            ["data.train.path=nowhere.jsonl"],
+            DataError,
+            "problem set gsm8k_train: path=nowhere.jsonl: there is no such file",
+        ),
+        (
+            ["data.validation_samples.aime=4"],
+            ConfigError,
+            "data.validation_samples.aime=4 names no validation set; there are gsm8k_test",
+        ),
         (
             ["data.validation_samples.gsm8k_test=0"],
             ConfigError,
@@ -92,13 +113,23 @@ def test_what_cannot_be_read_is_told_before_anything_else(changes, error, words)
 def test_one_validation_set_without_a_name_is_told_how_to_be_written():
     config = composed("data=gsm8k")
     config["data"]["validation"] = config["data"]["validation"]["gsm8k_test"]
-    with pytest.raises(ConfigError, match=r"data.validation is one set, and must be a mapping of names to sets, as in val/<name>/avg@k"):
+    with pytest.raises(
+        ConfigError,
+        match=r"data.validation is one set, and must be a mapping of names to sets, as in val/<name>/avg@k",
+    ):
         tell(config)
 
 
 def train(*settings):
     done = subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.train", "debug=fast", "callbacks.validate_every=8", *settings],
+        [
+            sys.executable,
+            "-m",
+            "bapo_lightning.cli.train",
+            "debug=fast",
+            "callbacks.validate_every=8",
+            *settings,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -121,7 +152,9 @@ def test_a_run_trains_on_a_mixture_and_a_longer_one_goes_on_with_the_draws_to_co
     assert set(Counter((draw["epoch"], draw["problem"]) for draw in draws).values()) == {1}
     rows = [json.loads(line) for line in (files / "whole/metrics.jsonl").read_text().splitlines()]
     assert "val/aime24/avg@2" in rows[-1]
-    manifest, summary = (json.loads((files / "whole" / name).read_text()) for name in ("manifest.json", "summary.json"))
+    manifest, summary = (
+        json.loads((files / "whole" / name).read_text()) for name in ("manifest.json", "summary.json")
+    )
     assert manifest["problems"]["train"]["removed"] == {"overlap with aime24": 3}
     assert manifest["problems"]["train"]["shares"] == {"dapo_math_17k": 0.25, "deepscaler": 0.75}
     assert summary["problems"] == manifest["problems"]
@@ -130,9 +163,19 @@ def test_a_run_trains_on_a_mixture_and_a_longer_one_goes_on_with_the_draws_to_co
 def test_a_run_does_not_go_on_with_another_training_set(files):
     settings = [*overrides(files), f"run_folder={files}/run", "scale.validation_problems=8"]
     train(*settings)
-    more = [json.dumps({"problem": problem.prompt, "answer": problem.answer}) for problem in tiny_problems("validation", 3)]
+    more = [
+        json.dumps({"problem": problem.prompt, "answer": problem.answer})
+        for problem in tiny_problems("validation", 3)
+    ]
     (files / "long.jsonl").write_text((files / "long.jsonl").read_text() + "\n" + "\n".join(more))
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", "debug=fast", "callbacks.validate_every=8", *settings]
+    command = [
+        sys.executable,
+        "-m",
+        "bapo_lightning.cli.train",
+        "debug=fast",
+        "callbacks.validate_every=8",
+        *settings,
+    ]
     command += ["scale.num_rollout_batches=3", "resume=auto"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -1,4 +1,6 @@
-"""Evaluations of real checkpoints of the tiny world: numbers, resuming, refusals, and the table of several."""
+"""Evaluations of real checkpoints of the tiny world: numbers, resuming, refusals, and the table of
+several.
+"""
 
 import csv
 import json
@@ -35,36 +37,61 @@ def copied(trained, tmp_path):
 def test_a_checkpoint_of_a_run_gets_the_numbers_of_its_validation(trained, tmp_path, capsys):
     run(f"checkpoint={trained}", "problems_per_set=4", f"run_folder={tmp_path / 'evaluation'}")
     last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
-    expected = {name.removeprefix("val/tiny_world/"): value for name, value in last.items() if name.startswith("val/tiny_world/")}
+    expected = {
+        name.removeprefix("val/tiny_world/"): value
+        for name, value in last.items()
+        if name.startswith("val/tiny_world/")
+    }
     found = results(tmp_path / "evaluation")
-    assert {name: made["value"] for name, made in found["sets"]["tiny_world"]["metrics"].items()} == pytest.approx(expected, abs=1e-12)
+    assert {
+        name: made["value"] for name, made in found["sets"]["tiny_world"]["metrics"].items()
+    } == pytest.approx(expected, abs=1e-12)
     assert (found["version"], found["k"], found["sets"]["tiny_world"]["num_problems"]) == (16, 4, 4)
     output = capsys.readouterr().out
     assert "tiny_world: 4 problems; left out: 896 beyond problems_per_set" in output
     assert "update000016 (policy version 16, its digests are right)" in output
-    assert "from its run: k=4, rollout.temperature=1.0, scale.max_new_tokens=32, model.dtype=float32, data.prompt=PlainPrompt" in output
+    assert (
+        "from its run: k=4, rollout.temperature=1.0, scale.max_new_tokens=32, model.dtype=float32, "
+        "data.prompt=PlainPrompt" in output
+    )
 
 
 def test_make_evaluates_the_shipped_model_from_the_command_line(tmp_path):
-    arguments = [f"CKPT={MODEL}", "DATA=tiny_world", f"ARGS={' '.join([*SMALL[1:], f'output_root={tmp_path}'])}"]
-    shown = subprocess.run(["make", "--dry-run", "eval", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    arguments = [
+        f"CKPT={MODEL}",
+        "DATA=tiny_world",
+        f"ARGS={' '.join([*SMALL[1:], f'output_root={tmp_path}'])}",
+    ]
+    shown = subprocess.run(
+        ["make", "--dry-run", "eval", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     words = shlex.split(shown.splitlines()[-1])
     done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "eval").iterdir()
     assert re.fullmatch(r"model-tiny_world-k4-[0-9a-f]{8}", folder.name)
-    assert {path.name for path in folder.iterdir()} == {".lock", "config.yaml", "manifest.json", "samples.jsonl", "results.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        ".lock",
+        "config.yaml",
+        "manifest.json",
+        "samples.jsonl",
+        "results.json",
+    }
     assert "avg@4, %" in done.stdout and "48 of 48 samples" in done.stdout
 
 
 def test_a_line_holds_what_a_reader_needs_to_check_the_verdict(whole):
     rows = samples(whole)
-    assert [(row["set"], row["sample"]) for row in rows] == [("tiny_world", number) for _ in range(12) for number in range(4)]
+    assert [(row["set"], row["sample"]) for row in rows] == [
+        ("tiny_world", number) for _ in range(12) for number in range(4)
+    ]
     for row in rows:
         is_right = row["finish"] == "stop" and row["response"].rpartition(".")[2] == row["gold"]
         assert row["prompt"].endswith("=") and eval_sum(row["prompt"]) == row["gold"]
         assert (row["status"] == "correct") == is_right == (row["value"] == 1.0)
-        assert len(row["response"]) <= row["num_tokens"] <= 32 and (row["finish"] == "stop" or row["num_tokens"] == 32)
+        assert len(row["response"]) <= row["num_tokens"] <= 32 and (
+            row["finish"] == "stop" or row["num_tokens"] == 32
+        )
 
 
 def eval_sum(prompt):
@@ -76,13 +103,25 @@ def test_the_manifest_tells_how_it_was_made(whole):
     manifest = json.loads((whole / "manifest.json").read_text())
     (session,) = manifest["sessions"]
     assert (manifest["status"], session["num_samples"]) == ("finished", 48)
-    assert session["num_tokens"] == sum(row["num_tokens"] for row in samples(whole)) and session["versions"]["torch"]
+    assert (
+        session["num_tokens"] == sum(row["num_tokens"] for row in samples(whole))
+        and session["versions"]["torch"]
+    )
 
 
 def test_an_evaluation_that_is_killed_ends_as_one_that_was_not(tmp_path):
-    settings = [f"checkpoint={MODEL}", *TINY, "problems_per_set=50", "k=8", "samples_per_call=4", "cpu_threads=1"]
+    settings = [
+        f"checkpoint={MODEL}",
+        *TINY,
+        "problems_per_set=50",
+        "k=8",
+        "samples_per_call=4",
+        "cpu_threads=1",
+    ]
     folder = tmp_path / "killed"
-    process = subprocess.Popen(command(*settings, f"run_folder={folder}"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(*settings, f"run_folder={folder}"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 300
     while not (folder / "samples.jsonl").exists() or len(samples_so_far(folder)) < 16:
         assert process.poll() is None and time.monotonic() < deadline
@@ -148,7 +187,12 @@ def test_a_child_process_samples_the_same(whole, tmp_path):
 
 
 def test_a_child_that_dies_is_replaced_and_nothing_is_lost(whole, tmp_path, capsys):
-    options = ["rollout=hf_child", "rollout.engine.cpu_threads=1", "samples_per_call=1", f"run_folder={tmp_path / 'child'}"]
+    options = [
+        "rollout=hf_child",
+        "rollout.engine.cpu_threads=1",
+        "samples_per_call=1",
+        f"run_folder={tmp_path / 'child'}",
+    ]
     killer = threading.Thread(target=kill_the_engine_after, args=(tmp_path / "child", 4))
     killer.start()
     run(f"checkpoint={MODEL}", *SMALL, *options)
@@ -159,33 +203,56 @@ def test_a_child_that_dies_is_replaced_and_nothing_is_lost(whole, tmp_path, caps
 
 def kill_the_engine_after(folder, num_samples):
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and (not (folder / "samples.jsonl").exists() or len(samples_so_far(folder)) < num_samples):
+    while time.monotonic() < deadline and (
+        not (folder / "samples.jsonl").exists() or len(samples_so_far(folder)) < num_samples
+    ):
         time.sleep(0.001)
     for child in psutil.Process().children():
-        if "bapo_lightning.rollout.child_main" in " ".join(child.cmdline()):
+        if "bapo_lightning.rollout.child.main" in " ".join(child.cmdline()):
             child.kill()
 
 
 def test_a_checkpoint_of_adapters_gets_the_numbers_of_its_validation(tmp_path):
-    overrides = ["debug=fast", "lora=default", "optimizer.optimizer.lr=1e-3", f"run_folder={tmp_path / 'run'}"]
-    done = subprocess.run([sys.executable, "-m", "bapo_lightning.cli.train", *overrides], capture_output=True, text=True, check=False)
+    overrides = [
+        "debug=fast",
+        "lora=default",
+        "optimizer.optimizer.lr=1e-3",
+        f"run_folder={tmp_path / 'run'}",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     run(f"checkpoint={tmp_path / 'run'}", "problems_per_set=4", f"run_folder={tmp_path / 'evaluation'}")
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     for metric in ("avg@4", "response_length"):
-        assert results_of(tmp_path / "evaluation", metric) == pytest.approx(last[f"val/tiny_world/{metric}"], abs=1e-12)
+        assert results_of(tmp_path / "evaluation", metric) == pytest.approx(
+            last[f"val/tiny_world/{metric}"], abs=1e-12
+        )
 
 
 def test_greedy_answers_are_the_same_for_every_seed(tmp_path):
     for seed in (1, 2):
-        run(f"checkpoint={MODEL}", *SMALL, "k=1", "rollout.temperature=0", f"seed={seed}", f"run_folder={tmp_path / str(seed)}")
+        run(
+            f"checkpoint={MODEL}",
+            *SMALL,
+            "k=1",
+            "rollout.temperature=0",
+            f"seed={seed}",
+            f"run_folder={tmp_path / str(seed)}",
+        )
     assert samples(tmp_path / "1") == samples(tmp_path / "2")
 
 
 def test_loggers_get_the_numbers_at_the_version_of_the_policy(trained, tmp_path):
     run(f"checkpoint={trained}", "problems_per_set=4", f"run_folder={tmp_path / 'evaluation'}", "logger=csv")
     (row,) = csv.DictReader((tmp_path / "evaluation/csv/metrics.csv").open())
-    assert row["step"] == "16" and float(row["eval/tiny_world/avg@4"]) == results_of(tmp_path / "evaluation", "avg@4")
+    assert row["step"] == "16" and float(row["eval/tiny_world/avg@4"]) == results_of(
+        tmp_path / "evaluation", "avg@4"
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,16 +263,28 @@ def test_loggers_get_the_numbers_at_the_version_of_the_policy(trained, tmp_path)
         (["checkpoint=outputs/gone/run", "sets=tiny_world"], "checkpoint=outputs/gone/run does not exist"),
         ([f"checkpoint={ROOT / 'docs'}"], "is neither a run folder .* nor a checkpoint .* nor a model"),
         (["checkpoint=nobody/has-this-model", "sets=tiny_world"], "hf download nobody/has-this-model"),
-        ([f"checkpoint={MODEL}", "sets=aime1924"], "sets=aime1924: no such problem set; write some of aime24"),
+        (
+            [f"checkpoint={MODEL}", "sets=aime1924"],
+            "sets=aime1924: no such problem set; write some of aime24",
+        ),
         ([f"checkpoint={MODEL}"], "no problems to answer; write DATA=NAME,NAME"),
         ([f"checkpoint={MODEL}", *SMALL, "k=0"], "k=0 must be a whole number of at least 1"),
         ([f"checkpoint={MODEL}", *SMALL, "k=1.5"], "k=1.5 must be a whole number of at least 1"),
         ([f"checkpoint={MODEL}", *SMALL, "problems_per_set=0"], "problems_per_set=0 must be a whole number"),
         ([f"checkpoint={MODEL}", *SMALL, "samples_per_call=0"], "samples_per_call=0 must be a whole number"),
-        ([f"checkpoint={MODEL}", *SMALL, "rollout.temperature=-1"], "rollout.temperature=-1 must be at least 0"),
-        ([f"checkpoint={MODEL}", *SMALL, "rollout.temperature=0"], "k=4 with rollout.temperature=0: all samples"),
+        (
+            [f"checkpoint={MODEL}", *SMALL, "rollout.temperature=-1"],
+            "rollout.temperature=-1 must be at least 0",
+        ),
+        (
+            [f"checkpoint={MODEL}", *SMALL, "rollout.temperature=0"],
+            "k=4 with rollout.temperature=0: all samples",
+        ),
         ([f"checkpoint={MODEL}", *SMALL, "rollout.top_p=0"], "rollout.top_p=0 is a share of probability"),
-        ([f"checkpoint={MODEL}", *SMALL, "scale.max_prompt_tokens=5"], "a prompt has 6 tokens, more than scale.max_prompt_tokens=5"),
+        (
+            [f"checkpoint={MODEL}", *SMALL, "scale.max_prompt_tokens=5"],
+            "a prompt has 6 tokens, more than scale.max_prompt_tokens=5",
+        ),
         ([f"checkpoint={MODEL}", *SMALL, "scale.max_new_tokens=400"], "make 406 tokens, the model has"),
         ([f"checkpoint={MODEL}", *SMALL, "rollout=vllm"], "rollout=vllm needs vLLM, which is not installed"),
     ],
@@ -218,7 +297,13 @@ def test_bad_input_gets_one_clear_error_and_leaves_nothing_behind(tmp_path, monk
 
 
 def test_an_error_on_the_command_line_is_one_line(tmp_path):
-    done = subprocess.run(command("checkpoint=gone", "sets=tiny_world"), capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command("checkpoint=gone", "sets=tiny_world"),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert (
         done.stderr.startswith("error: the configuration has 1 problem:\n  1. checkpoint=gone does not exist")

@@ -1,4 +1,6 @@
-"""`make export`: what a run trained is what transformers loads, from a checkpoint in one file or in shards."""
+"""`make export`: what a run trained is what transformers loads, from a checkpoint in one file or in
+shards.
+"""
 
 import shutil
 import subprocess
@@ -10,13 +12,13 @@ import torch
 from torch.distributed.checkpoint import save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bapo_lightning.callbacks.checkpoint_folder import TRAINER_FILE, list_checkpoints
-from bapo_lightning.callbacks.checkpoint_weights import load_checkpoint_weights, policy_state
 from bapo_lightning.cli.export import main
-from bapo_lightning.cli.model_folder import model_path
-from bapo_lightning.modules.model_factory import build_policy
-from bapo_lightning.modules.model_options import ModelOptions
-from bapo_lightning.modules.policy import Policy
+from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights, policy_state
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
 
 TINY = model_path("package://bapo_lightning/tiny_world/model")
 
@@ -25,9 +27,21 @@ TINY = model_path("package://bapo_lightning/tiny_world/model")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quickstart of eight updates, large enough ones to change what is answered."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    overrides = ["debug=fast", f"run_folder={folder}", "optimizer.optimizer.lr=3e-3", "optimizer.scheduler.warmup_updates=1"]
-    overrides += ["callbacks.export_every=3", "callbacks.exports_kept=2", "callbacks.validate_every=0", "callbacks.measure_entropy_every=0"]
-    subprocess.run([sys.executable, "-m", "bapo_lightning.cli.train", *overrides], check=True, capture_output=True)
+    overrides = [
+        "debug=fast",
+        f"run_folder={folder}",
+        "optimizer.optimizer.lr=3e-3",
+        "optimizer.scheduler.warmup_updates=1",
+    ]
+    overrides += [
+        "callbacks.export_every=3",
+        "callbacks.exports_kept=2",
+        "callbacks.validate_every=0",
+        "callbacks.measure_entropy_every=0",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides], check=True, capture_output=True
+    )
     return folder
 
 
@@ -54,13 +68,18 @@ def test_an_exported_run_answers_as_the_trainer_s_policy_does(run: Path, tmp_pat
     answers = [greedy(loaded, prompt) for prompt in prompts]
     assert answers == [greedy(policy.model, prompt) for prompt in prompts]
     assert answers != [greedy(changed, prompt) for prompt in prompts]  # else it would prove nothing
-    assert AutoTokenizer.from_pretrained(tmp_path / "out")("12+34=").input_ids == AutoTokenizer.from_pretrained(TINY)("12+34=").input_ids
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path / "out")("12+34=").input_ids
+        == AutoTokenizer.from_pretrained(TINY)("12+34=").input_ids
+    )
 
 
 def test_what_is_exported_during_training_is_what_is_exported_afterwards(run: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in (run / "exports").iterdir()) == ["update000006", "update000008"]
     assert main([str(run), str(tmp_path / "out"), "--dtype", "float32"]) == 0
-    during, after = (folder / "model.safetensors" for folder in (run / "exports" / "update000008", tmp_path / "out"))
+    during, after = (
+        folder / "model.safetensors" for folder in (run / "exports" / "update000008", tmp_path / "out")
+    )
     assert during.read_bytes() == after.read_bytes()
 
 
@@ -85,13 +104,17 @@ def test_a_sharded_checkpoint_gives_the_same_weights(run: Path, tmp_path: Path) 
         ("tests", "is neither a run folder (config.yaml) nor a checkpoint"),
     ],
 )
-def test_what_cannot_be_exported_is_named(checkpoint: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_exported_is_named(
+    checkpoint: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([checkpoint, str(tmp_path / "out")]) == 2
     assert complaint in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_corrupt_checkpoint_is_not_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_corrupt_checkpoint_is_not_exported(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     for checkpoint in list_checkpoints(copy / "checkpoints"):

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from bapo_lightning.cli import figures as command
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.figures_plan import read_figures_plan
-from bapo_lightning.cli.sweep_plan import compose_runs
+from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.report.figures.catalogue import figure_names, read_figure, read_protocol
+from bapo_lightning.runs.sweeps.figures import read_figures_plan
+from bapo_lightning.runs.sweeps.plan import compose_runs
 
 CONF = Path(conf_dir())
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -29,7 +29,13 @@ def test_a_run_that_several_figures_show_is_trained_once() -> None:
     plan = read_figures_plan(["figure=2,9"])
     assert len(plan.runs.jobs) == 25
     assert plan.kind_of_run["grpo_8-s3"] == "grpo_8"
-    assert [run for run in plan.runs.jobs if run.endswith("-s1")] == ["grpo_1-s1", "grpo_2-s1", "grpo_4-s1", "grpo_8-s1", "bapo_8-s1"]
+    assert [run for run in plan.runs.jobs if run.endswith("-s1")] == [
+        "grpo_1-s1",
+        "grpo_2-s1",
+        "grpo_4-s1",
+        "grpo_8-s1",
+        "bapo_8-s1",
+    ]
     whole = read_figures_plan([])
     assert plan.runs.jobs.items() <= whole.runs.jobs.items()
     assert set(whole.kind_of_run.values()) == set(read_protocol(CONF).kinds)  # no kind is trained for nothing
@@ -40,8 +46,15 @@ def test_kinds_differ_from_each_other_in_what_they_name_alone() -> None:
     configs = compose_runs(plan.runs)
     assert {config["scale"]["num_rollout_batches"] for config in configs.values()} == {32}
     assert configs["grpo_8_slow-s1"]["optimizer"]["optimizer"]["lr"] == 1.2e-4
-    bounds = {run: (config["algorithm"]["bounds"]["low"], config["algorithm"]["bounds"]["high"]) for run, config in configs.items()}
-    assert (bounds["wide_high-s1"], bounds["wide_low-s1"], bounds["higher_4-s1"]) == ((0.8, 1.5), (0.5, 1.2), (0.8, 1.28))
+    bounds = {
+        run: (config["algorithm"]["bounds"]["low"], config["algorithm"]["bounds"]["high"])
+        for run, config in configs.items()
+    }
+    assert (bounds["wide_high-s1"], bounds["wide_low-s1"], bounds["higher_4-s1"]) == (
+        (0.8, 1.5),
+        (0.5, 1.2),
+        (0.8, 1.28),
+    )
 
 
 def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own() -> None:
@@ -92,7 +105,10 @@ def test_figures_are_trained_drawn_and_judged(tmp_path: Path, capsys: pytest.Cap
     for name in ("4", "5"):
         assert (folder / f"figure_{name}.png").read_bytes().startswith(PNG)
     page = (folder / "figures.md").read_text()
-    assert "## Figure 5: Importance ratio, probability and entropy of tokens under GRPO" in page and "seeds 1, 2" in page
+    assert (
+        "## Figure 5: Importance ratio, probability and entropy of tokens under GRPO" in page
+        and "seeds 1, 2" in page
+    )
     found = json.loads((folder / "figures.json").read_text())
     assert found["sources"]["4"]["num_runs"] == 2
     assert {claim["verdict"] for claim in found["claims"]} <= {"holds", "the opposite holds", "not shown"}

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from bapo_lightning.cli.checks import complaints
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.plan_check import architecture, check_fit, plan_of
-from bapo_lightning.cli.train import resolve
+from bapo_lightning.configuration.checks import complaints
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.plan_check import architecture, check_fit, plan_of
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.plan.console import plan_text
 
@@ -26,7 +26,12 @@ def composed(*overrides: str) -> dict:
 
 
 def command(*overrides: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "bapo_lightning.cli.plan", *overrides], capture_output=True, text=True, cwd=ROOT)
+    return subprocess.run(
+        [sys.executable, "-m", "bapo_lightning.cli.plan", *overrides],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
 
 
 def test_the_plan_of_the_quickstart_adds_up() -> None:
@@ -42,7 +47,10 @@ def test_the_plan_of_the_quickstart_adds_up() -> None:
 def test_what_does_not_fit_ends_with_a_code_of_its_own() -> None:
     done = command("plan.overhead_gigabytes=79")
     assert done.returncode == 3
-    assert "It does not fit into 76.0 GB of a h100_80gb (0.95 of 80.0 GB):\n  1. an update needs 79." in done.stdout
+    assert (
+        "It does not fit into 76.0 GB of a h100_80gb (0.95 of 80.0 GB):\n  1. an update needs 79."
+        in done.stdout
+    )
 
 
 def test_an_unknown_gpu_is_refused_with_those_that_are_known() -> None:
@@ -75,12 +83,18 @@ def test_a_model_that_is_nowhere_is_named() -> None:
         plan_of(composed("model.path=nobody/nothing"))
 
 
-def test_a_run_that_cannot_fit_the_gpu_it_finds_is_refused_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_fit_the_gpu_it_finds_is_refused_unless_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = composed()
     check_fit(config)  # no GPU here: nothing to check
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="toy GPU", total_memory=2e9))
-    with pytest.raises(ConfigError, match=r"an update needs 2\.\d GB, a GPU has 1\.9 GB to use(?s:.)*write plan.ignore=true"):
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="toy GPU", total_memory=2e9)
+    )
+    with pytest.raises(
+        ConfigError, match=r"an update needs 2\.\d GB, a GPU has 1\.9 GB to use(?s:.)*write plan.ignore=true"
+    ):
         check_fit(config)
     check_fit(composed("plan.ignore=true"))
     check_fit(composed("trainer.accelerator=cpu"))
@@ -88,10 +102,18 @@ def test_a_run_that_cannot_fit_the_gpu_it_finds_is_refused_unless_told(monkeypat
 
 def test_the_text_tells_what_is_assumed() -> None:
     text = plan_text(plan_of(composed()), "quickstart")
-    assert "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring; their memory at 0.6 of 3.35 TB/s in decoding; all assumed" in text
+    assert (
+        "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring; their memory at 0.6 of 3.35 TB/s in "
+        "decoding; all assumed" in text
+    )
 
 
 def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth() -> None:
-    done = subprocess.run([sys.executable, "bench/plan.py", "--models", "llama, 3M, tied"], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "bench/plan.py", "--models", "llama, 3M, tied"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^llama, 3M, tied +(?:no|yes) ", done.stdout, re.MULTILINE)) == 2

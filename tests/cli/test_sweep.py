@@ -6,12 +6,24 @@ import sys
 
 
 def sweep(tmp_path, *overrides):
-    command = [sys.executable, "-m", "bapo_lightning.cli.sweep", "sweep=smoke", "debug=fast", f"output_root={tmp_path}", *overrides]
+    command = [
+        sys.executable,
+        "-m",
+        "bapo_lightning.cli.sweep",
+        "sweep=smoke",
+        "debug=fast",
+        f"output_root={tmp_path}",
+        *overrides,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_finished(tmp_path):
-    alarm = ["callbacks.alarms.entropy.above=0.03,4.0", "callbacks.alarms.entropy.patience=1", "callbacks.alarms.entropy.action=stop"]
+    alarm = [
+        "callbacks.alarms.entropy.above=0.03,4.0",
+        "callbacks.alarms.entropy.patience=1",
+        "callbacks.alarms.entropy.action=stop",
+    ]
     overrides = ["regime=on_policy", "algorithm=bapo", *alarm, "launcher.parallel_runs=1"]
     first = sweep(tmp_path, *overrides)
     (folder,) = tmp_path.iterdir()
@@ -20,7 +32,10 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_finished(tmp
     assert "[2/2] finished  algorithm=bapo callbacks.alarms.entropy.above=4.0" in first.stdout
     assert (folder / "study.csv").is_file()
     recorded = json.loads((folder / "sweep.json").read_text())["runs"]
-    assert {run: entry["exit_code"] for run, entry in recorded.items()} == {"algorithm_bapo-above_0.03": 1, "algorithm_bapo-above_4.0": 0}
+    assert {run: entry["exit_code"] for run, entry in recorded.items()} == {
+        "algorithm_bapo-above_0.03": 1,
+        "algorithm_bapo-above_4.0": 0,
+    }
     again = sweep(tmp_path, *overrides)
     assert "2 runs in" in again.stdout and "1 finished before" in again.stdout
 
@@ -32,10 +47,20 @@ def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
 
 
 def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_own(tmp_path):
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "bapo_lightning.cli.train",
+        "-m",
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2",
+    ]
     overrides = ["debug=fast", "regime=on_policy", "positive_share_target=0.4,0.5", f"output_root={tmp_path}"]
     done = subprocess.run([*command, *overrides], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     runs = sorted((tmp_path / "quickstart").iterdir())
     assert [run.name.rsplit("-", 1)[1] for run in runs] == ["0", "1"]
-    assert [json.loads((run / "manifest.json").read_text())["status"] for run in runs] == ["finished", "finished"]
+    assert [json.loads((run / "manifest.json").read_text())["status"] for run in runs] == [
+        "finished",
+        "finished",
+    ]

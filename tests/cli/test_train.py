@@ -9,7 +9,7 @@ import time
 import pytest
 import yaml
 
-from bapo_lightning.callbacks.checkpoint_folder import list_checkpoints, verify
+from bapo_lightning.run_folder.checkpoint import list_checkpoints, verify
 
 METRICS = [
     "train/reward",
@@ -72,7 +72,14 @@ METRICS = [
 
 
 def train(tmp_path, *overrides):
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", "debug=fast", f"run_folder={tmp_path / 'run'}", *overrides]
+    command = [
+        sys.executable,
+        "-m",
+        "bapo_lightning.cli.train",
+        "debug=fast",
+        f"run_folder={tmp_path / 'run'}",
+        *overrides,
+    ]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -105,7 +112,12 @@ def test_a_run_folder_holds_everything_that_the_run_was(finished):
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["algorithm"]["name"] == "bapo" and "hydra" not in config
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["status"], manifest["algorithm"], manifest["staleness"], manifest["seed"]) == ("finished", "bapo", 8, 0)
+    assert (manifest["status"], manifest["algorithm"], manifest["staleness"], manifest["seed"]) == (
+        "finished",
+        "bapo",
+        8,
+        0,
+    )
     assert verify(folder / "checkpoints/update000008").version == 8
     assert len(list((folder / "plots").glob("*.png"))) == 7
     assert json.loads((folder / "summary.json").read_text())["updates"] == 8
@@ -122,13 +134,19 @@ def test_metrics_have_one_row_per_update_and_every_documented_name(finished):
 
 def test_at_age_zero_engine_and_trainer_agree(finished):
     first = rows(finished[0])[0]
-    assert first["mismatch/abs_logp_diff_mean"] < 1e-5 and first["mismatch/ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    assert first["mismatch/abs_logp_diff_mean"] < 1e-5 and first["mismatch/ratio_max"] == pytest.approx(
+        1.0, abs=1e-4
+    )
     assert first["train/clip_fraction"] == 0.0
 
 
 def test_rollouts_can_be_read(finished):
     row = json.loads((finished[0] / "rollouts.jsonl").read_text().splitlines()[0])
-    assert row["prompt"].endswith("=") and row["status"] in ("correct", "wrong", "unparsable") and row["versions"] == [0]
+    assert (
+        row["prompt"].endswith("=")
+        and row["status"] in ("correct", "wrong", "unparsable")
+        and row["versions"] == [0]
+    )
 
 
 def test_the_same_seed_gives_the_same_run(finished, tmp_path):
@@ -158,7 +176,10 @@ def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
     folder = tmp_path / "run"
     overrides = ["debug=fast", "scale.num_rollout_batches=500", f"run_folder={folder}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 120
     while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
@@ -174,7 +195,13 @@ def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
 
 def test_a_run_folder_that_exists_is_not_touched(tmp_path):
     (tmp_path / "run").mkdir()
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", "debug=fast", f"run_folder={tmp_path / 'run'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "bapo_lightning.cli.train",
+        "debug=fast",
+        f"run_folder={tmp_path / 'run'}",
+    ]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1 and "exists already" in result.stderr
     assert not list((tmp_path / "run").iterdir())

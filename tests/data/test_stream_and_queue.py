@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 from tests.builders import group, rollout
 
-from bapo_lightning.data.admission import AdmitAll, DynamicSampling
-from bapo_lightning.data.group_state import ArrayStore
-from bapo_lightning.data.problem_stream import ProblemStream
-from bapo_lightning.data.regime import Regime
-from bapo_lightning.data.replay_queue import ReplayQueue
-from bapo_lightning.data.statistics import RolloutStatistics
+from bapo_lightning.data.batches.replay_queue import ReplayQueue
+from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.admission import AdmitAll, DynamicSampling
+from bapo_lightning.data.rollouts.group_state import ArrayStore
+from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 
@@ -18,7 +18,9 @@ PROBLEMS = [Problem(str(index), "", "") for index in range(10)]
 
 
 def groups(scores):
-    return [group(f"p{index}", [rollout([1], [2], [-1.0])] * len(row), row) for index, row in enumerate(scores)]
+    return [
+        group(f"p{index}", [rollout([1], [2], [-1.0])] * len(row), row) for index, row in enumerate(scores)
+    ]
 
 
 def ids(draws):
@@ -61,10 +63,10 @@ def test_a_queue_goes_on_from_its_state_and_shuffles_as_it_would_have():
     [
         (Regime("on_policy", 1, 1), 1, 0),
         (Regime("replay", epochs=2, minibatches=4), 8, 7),
-        (Regime("partial", 1, 4, max_new_tokens=32, tokens_per_pass=8), 4, (2 * 4 - 1) * 4 - 1),
-        (Regime("partial", 1, 1, max_new_tokens=32, tokens_per_pass=5, max_segments=2), 1, 2),
-        (Regime("partial", 1, 4, max_new_tokens=32, tokens_per_pass=32), 4, 3),
-        (Regime("async", 1, 4, overlap=True, max_age=7), 4, 7),
+        (Regime("partial", 1, 4, max_new_tokens=32, partial_tokens=8), 4, (2 * 4 - 1) * 4 - 1),
+        (Regime("partial", 1, 1, max_new_tokens=32, partial_tokens=5, max_segments=2), 1, 2),
+        (Regime("partial", 1, 4, max_new_tokens=32, partial_tokens=32), 4, 3),
+        (Regime("async", 1, 4, async_generation=True, max_age=7), 4, 7),
     ],
 )
 def test_what_a_regime_implies(regime, updates, age):
@@ -72,7 +74,7 @@ def test_what_a_regime_implies(regime, updates, age):
 
 
 def test_masking_plans_for_what_comes_by_itself_and_evicts_only_what_has_nothing_left_to_train_on():
-    regime = Regime("partial", 1, 4, max_new_tokens=32, tokens_per_pass=8, max_age=5, too_old="mask")
+    regime = Regime("partial", 1, 4, max_new_tokens=32, partial_tokens=8, max_age=5, stale_action="mask")
     assert regime.admission_age == 27
     assert not regime.is_evicted(oldest_version=0, newest_version=10, version=12)
     assert regime.is_evicted(oldest_version=0, newest_version=9, version=12)
@@ -106,7 +108,11 @@ def test_the_stream_refuses_no_problems_repeated_ids_and_unknown_ones():
 
 def test_dynamic_sampling_admits_groups_whose_scores_differ():
     zeros, mixed, ones = groups([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    assert [DynamicSampling(max_rounds=2).admits(item) for item in (zeros, mixed, ones)] == [False, True, False]
+    assert [DynamicSampling(max_rounds=2).admits(item) for item in (zeros, mixed, ones)] == [
+        False,
+        True,
+        False,
+    ]
     assert AdmitAll().admits(zeros)
 
 

@@ -13,7 +13,8 @@ def test_the_interval_of_many_problems_is_that_of_the_normal_approximation():
 
 
 def test_the_interval_of_three_problems_is_that_of_all_27_resamples():
-    # Means of 27 resamples of 0, 0.5, 1: 0 and 1 come up once each (3.7 %), so that both ends of the middle 95 % are reached.
+    # Means of 27 resamples of 0, 0.5, 1: 0 and 1 come up once each (3.7 %), so that both ends of the middle
+    # 95 % are reached.
     found = estimate(np.array([0.0, 0.5, 1.0]))
     assert (found.low, found.value, found.high) == (0.0, 0.5, 1.0)
 
@@ -26,9 +27,15 @@ def test_the_same_values_give_the_same_interval():
 def test_problems_that_all_came_out_alike_leave_room_for_those_that_were_not_drawn():
     # Clopper and Pearson for 0 of 30: 11.57 %.
     zeros, ones = np.zeros(30), np.ones(30)
-    assert (estimate(zeros, 0.0, 1.0).low, estimate(zeros, 0.0, 1.0).high) == pytest.approx((0.0, 0.1157), abs=1e-4)
-    assert (estimate(ones, 0.0, 1.0).low, estimate(ones, 0.0, 1.0).high) == pytest.approx((0.8843, 1.0), abs=1e-4)
-    assert (estimate(zeros, -1.0, 1.0).low, estimate(zeros, -1.0, 1.0).high) == pytest.approx((-0.1157, 0.1157), abs=1e-4)
+    assert (estimate(zeros, 0.0, 1.0).low, estimate(zeros, 0.0, 1.0).high) == pytest.approx(
+        (0.0, 0.1157), abs=1e-4
+    )
+    assert (estimate(ones, 0.0, 1.0).low, estimate(ones, 0.0, 1.0).high) == pytest.approx(
+        (0.8843, 1.0), abs=1e-4
+    )
+    assert (estimate(zeros, -1.0, 1.0).low, estimate(zeros, -1.0, 1.0).high) == pytest.approx(
+        (-0.1157, 0.1157), abs=1e-4
+    )
     assert (estimate(32 * ones).low, estimate(32 * ones).high) == (32.0, 32.0)
 
 

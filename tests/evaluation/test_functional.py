@@ -14,7 +14,9 @@ def test_avg_is_the_mean():
 @pytest.mark.parametrize(("samples", "correct", "k"), [(4, 1, 2), (8, 3, 4), (5, 0, 3), (5, 5, 1), (6, 2, 6)])
 def test_pass_at_k_is_the_share_of_k_subsets_with_a_correct_sample(samples, correct, k):
     subsets = list(combinations([True] * correct + [False] * (samples - correct), k))
-    assert pass_at_k(samples, correct, k) == pytest.approx(sum(any(subset) for subset in subsets) / len(subsets))
+    assert pass_at_k(samples, correct, k) == pytest.approx(
+        sum(any(subset) for subset in subsets) / len(subsets)
+    )
 
 
 def test_pass_at_k_refuses_impossible_counts():
@@ -34,4 +36,8 @@ def test_the_majority_answer_counts_and_ties_share():
 
 
 def test_an_answer_is_right_whichever_of_its_samples_was_judged_first():
-    assert maj_at_k(["7", "7", "8"], [True, False, False]) == maj_at_k(["7", "7", "8"], [False, True, False]) == 1.0
+    assert (
+        maj_at_k(["7", "7", "8"], [True, False, False])
+        == maj_at_k(["7", "7", "8"], [False, True, False])
+        == 1.0
+    )

@@ -14,7 +14,12 @@ from bapo_lightning.evaluation.metrics import AvgAtK, MajAtK, PassAtK, evaluatio
 from bapo_lightning.evaluation.outcome import SampleOutcome, pass_sizes, problem_values
 from bapo_lightning.types import ScoreStatus
 
-CORRECT, WRONG, UNPARSABLE, TIMEOUT = ScoreStatus.CORRECT, ScoreStatus.WRONG, ScoreStatus.UNPARSABLE, ScoreStatus.TIMEOUT
+CORRECT, WRONG, UNPARSABLE, TIMEOUT = (
+    ScoreStatus.CORRECT,
+    ScoreStatus.WRONG,
+    ScoreStatus.UNPARSABLE,
+    ScoreStatus.TIMEOUT,
+)
 
 
 def outcome(status, answer="", num_tokens=10, is_cut=False):
@@ -27,9 +32,14 @@ def random_problems(num_problems, k, seed=0):
     made = []
     for _ in range(num_problems):
         answers = [generator.choice(["0", "0", "1", "2", "3", ""]) for _ in range(k)]
-        statuses = [CORRECT if answer == "0" else WRONG if answer else generator.choice([UNPARSABLE, TIMEOUT]) for answer in answers]
+        statuses = [
+            CORRECT if answer == "0" else WRONG if answer else generator.choice([UNPARSABLE, TIMEOUT])
+            for answer in answers
+        ]
         samples = zip(statuses, answers, strict=True)
-        made.append([outcome(*sample, generator.randint(1, 99), generator.random() < 0.3) for sample in samples])
+        made.append(
+            [outcome(*sample, generator.randint(1, 99), generator.random() < 0.3) for sample in samples]
+        )
     return made
 
 
@@ -42,7 +52,9 @@ def enumerated(problems, k):
 
     def passed(problem, size):
         subsets = list(combinations(problem, size))
-        return Fraction(sum(any(sample.status is CORRECT for sample in subset) for subset in subsets), len(subsets))
+        return Fraction(
+            sum(any(sample.status is CORRECT for sample in subset) for subset in subsets), len(subsets)
+        )
 
     def majority(problem):
         ballots = [sample.answer for sample in problem if sample.answer]
@@ -52,7 +64,10 @@ def enumerated(problems, k):
 
     return {
         f"avg@{k}": share(sample.status is CORRECT for sample in samples),
-        **{f"pass@{size}": sum(passed(problem, size) for problem in problems) / len(problems) for size in pass_sizes(k)},
+        **{
+            f"pass@{size}": sum(passed(problem, size) for problem in problems) / len(problems)
+            for size in pass_sizes(k)
+        },
         f"maj@{k}": sum(majority(problem) for problem in problems) / len(problems),
         "response_length": share(sample.num_tokens for sample in samples),
         "cut_fraction": share(sample.is_cut for sample in samples),
@@ -76,8 +91,18 @@ def test_every_metric_is_what_counting_one_by_one_gives(num_problems, k):
 
 def test_a_worked_example():
     problems = [
-        [outcome(CORRECT, "7", 10), outcome(WRONG, "8", 20), outcome(WRONG, "8", 30), outcome(UNPARSABLE, "", 40, True)],
-        [outcome(CORRECT, "1", 10), outcome(CORRECT, "1", 10), outcome(WRONG, "2", 10), outcome(TIMEOUT, "2", 10)],
+        [
+            outcome(CORRECT, "7", 10),
+            outcome(WRONG, "8", 20),
+            outcome(WRONG, "8", 30),
+            outcome(UNPARSABLE, "", 40, True),
+        ],
+        [
+            outcome(CORRECT, "1", 10),
+            outcome(CORRECT, "1", 10),
+            outcome(WRONG, "2", 10),
+            outcome(TIMEOUT, "2", 10),
+        ],
     ]
     metrics = evaluation_metrics(4)
     metrics.update(problems)
@@ -122,7 +147,12 @@ def compute_on_rank(rank, num_ranks, port, folder):
         metric.update(own[1:])
     values = {name: float(value) for name, value in metrics.compute().items()}
     with average.sync_context(), passed.sync_context(), majority.sync_context():
-        counts = [int(average.total), int(average.num_samples), int(passed.num_problems), int(majority.num_problems)]
+        counts = [
+            int(average.total),
+            int(average.num_samples),
+            int(passed.num_problems),
+            int(majority.num_problems),
+        ]
     torch.save({"values": values, "counts": counts}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 

@@ -11,7 +11,10 @@ from bapo_lightning.types import ScoreStatus
 
 def problems(*correct):
     """One problem for each number of correct samples out of four."""
-    right, wrong = SampleOutcome(ScoreStatus.CORRECT, "7", 5, False), SampleOutcome(ScoreStatus.WRONG, "8", 9, False)
+    right, wrong = (
+        SampleOutcome(ScoreStatus.CORRECT, "7", 5, False),
+        SampleOutcome(ScoreStatus.WRONG, "8", 9, False),
+    )
     return {f"p{index}": [right] * count + [wrong] * (4 - count) for index, count in enumerate(correct)}
 
 
@@ -26,13 +29,18 @@ def test_a_difference_is_that_of_the_problems_and_its_interval_too():
     assert after.values["avg@4"].value - before.values["avg@4"].value == pytest.approx(3 / 16)
     assert after.differences["avg@4"] == estimate(np.array([0.25, 0.25, 0.25, 0.0]), -1.0, 1.0)
     # Far narrower than the intervals of the two alone: what is common to both goes out.
-    assert after.differences["avg@4"].excludes_zero and after.values["avg@4"].low < before.values["avg@4"].high
+    assert (
+        after.differences["avg@4"].excludes_zero and after.values["avg@4"].low < before.values["avg@4"].high
+    )
 
 
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (evaluated("after", 1, 1, 1, 1, digest="other"), "after, sums: no difference, its problems are others"),
+        (
+            evaluated("after", 1, 1, 1, 1, digest="other"),
+            "after, sums: no difference, its problems are others",
+        ),
         (evaluated("after", 1, 1, 1, 1, k=8), "after, sums: no difference, it has k=8, the reference k=4"),
     ],
 )

@@ -21,10 +21,14 @@ def test_bounds_loss_and_gradients_do_not_depend_on_the_number_of_micro_batches(
     found = {}
     for parts in (1, 2, 5):
         rule = adaptive(target=0.55)
-        found[parts] = step(random_policy(), rule, batch, micro_batch_tokens=budget_for(batch, parts), **changes)
+        found[parts] = step(
+            random_policy(), rule, batch, micro_batch_tokens=budget_for(batch, parts), **changes
+        )
     (whole, whole_gradient) = found[1]
     search = whole["bounds"][0]
-    assert 1.2 < float(search.high) < 3.0 or 0.6 < float(search.low) < 0.9, "the case must not sit at an end of the path"
+    assert 1.2 < float(search.high) < 3.0 or 0.6 < float(search.low) < 0.9, (
+        "the case must not sit at an end of the path"
+    )
     for parts in (2, 5):
         outputs, gradient = found[parts]
         assert len(outputs["bounds"]) == 1
@@ -50,7 +54,9 @@ def test_fixed_bounds_are_ppo_clip_to_the_bit():
 
 def test_a_search_whose_range_is_a_point_equals_fixed_bounds():
     batch = stale_batch(random_policy())
-    point = adaptive(low={"start": 0.8, "end": 0.8, "step": 0.1}, high={"start": 1.2, "end": 1.2, "step": 0.1})
+    point = adaptive(
+        low={"start": 0.8, "end": 0.8, "step": 0.1}, high={"start": 1.2, "end": 1.2, "step": 0.1}
+    )
     _, searched = step(random_policy(), point, batch)
     _, fixed = step(random_policy(), FixedBounds(0.8, 1.2), batch)
     assert torch.equal(searched, fixed)
@@ -79,7 +85,12 @@ def test_one_micro_batch_is_scored_once_and_several_are_scored_first_only_when_t
 
 def test_with_micro_batch_scope_every_micro_batch_has_its_own_search():
     batch = stale_batch(random_policy())
-    outputs, _ = step(random_policy(), adaptive(scope="microbatch", target=0.6), batch, micro_batch_tokens=budget_for(batch, 5))
+    outputs, _ = step(
+        random_policy(),
+        adaptive(scope="microbatch", target=0.6),
+        batch,
+        micro_batch_tokens=budget_for(batch, 5),
+    )
     assert len(outputs["bounds"]) == 5
     assert len({(float(search.low), float(search.high)) for search in outputs["bounds"]}) > 1
 
@@ -87,7 +98,9 @@ def test_with_micro_batch_scope_every_micro_batch_has_its_own_search():
 def test_at_ratio_one_the_search_keeps_its_start_when_positives_suffice():
     policy = random_policy()
     outputs, _ = step(policy, adaptive(target=0.01), stale_batch(policy, noise=0.0))
-    assert float(outputs["bounds"][0].high) == pytest.approx(1.2) and float(outputs["bounds"][0].low) == pytest.approx(0.6)
+    assert float(outputs["bounds"][0].high) == pytest.approx(1.2) and float(
+        outputs["bounds"][0].low
+    ) == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0, 0.0])
@@ -95,7 +108,9 @@ def test_one_sided_and_empty_advantages_give_finite_losses(sign):
     from dataclasses import replace
 
     batch = stale_batch(random_policy())
-    outputs, gradient = step(random_policy(), adaptive(), replace(batch, advantage=batch.advantage.abs() * sign))
+    outputs, gradient = step(
+        random_policy(), adaptive(), replace(batch, advantage=batch.advantage.abs() * sign)
+    )
     assert math.isfinite(float(outputs["loss"])) and gradient.isfinite().all()
     assert bool(outputs["bounds"][0].met) == (sign >= 0)
 
@@ -161,7 +176,10 @@ def test_too_many_non_finite_gradients_in_a_row_end_the_run():
 
 
 def test_a_checkpoint_holds_what_the_module_counts():
-    one, other = module(random_policy(), FixedBounds(0.8, 1.2)), module(random_policy(), FixedBounds(0.8, 1.2))
+    one, other = (
+        module(random_policy(), FixedBounds(0.8, 1.2)),
+        module(random_policy(), FixedBounds(0.8, 1.2)),
+    )
     one.num_skipped_updates, one._nonfinite_in_a_row, one.last_learning_rate = 3, 1, 1e-4
     checkpoint = {}
     one.on_save_checkpoint(checkpoint)

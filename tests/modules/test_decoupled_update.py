@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.builders import adaptive, budget_for, gradients, group, random_policy, rollout, stale_batch, step
 
-from bapo_lightning.data.batch import collate
+from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.correction import masked_is, truncated_is
 from bapo_lightning.objectives.weighting import sequence_mean
@@ -18,7 +18,9 @@ TRUNCATED, MASKED = partial(truncated_is, cap=1.3), partial(masked_is, low=0.7, 
 def decoupled_batch(mean=0.0, spread=0.5, **options):
     """Stale data whose proximal log-probs lie `mean` +- `spread` nats from the engine's."""
     batch = stale_batch(random_policy(), **options)
-    noise = mean + spread * torch.randn(batch.behaviour_logp.shape, generator=torch.Generator().manual_seed(7))
+    noise = mean + spread * torch.randn(
+        batch.behaviour_logp.shape, generator=torch.Generator().manual_seed(7)
+    )
     return replace(batch, proximal_logp=batch.behaviour_logp + noise * batch.response_mask)
 
 
@@ -26,7 +28,11 @@ def by_hand(policy, batch, weigh, low, high):
     """Loss and gradient of decoupled PPO over the whole padded batch, from logits and plain PyTorch."""
     policy.zero_grad()
     mask = batch.response_mask[:, 1:]
-    logp = policy.model(batch.input_ids[:, :-1]).logits.log_softmax(-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
+    logp = (
+        policy.model(batch.input_ids[:, :-1])
+        .logits.log_softmax(-1)
+        .gather(-1, batch.input_ids[:, 1:, None])[..., 0]
+    )
     ratio = torch.exp(logp - batch.proximal_logp[:, 1:])
     weight = weigh(torch.exp(batch.proximal_logp - batch.behaviour_logp)[:, 1:])
     advantage = batch.advantage[:, None]
@@ -46,12 +52,16 @@ def by_hand(policy, batch, weigh, low, high):
 )
 def test_loss_and_gradient_are_those_of_decoupled_ppo_written_out(correction, weigh, mean, spread):
     batch = decoupled_batch(mean, spread)
-    outputs, gradient = step(random_policy(), FixedBounds(0.8, 1.2), batch, correction=correction, micro_batch_tokens=200)
+    outputs, gradient = step(
+        random_policy(), FixedBounds(0.8, 1.2), batch, correction=correction, micro_batch_tokens=200
+    )
     loss, expected = by_hand(random_policy(), batch, weigh, 0.8, 1.2)
     assert float(outputs["loss"]) == pytest.approx(float(loss), rel=1e-5)
     assert (gradient - expected).norm() / expected.norm() < 1e-5
     _, uncorrected = step(random_policy(), FixedBounds(0.8, 1.2), batch, micro_batch_tokens=200)
-    assert (gradient - uncorrected).norm() / expected.norm() > 0.1, "the case must tell a correction from none"
+    assert (gradient - uncorrected).norm() / expected.norm() > 0.1, (
+        "the case must tell a correction from none"
+    )
 
 
 @pytest.mark.parametrize("rule", [lambda: FixedBounds(0.8, 1.2), lambda: adaptive(target=0.55)])
@@ -61,7 +71,9 @@ def test_where_engine_and_trainer_agree_a_correction_changes_no_bit(rule, correc
     assert torch.equal(batch.proximal_logp, batch.behaviour_logp)
     for budget in (10**6, budget_for(batch, 3)):
         plain, gradient = step(random_policy(), rule(), batch, micro_batch_tokens=budget)
-        corrected, same = step(random_policy(), rule(), batch, micro_batch_tokens=budget, correction=correction)
+        corrected, same = step(
+            random_policy(), rule(), batch, micro_batch_tokens=budget, correction=correction
+        )
         assert torch.equal(gradient, same) and torch.equal(plain["loss"], corrected["loss"])
         assert torch.equal(plain["bounds"][0].high, corrected["bounds"][0].high)
 
@@ -72,7 +84,9 @@ def test_a_masked_sample_leaves_the_share_of_the_others_as_it_was(weighting):
     batch = stale_batch(random_policy())
     odd = torch.arange(batch.num_samples) % 2 == 1
     disagreed = replace(batch, behaviour_logp=batch.behaviour_logp - 3.0 * odd[:, None] * batch.response_mask)
-    masked, gradient = step(random_policy(), FixedBounds(0.8, 1.2), disagreed, correction=masked_is, **changes)
+    masked, gradient = step(
+        random_policy(), FixedBounds(0.8, 1.2), disagreed, correction=masked_is, **changes
+    )
     without = replace(batch, advantage=torch.where(odd, 0.0, batch.advantage))
     expected, same = step(random_policy(), FixedBounds(0.8, 1.2), without, **changes)
     assert float(masked["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
@@ -83,25 +97,44 @@ def test_a_masked_sample_leaves_the_share_of_the_others_as_it_was(weighting):
 def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
     batch = decoupled_batch(num_groups=8)
     (whole, gradient), *others = (
-        step(random_policy(), adaptive(target=0.6), batch, micro_batch_tokens=budget_for(batch, parts), correction=correction)
+        step(
+            random_policy(),
+            adaptive(target=0.6),
+            batch,
+            micro_batch_tokens=budget_for(batch, parts),
+            correction=correction,
+        )
         for parts in (1, 2, 5)
     )
     for outputs, other in others:
-        assert outputs["bounds"][0].low == whole["bounds"][0].low and outputs["bounds"][0].high == whole["bounds"][0].high
+        assert (
+            outputs["bounds"][0].low == whole["bounds"][0].low
+            and outputs["bounds"][0].high == whole["bounds"][0].high
+        )
         assert float(outputs["loss"]) == pytest.approx(float(whole["loss"]), rel=1e-5)
         assert (other - gradient).norm() / gradient.norm() < 1e-5
 
 
 def searched_by_hand(batch, policy, weight, target):
-    """Algorithm 1 as a loop over the bounds, the contributions summed over all tokens of the batch each time."""
+    """Algorithm 1 as a loop over the bounds, the contributions summed over all tokens of the batch each
+    time.
+    """
     mask = batch.response_mask
     with torch.no_grad():
-        logp = policy.model(batch.input_ids).logits[:, :-1].log_softmax(-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
+        logp = (
+            policy.model(batch.input_ids)
+            .logits[:, :-1]
+            .log_softmax(-1)
+            .gather(-1, batch.input_ids[:, 1:, None])[..., 0]
+        )
     ratio = torch.exp(logp.double() - batch.proximal_logp[:, 1:].double())
     signed = (weight * mask * batch.behaviour_logp.exp())[:, 1:].double() * ratio * batch.advantage[:, None]
 
     def share(low, high):
-        positive, negative = signed[(signed > 0) & (ratio <= high)].sum(), -signed[(signed < 0) & (ratio >= low)].sum()
+        positive, negative = (
+            signed[(signed > 0) & (ratio <= high)].sum(),
+            -signed[(signed < 0) & (ratio >= low)].sum(),
+        )
         return float(positive / (positive + negative))
 
     low, high = 0.6, 1.2
@@ -116,17 +149,28 @@ def searched_by_hand(batch, policy, weight, target):
 @pytest.mark.parametrize("target", [0.35, 0.4, 0.45, 0.5])
 def test_the_search_balances_the_corrected_contributions(correction, target):
     batch = decoupled_batch(num_groups=8, noise=0.8)
-    outputs, _ = step(random_policy(), adaptive(target=target), batch, correction=correction, micro_batch_tokens=budget_for(batch, 5))
+    outputs, _ = step(
+        random_policy(),
+        adaptive(target=target),
+        batch,
+        correction=correction,
+        micro_batch_tokens=budget_for(batch, 5),
+    )
     search = outputs["bounds"][0]
     weight = correction(batch.proximal_logp - batch.behaviour_logp)
-    assert (float(search.low), float(search.high)) == pytest.approx(searched_by_hand(batch, random_policy(), weight, target), abs=1e-5)
+    assert (float(search.low), float(search.high)) == pytest.approx(
+        searched_by_hand(batch, random_policy(), weight, target), abs=1e-5
+    )
 
 
 def test_a_correction_moves_the_bounds_that_are_found():
     batch = decoupled_batch(num_groups=8, noise=0.8)
     found = {
         name: searched_by_hand(batch, random_policy(), weight, target=0.45)
-        for name, weight in {"none": torch.ones(()), "masked": MASKED(batch.proximal_logp - batch.behaviour_logp)}.items()
+        for name, weight in {
+            "none": torch.ones(()),
+            "masked": MASKED(batch.proximal_logp - batch.behaviour_logp),
+        }.items()
     }
     assert found["none"] != pytest.approx(found["masked"])
 
@@ -141,20 +185,28 @@ def test_response_log_probs_are_the_policys_at_its_temperature_in_order(temperat
     for item, values in zip(rollouts, found, strict=True):
         tokens = torch.tensor([[*item.prompt_ids, *item.response_ids]])
         with torch.no_grad():
-            logp = (policy.model(tokens).logits[0, :-1] / temperature).log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
+            logp = (
+                (policy.model(tokens).logits[0, :-1] / temperature)
+                .log_softmax(-1)
+                .gather(-1, tokens[0, 1:, None])[:, 0]
+            )
         torch.testing.assert_close(torch.tensor(values), logp[-item.length :], atol=1e-5, rtol=1e-5)
 
 
 def test_response_log_probs_pass_through_the_model_in_micro_batches_without_gradient():
     policy, seen = random_policy(), []
     rollouts = stale_batch(policy).rollouts
-    policy.register_forward_hook(lambda _, inputs, __: seen.append((inputs[0].input_ids.numel(), torch.is_grad_enabled())))
+    policy.register_forward_hook(
+        lambda _, inputs, __: seen.append((inputs[0].input_ids.numel(), torch.is_grad_enabled()))
+    )
     policy.response_logprobs(rollouts, 100)
     assert 1 < len(seen) < len(rollouts) and all(size <= 100 and not graph for size, graph in seen)
 
 
 def test_collate_lays_proximal_log_probs_beside_the_behaviours_and_falls_back_to_them():
-    made = group("p", [rollout([5, 6], [7, 8], [-0.1, -0.2]), rollout([5], [3], [-0.5])], [1.0, 0.0], [1.0, -1.0])
+    made = group(
+        "p", [rollout([5, 6], [7, 8], [-0.1, -0.2]), rollout([5], [3], [-0.5])], [1.0, 0.0], [1.0, -1.0]
+    )
     first = replace(made.samples[0], proximal_logprobs=[-0.3, -0.4])
     batch = collate([replace(made, samples=(first, made.samples[1]))], {})
     assert batch.proximal_logp.tolist() == [pytest.approx([0, 0, -0.3, -0.4]), pytest.approx([0, -0.5, 0, 0])]

@@ -11,12 +11,22 @@ REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
     [
         ("none", "mean", [[0.5, -0.5, -0.5, 0.5], [-0.25, -0.25, -0.25, 0.75]]),
         ("none", "leave_one_out", [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [-1 / 3, -1 / 3, -1 / 3, 1.0]]),
-        ("std", "mean", [[0.8660239, -0.8660239, -0.8660239, 0.8660239], [-0.499999, -0.499999, -0.499999, 1.499997]]),
-        ("std", "leave_one_out", [[1.154699, -1.154699, -1.154699, 1.154699], [-0.666665, -0.666665, -0.666665, 1.999996]]),
+        (
+            "std",
+            "mean",
+            [[0.8660239, -0.8660239, -0.8660239, 0.8660239], [-0.499999, -0.499999, -0.499999, 1.499997]],
+        ),
+        (
+            "std",
+            "leave_one_out",
+            [[1.154699, -1.154699, -1.154699, 1.154699], [-0.666665, -0.666665, -0.666665, 1.999996]],
+        ),
     ],
 )
 def test_the_advantages_of_two_groups_are_the_literal_numbers(scale, baseline, expected) -> None:
-    torch.testing.assert_close(group_advantages(REWARDS, scale, baseline), torch.tensor(expected), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        group_advantages(REWARDS, scale, baseline), torch.tensor(expected), rtol=0, atol=1e-6
+    )
 
 
 def test_eps_is_added_to_the_deviation() -> None:
@@ -35,7 +45,9 @@ def test_a_group_of_one_without_scaling_gives_zero() -> None:
     assert group_advantages(torch.tensor([[3.0]]), scale="none").tolist() == [[0.0]]
 
 
-@pytest.mark.parametrize(("scale", "baseline"), [("std", "mean"), ("none", "leave_one_out"), ("std", "leave_one_out")])
+@pytest.mark.parametrize(
+    ("scale", "baseline"), [("std", "mean"), ("none", "leave_one_out"), ("std", "leave_one_out")]
+)
 def test_a_group_of_one_has_no_spread_and_no_others(scale, baseline) -> None:
     with pytest.raises(ValueError, match="sample at least 2 answers per problem"):
         group_advantages(torch.ones(3, 1), scale, baseline)

@@ -2,7 +2,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bapo_lightning.objectives.bounds import bound_grid, contribution_curves, positive_contribution, search_bounds
+from bapo_lightning.objectives.bounds import (
+    bound_grid,
+    contribution_curves,
+    positive_contribution,
+    search_bounds,
+)
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 
 LOWS, HIGHS = torch.tensor([0.5, 0.75]), torch.tensor([1.25, 1.5, 2.0])
@@ -61,7 +66,9 @@ def test_weights_masks_and_zero_advantages() -> None:
 
 @pytest.mark.parametrize("kind", ["gradient", "surrogate"])
 def test_nothing_under_the_mask_is_used_not_even_nan(kind) -> None:
-    ratio, advantage, weight = (torch.tensor([value, float("nan"), float("inf")]) for value in (1.0, 1.0, 0.5))
+    ratio, advantage, weight = (
+        torch.tensor([value, float("nan"), float("inf")]) for value in (1.0, 1.0, 0.5)
+    )
     advantage[1:] = torch.tensor([-1.0, 0.0])
     mask = torch.tensor([True, False, True])
     positive, negative = contribution_curves(ratio, advantage, mask, weight, LOWS, HIGHS, kind)
@@ -90,9 +97,14 @@ def test_curves_of_parts_add_up_and_shape_does_not_matter(kind) -> None:
     lows, highs = bound_grid(0.6, 0.9, 0.02), bound_grid(1.2, 3.0, 0.05)
     tokens = random_tokens(seed=1)
     whole = contribution_curves(*tokens, lows, highs, kind)
-    parts = [contribution_curves(*part, lows, highs, kind) for part in zip(*(t.split(117) for t in tokens), strict=True)]
+    parts = [
+        contribution_curves(*part, lows, highs, kind)
+        for part in zip(*(t.split(117) for t in tokens), strict=True)
+    ]
     for side in range(2):
-        torch.testing.assert_close(torch.stack([part[side] for part in parts]).sum(0), whole[side], rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            torch.stack([part[side] for part in parts]).sum(0), whole[side], rtol=1e-12, atol=0
+        )
     table = contribution_curves(*(tensor.view(20, 25).T for tensor in tokens), lows, highs, kind)
     torch.testing.assert_close(table, whole, rtol=1e-12, atol=0)
 
@@ -119,10 +131,15 @@ def test_the_curves_are_the_sums_of_the_losses_own_terms() -> None:
     leaf = ratio.clone().requires_grad_()
     objective = weight * mask * clipped_surrogate(leaf, advantage, 0.8, 1.25)
     objective.sum().backward()
-    for kind, terms in (("surrogate", objective.detach()), ("gradient", leaf.grad * ratio)):  # r d/dr = d/d(log pi)
+    for kind, terms in (
+        ("surrogate", objective.detach()),
+        ("gradient", leaf.grad * ratio),
+    ):  # r d/dr = d/d(log pi)
         curves = contribution_curves(ratio, advantage, mask, weight, low, high, kind)
         expected = terms[advantage > 0].double().sum(), terms[advantage < 0].double().sum().neg()
-        assert [curve.item() for curve in curves] == pytest.approx([value.item() for value in expected], rel=1e-5)
+        assert [curve.item() for curve in curves] == pytest.approx(
+            [value.item() for value in expected], rel=1e-5
+        )
 
 
 def test_the_search_takes_the_upper_bound_first() -> None:
@@ -180,7 +197,16 @@ def test_nothing_is_read_back_by_the_host(kind, order) -> None:
     with OperatorNames() as operators:
         curves = contribution_curves(*tokens, lows, highs, kind)
         search_bounds(*curves, lows, highs, 0.4, order, "share")
-    waiting = {"item", "_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "bincount", "equal", "unique"}
+    waiting = {
+        "item",
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "is_nonzero",
+        "bincount",
+        "equal",
+        "unique",
+    }
     assert not waiting & set(operators.names)
     assert "searchsorted" in operators.names
 
@@ -200,8 +226,12 @@ def test_no_temporary_of_tokens_times_bounds_is_made() -> None:
 
 
 def test_curves_carry_no_gradient_and_leave_their_inputs_as_they_are() -> None:
-    tokens = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in random_tokens(seed=0))
+    tokens = tuple(
+        tensor.double() if tensor.is_floating_point() else tensor for tensor in random_tokens(seed=0)
+    )
     copies = tuple(tensor.clone() for tensor in tokens)
-    positive, negative = contribution_curves(tokens[0].requires_grad_(), *tokens[1:], LOWS, HIGHS, "surrogate")
+    positive, negative = contribution_curves(
+        tokens[0].requires_grad_(), *tokens[1:], LOWS, HIGHS, "surrogate"
+    )
     assert not positive.requires_grad and not negative.requires_grad
     assert all(torch.equal(tensor, copy) for tensor, copy in zip(tokens, copies, strict=True))

@@ -1,4 +1,6 @@
-"""The curves and the search against the slowest and plainest thing that can be written: loops in numpy, Algorithm 1 as a loop."""
+"""The curves and the search against the slowest and plainest thing that can be written: loops in numpy,
+Algorithm 1 as a loop.
+"""
 
 import itertools
 
@@ -9,7 +11,17 @@ import torch
 from bapo_lightning.objectives.bounds import contribution_curves, search_bounds
 
 NUM_CASES = 400  # per combination of kind, order and measure: 3200 in all
-SHAPES = ("any", "ties", "no_positives", "no_negatives", "all_clipped", "one_token", "ratio_one", "all_masked", "no_tokens")
+SHAPES = (
+    "any",
+    "ties",
+    "no_positives",
+    "no_negatives",
+    "all_clipped",
+    "one_token",
+    "ratio_one",
+    "all_masked",
+    "no_tokens",
+)
 
 
 def contributions(tokens, low, high, kind):
@@ -50,7 +62,9 @@ def algorithm_1(tokens, lows, highs, target, kind, order, measure):
 
 
 def random_case(rng, shape):
-    """Tokens (ratio, advantage, mask, weight), lows, highs; the numbers are multiples of 1/64, so that every sum is exact."""
+    """Tokens (ratio, advantage, mask, weight), lows, highs; the numbers are multiples of 1/64, so that every
+    sum is exact.
+    """
     size = {"one_token": 1, "no_tokens": 0}.get(shape, rng.integers(2, 20))
     lows = np.sort(rng.choice(np.arange(20, 64), rng.integers(1, 7), replace=False)) / 64
     highs = np.sort(rng.choice(np.arange(65, 200), rng.integers(1, 9), replace=False)) / 64
@@ -80,14 +94,20 @@ def test_curves_and_search_equal_the_brute_force(kind, order, measure) -> None:
         tokens, lows, highs = random_case(rng, SHAPES[case % len(SHAPES)])
         target = float(rng.choice([0.25, 0.4, 0.5, 0.6, 1.0, 1.5]))
         dtype = torch.float32 if case % 2 else torch.float64
-        tensors = [torch.as_tensor(values).to(torch.bool if values.dtype == bool else dtype) for values in tokens]
+        tensors = [
+            torch.as_tensor(values).to(torch.bool if values.dtype == bool else dtype) for values in tokens
+        ]
         grids = torch.as_tensor(lows).to(dtype), torch.as_tensor(highs).to(dtype)
         positive, negative = contribution_curves(*tensors, *grids, kind)
         assert positive.tolist() == [contributions(tokens, lows[0], high, kind)[0] for high in highs]
         assert negative.tolist() == [contributions(tokens, low, highs[0], kind)[1] for low in lows]
         found = [value.item() for value in search_bounds(positive, negative, *grids, target, order, measure)]
         expected = algorithm_1(tokens, lows, highs, target, kind, order, measure)
-        assert found == pytest.approx([float(value) for value in expected], rel=1e-15, nan_ok=True), (case, found, expected)
+        assert found == pytest.approx([float(value) for value in expected], rel=1e-15, nan_ok=True), (
+            case,
+            found,
+            expected,
+        )
 
 
 @pytest.mark.parametrize("kind", ["gradient", "surrogate"])
@@ -98,5 +118,9 @@ def test_curves_of_real_numbers_equal_the_brute_force(kind) -> None:
         tokens = rng.lognormal(0, 0.5, 40), rng.normal(size=40), rng.random(40) < 0.8, rng.random(40)
         grids = torch.as_tensor(lows), torch.as_tensor(highs)
         positive, negative = contribution_curves(*map(torch.as_tensor, tokens), *grids, kind)
-        assert positive.tolist() == pytest.approx([contributions(tokens, lows[0], high, kind)[0] for high in highs], rel=1e-12)
-        assert negative.tolist() == pytest.approx([contributions(tokens, low, highs[0], kind)[1] for low in lows], rel=1e-12)
+        assert positive.tolist() == pytest.approx(
+            [contributions(tokens, lows[0], high, kind)[0] for high in highs], rel=1e-12
+        )
+        assert negative.tolist() == pytest.approx(
+            [contributions(tokens, low, highs[0], kind)[1] for low in lows], rel=1e-12
+        )

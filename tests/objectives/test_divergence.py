@@ -14,7 +14,9 @@ def test_the_estimators_of_one_token_are_the_literal_numbers() -> None:
 def test_k1_and_k3_have_the_kl_from_behaviour_to_policy_as_their_mean() -> None:
     behaviour, policy = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.25, 0.25, 0.5])
     log_ratio = (policy / behaviour).log()
-    expected = 0.5 * 0.6931472 + 0.3 * 0.1823216 - 0.2 * 0.9162907  # sum of behaviour * log(behaviour / policy) = 0.2180119
+    expected = (
+        0.5 * 0.6931472 + 0.3 * 0.1823216 - 0.2 * 0.9162907
+    )  # sum of behaviour * log(behaviour / policy) = 0.2180119
     assert (behaviour * k1(log_ratio)).sum().item() == pytest.approx(expected, rel=1e-6)
     assert (behaviour * k3(log_ratio)).sum().item() == pytest.approx(expected, rel=1e-6)
 

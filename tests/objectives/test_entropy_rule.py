@@ -53,7 +53,9 @@ def test_weights_count_a_token_several_times_and_padding_never() -> None:
     weighted = predicted_entropy_change(logp, advantage, alive, 0.1, weight)
     assert weighted.item() == pytest.approx(predicted_entropy_change(*flat, torch.ones(4), 0.1).item())
     expected = [mass.item() for mass in quadrant_masses(*flat, torch.ones(4))]
-    assert [mass.item() for mass in quadrant_masses(logp, advantage, alive, weight)] == pytest.approx(expected)
+    assert [mass.item() for mass in quadrant_masses(logp, advantage, alive, weight)] == pytest.approx(
+        expected
+    )
 
 
 def test_no_weight_at_all_predicts_no_change() -> None:

@@ -75,11 +75,15 @@ def test_qwen3_has_heads_of_128_where_nothing_is_said() -> None:
 
 def test_another_architecture_is_refused() -> None:
     with pytest.raises(
-        DataError, match="model_type=mamba cannot be planned for: its sizes are known for llama, mistral, qwen2, qwen3 only"
+        DataError,
+        match="model_type=mamba cannot be planned for: its sizes are known for llama, mistral, qwen2, qwen3 "
+        "only",
     ):
         model_shape({"model_type": "mamba"})
 
 
 def test_missing_sizes_are_named() -> None:
     with pytest.raises(DataError, match="lacks intermediate_size, vocab_size"):
-        model_shape({"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1})
+        model_shape(
+            {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+        )

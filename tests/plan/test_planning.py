@@ -14,9 +14,20 @@ from bapo_lightning.plan.run_shape import EngineShape, LoraShape, RunShape
 from bapo_lightning.plan.work import forward_flops, work_of_update
 
 MODEL = ModelShape(
-    "llama", 2, hidden_size=8, ffn_size=16, num_heads=2, num_kv_heads=1, head_size=4, vocab_size=10, max_positions=100, tied=True
+    "llama",
+    2,
+    hidden_size=8,
+    ffn_size=16,
+    num_heads=2,
+    num_kv_heads=1,
+    head_size=4,
+    vocab_size=10,
+    max_positions=100,
+    tied=True,
 )
-ENGINE = EngineShape("asleep", tensor_parallel=1, num_gpus=1, element_bytes=2, memory_share=0.5, max_sequences=8)
+ENGINE = EngineShape(
+    "asleep", tensor_parallel=1, num_gpus=1, element_bytes=2, memory_share=0.5, max_sequences=8
+)
 RUN = RunShape(
     MODEL,
     "single",
@@ -60,7 +71,10 @@ def test_fsdp_shares_the_state_among_ranks_and_ddp_does_not() -> None:
 
 
 def test_fsdp_gathers_what_is_outside_the_blocks_and_two_blocks() -> None:
-    assert total(gathered(replace(RUN, strategy="fsdp", compute_bytes=2))) == 2 * 88 + 2 * 2 * MODEL.layer_parameters
+    assert (
+        total(gathered(replace(RUN, strategy="fsdp", compute_bytes=2)))
+        == 2 * 88 + 2 * 2 * MODEL.layer_parameters
+    )
 
 
 def test_gradients_that_are_reduced_once_an_update_are_whole_on_every_rank() -> None:
@@ -108,7 +122,11 @@ def test_a_search_over_several_micro_batches_costs_a_forward_pass() -> None:
 
 
 def test_the_cache_is_what_the_engine_s_share_leaves() -> None:
-    assert [amount.bytes for amount in engine_memory(RUN, GPU, 1e5)] == [2 * PARAMETERS, 5e5 - 2 * PARAMETERS - 1e5, 1e5]
+    assert [amount.bytes for amount in engine_memory(RUN, GPU, 1e5)] == [
+        2 * PARAMETERS,
+        5e5 - 2 * PARAMETERS - 1e5,
+        1e5,
+    ]
     assert cache_tokens(RUN, GPU, 1e5) == (400_000 - 2 * PARAMETERS) // (2 * 2 * 4 * 2)
 
 
@@ -125,7 +143,9 @@ def test_a_sample_that_the_cache_cannot_hold_is_a_problem() -> None:
 
 def test_an_update_that_does_not_fit_is_told_what_would_help() -> None:
     small = replace(GPU, memory_bytes=60_000.0)
-    problems = make_plan(replace(RUN, engine=replace(ENGINE, placement="apart", memory_share=None)), small, ASSUMED).problems
+    problems = make_plan(
+        replace(RUN, engine=replace(ENGINE, placement="apart", memory_share=None)), small, ASSUMED
+    ).problems
     assert [problem for problem in problems if problem.endswith("write model.activation_checkpointing=true")]
 
 
@@ -134,7 +154,12 @@ def test_the_longest_sample_is_the_last_one_that_fits() -> None:
     longest = plan.limits()["update"]
 
     def fits(response: int) -> bool:
-        return make_plan(replace(RUN, micro_batch_tokens=1, response_tokens=response - 4), GPU, ASSUMED).fullest.bytes <= 1e6
+        return (
+            make_plan(
+                replace(RUN, micro_batch_tokens=1, response_tokens=response - 4), GPU, ASSUMED
+            ).fullest.bytes
+            <= 1e6
+        )
 
     assert fits(longest) and not fits(longest + 1)
     assert plan.limits()["model's positions"] == 100

@@ -23,7 +23,11 @@ def make_run(tmp_path: Path) -> RunMaker:
         **manifest: Any,
     ) -> Path:
         noise = random.Random(f"{algorithm} {seed} {manifest.get('staleness')}")
-        rows = [synthetic_row(step, num_updates, algorithm, noise) for step in range(num_updates)] if rows is None else rows
+        rows = (
+            [synthetic_row(step, num_updates, algorithm, noise) for step in range(num_updates)]
+            if rows is None
+            else rows
+        )
         folder = tmp_path / (name or f"{algorithm}-replay-s{seed}-20260101")
         return write_run(folder, rows, algorithm, seed, **manifest)
 

@@ -55,7 +55,11 @@ def provenance_metrics(step: int) -> dict[str, Any]:
     return {
         "entropy_rule/predicted_delta": -0.01,
         "entropy_rule/measured_delta": -0.012,
-        **{f"entropy_rule/{sign}_{level}_prob": 0.25 for sign in ("positive", "negative") for level in ("high", "low")},
+        **{
+            f"entropy_rule/{sign}_{level}_prob": 0.25
+            for sign in ("positive", "negative")
+            for level in ("high", "low")
+        },
         "staleness/age_mean": step % 8,
         "staleness/age_max": step % 8,
         "staleness/segments_mean": 1.0,
@@ -84,7 +88,9 @@ def batch_metrics(row: dict[str, Any], noise: random.Random) -> dict[str, Any]:
     }
 
 
-def write_run(folder: Path, rows: list[dict[str, Any]], algorithm: str = "bapo", seed: int = 0, **manifest: Any) -> Path:
+def write_run(
+    folder: Path, rows: list[dict[str, Any]], algorithm: str = "bapo", seed: int = 0, **manifest: Any
+) -> Path:
     """A run folder with these rows; `manifest` overrides its entries."""
     folder.mkdir(parents=True)
     settings = {"name": algorithm, "bounds": {"target": 0.45} if algorithm.startswith("bapo") else {}}

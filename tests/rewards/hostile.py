@@ -53,8 +53,10 @@ _LARGE = (
     r"\gcd(2^{999999}, 3^{999999})", r"e^{e^{e^{e^{e}}}}", r"\exp(\exp(\exp(100)))", r"\cosh(10^{10})", r"\sin(10^{10^{10}})",
     r"\lfloor e^{10^{9}} \rfloor", r"\lfloor \pi^{100000} \rfloor", "(x+1)^{1000000}", "(x+y+z)^{300}", "(x+1)^{999}(x-1)^{999}",
     r"\sum_{n=1}^{10^9} \frac{1}{n}", r"\sum_{n=1}^{9999} n!", r"\prod_{n=1}^{10^{12}} n", r"\prod_{n=1}^{9000} n^n",
-    r"\sum_{i=1}^{900}\sum_{j=1}^{900}\sum_{k=1}^{900} i^j", r"\int_0^{9^{9^9}} x dx", r"\int \frac{\sin(x^x)}{x^{\cos x}} dx",
-    r"\int_0^1 x^{x^x} dx", r"\lim_{x \to \infty} x^{x^{x^x}}", r"\lim_{x \to 0} \frac{\sin(\tan x) - \tan(\sin x)}{x^7}",
+    r"\sum_{i=1}^{900}\sum_{j=1}^{900}\sum_{k=1}^{900} i^j", r"\int_0^{9^{9^9}} x dx", r"\int "
+                                                                                       r"\frac{\sin(x^x)}{x^{\cos x}} dx",
+    r"\int_0^1 x^{x^x} dx", r"\lim_{x \to \infty} x^{x^{x^x}}", r"\lim_{x \to 0} \frac{\sin(\tan x) - "
+                                                                r"\tan(\sin x)}{x^7}",
     "x^{99} - 3x^{98} + x - 1 = 0", "0.1^{10^9}", "7^{7^{7}} - 7^{7^{7}} + 1", r"\sqrt{\sqrt{\sqrt{2^{2^{100}}}}}", "99999^{99999}",
     "12345678901234567890^{1234567}", r"x \in \mathbb{R}^{10^{9}}", r"\operatorname{zeros}(100000,100000)",
     r"\operatorname{eye}(100000)", r"\operatorname{ones}(99999,99999)", r"\operatorname{diag}(1,2)", r"\operatorname{eig}(x)",
@@ -71,7 +73,10 @@ _NO_NUMBER = (
 )  # fmt: skip
 _FORMAT = (
     "{}", "{0}", "{0.__class__}", "{x!r:>1000000000}", "{:1000000000}", "%s", "%n%n%n", "%1000000000d", "%(x)s",
-    "${jndi:ldap://127.0.0.1/a}", "#{4}", "<%= 4 %>", "{{4}}", "{% raw %}", "<script>4</script>", "'; DROP TABLE problems; --",
+    "${jndi:ldap://127.0.0.1/a}", "#{4}", "<%= 4 %>", "{{4}}", "{% raw %}", "<script>4</script>", "'; DROP "
+                                                                                                  "TABLE "
+                                                                                                  "problems; "
+                                                                                                  "--",
     "\x1b[2J", "\x00", "4\x00", "\\x34", "\\u0034", "\\N{DIGIT FOUR}", "../../../../etc/passwd", "file:///etc/passwd", "C:\\con\\con",
     "\r\n\r\n", "\\\\\\\\", "&#52;", "%34", "0x4", "0b100", "0o4", "4_", "_4", "4e", "e4", "4j",
 )  # fmt: skip
@@ -93,7 +98,13 @@ def hostile_answers() -> Iterator[tuple[str, str]]:
     for i, code in enumerate(_CODE):
         for j, around in enumerate(_AROUND_CODE):
             yield f"code {i} in form {j}", around.format(code)
-    groups = {"large": _LARGE, "no number": _NO_NUMBER, "format": _FORMAT, "look-alike": _LOOK_ALIKES, "unclosed": _UNCLOSED}
+    groups = {
+        "large": _LARGE,
+        "no number": _NO_NUMBER,
+        "format": _FORMAT,
+        "look-alike": _LOOK_ALIKES,
+        "unclosed": _UNCLOSED,
+    }
     for name, texts in groups.items():
         for i, text in enumerate(texts):
             yield f"{name} {i} bare", text
@@ -110,10 +121,19 @@ def _nested() -> Iterator[tuple[str, str]]:
         yield f"{depth} braces", rf"\boxed{{{'{' * depth}5{'}' * depth}}}"
         yield f"{depth} minus signs", rf"\boxed{{{'-' * depth}5}}"
         yield f"{depth} factorials", rf"\boxed{{5{'!' * depth}}}"
-        yield f"{depth} roots", rf"\boxed{{{chr(92) + 'sqrt{'}{(chr(92) + 'sqrt{') * (depth // 8)}5{'}' * (depth // 8 + 1)}}}"
-        yield f"{depth} fractions", rf"\boxed{{{(chr(92) + 'frac{1}{') * (depth // 10)}5{'}' * (depth // 10)}}}"
+        yield (
+            f"{depth} roots",
+            rf"\boxed{{{chr(92) + 'sqrt{'}{(chr(92) + 'sqrt{') * (depth // 8)}5{'}' * (depth // 8 + 1)}}}",
+        )
+        yield (
+            f"{depth} fractions",
+            rf"\boxed{{{(chr(92) + 'frac{1}{') * (depth // 10)}5{'}' * (depth // 10)}}}",
+        )
         yield f"{depth} powers", rf"\boxed{{{'2^{' * (depth // 4)}5{'}' * (depth // 4)}}}"
-        yield f"{depth} unions", rf"\boxed{{{(chr(92) + 'cup ').join(f'[{i},{i + 1})' for i in range(depth // 12))}}}"
+        yield (
+            f"{depth} unions",
+            rf"\boxed{{{(chr(92) + 'cup ').join(f'[{i},{i + 1})' for i in range(depth // 12))}}}",
+        )
         yield f"{depth} bars", rf"\boxed{{{'|' * depth}5{'|' * depth}}}"
 
 

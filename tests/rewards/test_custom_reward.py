@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bapo_lightning.cli.build import make
+from bapo_lightning.runs.build import make
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text()

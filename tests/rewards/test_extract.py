@@ -80,7 +80,9 @@ def test_of_several_marks_the_last_one_counts(text: str, answer: str) -> None:
     assert final_answer(text) == answer
 
 
-@pytest.mark.parametrize("text", ["", "42", "The answer is 42", "x = 42", "$42$", "boxed{42}", "answer 42", "## 42"])
+@pytest.mark.parametrize(
+    "text", ["", "42", "The answer is 42", "x = 42", "$42$", "boxed{42}", "answer 42", "## 42"]
+)
 def test_a_text_without_a_mark_has_no_answer(text: str) -> None:
     assert final_answer(text) is None
 

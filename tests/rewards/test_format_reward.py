@@ -72,7 +72,9 @@ def test_marked_needs_a_marked_answer() -> None:
 
 
 def test_an_unknown_format_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"reward\.format=xml is none of its values; write marked, think, think_answer"):
+    with pytest.raises(
+        ConfigError, match=r"reward\.format=xml is none of its values; write marked, think, think_answer"
+    ):
         FormatReward(always_right, "xml", 0.1)  # type: ignore[arg-type]
 
 

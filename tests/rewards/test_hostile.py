@@ -1,4 +1,6 @@
-"""Hostile answers: nothing of them runs, each is judged within its deadline, the pool keeps its size and its memory."""
+"""Hostile answers: nothing of them runs, each is judged within its deadline, the pool keeps its size and its
+memory.
+"""
 
 import os
 import resource
@@ -22,7 +24,9 @@ ANSWERS = list(hostile_answers())
 
 @pytest.fixture(scope="module")
 def reward() -> Iterator[MathReward]:
-    reward = MathReward(accept="any", timeout_seconds=TIMEOUT_SECONDS, num_workers=2, memory_megabytes=MEMORY_MEGABYTES)
+    reward = MathReward(
+        accept="any", timeout_seconds=TIMEOUT_SECONDS, num_workers=2, memory_megabytes=MEMORY_MEGABYTES
+    )
     reward.score_texts([GOLD], [r"\sqrt{2}"])
     yield reward
     reward.close()
@@ -53,7 +57,11 @@ def test_no_hostile_answer_runs_overruns_or_breaks_the_pool(reward: MathReward, 
         assert len(reward.worker_pids) == 2
     assert (slow, correct) == ([], [])
     assert statuses == {ScoreStatus.WRONG, ScoreStatus.UNPARSABLE, ScoreStatus.TIMEOUT, ScoreStatus.FAILED}
-    assert list(tmp_path.iterdir()) == [] and list(Path.cwd().glob(CANARY)) == [] and not Path("/", CANARY).exists()
+    assert (
+        list(tmp_path.iterdir()) == []
+        and list(Path.cwd().glob(CANARY)) == []
+        and not Path("/", CANARY).exists()
+    )
     assert max(peak_megabytes(pid) for pid in reward.worker_pids) < 300 + MEMORY_MEGABYTES
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - own_peak < 200 * 1024
     assert reward.score_texts(["4"], [r"\sqrt{15} + \sqrt{0}"])[0].status is ScoreStatus.WRONG
@@ -84,15 +92,36 @@ def test_a_worker_knows_no_secret_of_the_parent(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     "look_alike",
-    ["٤", "४", "④", "⁴", "₄", "𝟒", "４", "Ⅳ", "４.０", "4\u200b4", "\u202e4\u202c4", "IV", "four", "0x4", "4j", "0b100"],
+    [
+        "٤",
+        "४",
+        "④",
+        "⁴",
+        "₄",
+        "𝟒",
+        "４",
+        "Ⅳ",
+        "４.０",
+        "4\u200b4",
+        "\u202e4\u202c4",
+        "IV",
+        "four",
+        "0x4",
+        "4j",
+        "0b100",
+    ],
 )
 def test_what_looks_like_the_number_is_not_the_number(reward: MathReward, look_alike: str) -> None:
     assert reward.score_texts(["4"], [rf"\boxed{{{look_alike}}}"])[0].value == 0.0
 
 
-@pytest.mark.parametrize("answer", ["nan", r"\text{nan}", r"\infty - \infty", r"\frac{0}{0}", "zoo", r"\frac{1}{0}"])
+@pytest.mark.parametrize(
+    "answer", ["nan", r"\text{nan}", r"\infty - \infty", r"\frac{0}{0}", "zoo", r"\frac{1}{0}"]
+)
 def test_what_is_no_number_equals_no_number(reward: MathReward, answer: str) -> None:
-    assert [score.value for score in reward.score_texts(["0", "1", r"\infty", GOLD], [rf"\boxed{{{answer}}}"] * 4)] == [0.0] * 4
+    assert [
+        score.value for score in reward.score_texts(["0", "1", r"\infty", GOLD], [rf"\boxed{{{answer}}}"] * 4)
+    ] == [0.0] * 4
 
 
 def test_the_same_huge_number_is_right_without_being_computed(reward: MathReward) -> None:

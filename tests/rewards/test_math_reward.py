@@ -56,7 +56,9 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("gold", "text", "status"), PAIRS)
-def test_expressions_are_compared_as_mathematics(reward: MathReward, gold: str, text: str, status: ScoreStatus) -> None:
+def test_expressions_are_compared_as_mathematics(
+    reward: MathReward, gold: str, text: str, status: ScoreStatus
+) -> None:
     assert verdict(reward, gold, text) is status
 
 
@@ -82,7 +84,9 @@ def judge_in_another_process(reward: MathReward, connection: object) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_verdicts_are_the_same_in_a_subprocess_with_workers_of_its_own(reward: MathReward, method: str) -> None:
+def test_verdicts_are_the_same_in_a_subprocess_with_workers_of_its_own(
+    reward: MathReward, method: str
+) -> None:
     verdict(reward, "4", r"\sqrt{16}")
     context = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()
@@ -99,7 +103,13 @@ def test_a_response_without_a_marked_answer_is_unparsable_by_default() -> None:
     problem = Problem("1", "?", "42")
     texts = ["The answer is 42", "", r"\boxed{42}", "Answer: 42", "#### 43"]
     scores = MathReward()([problem] * 5, [Completion(text, 5, FinishReason.STOP) for text in texts])
-    assert [score.status for score in scores] == [ScoreStatus.UNPARSABLE, ScoreStatus.UNPARSABLE, CORRECT, CORRECT, WRONG]
+    assert [score.status for score in scores] == [
+        ScoreStatus.UNPARSABLE,
+        ScoreStatus.UNPARSABLE,
+        CORRECT,
+        CORRECT,
+        WRONG,
+    ]
     assert [score.answer for score in scores] == ["", "", "42", "42", "43"]
 
 
@@ -111,7 +121,10 @@ def test_a_cut_response_has_no_answer_when_stopping_is_required() -> None:
 
 def test_numbers_start_no_process() -> None:
     reward = MathReward()
-    assert [score.value for score in reward.score_texts(["42", "42"], [r"\boxed{42.0}", "Answer: 41"])] == [1.0, 0.0]
+    assert [score.value for score in reward.score_texts(["42", "42"], [r"\boxed{42.0}", "Answer: 41"])] == [
+        1.0,
+        0.0,
+    ]
     assert reward.worker_pids == []
 
 
@@ -148,7 +161,11 @@ def test_score_answers_keeps_its_workers_between_calls() -> None:
 
 def children() -> set[int]:
     """Process ids of the nurseries that this process has."""
-    return {child.pid for child in psutil.Process().children() if "bapo_lightning.rewards.nursery" in child.cmdline()}
+    return {
+        child.pid
+        for child in psutil.Process().children()
+        if "bapo_lightning.rewards.nursery" in child.cmdline()
+    }
 
 
 def test_wrong_options_are_named_together() -> None:

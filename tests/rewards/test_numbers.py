@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bapo_lightning.rewards.numbers import canonical, first_number, last_number, same_number, whole_number_text
+from bapo_lightning.rewards.numbers import (
+    canonical,
+    first_number,
+    last_number,
+    same_number,
+    whole_number_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +59,13 @@ def test_the_first_number_of_a_text() -> None:
 
 
 def test_a_text_that_is_one_number_and_nothing_else() -> None:
-    assert [whole_number_text(text) for text in (" 1,234 ", "-7", "7 apples", "1/2", "")] == ["1234", "-7", None, None, None]
+    assert [whole_number_text(text) for text in (" 1,234 ", "-7", "7 apples", "1/2", "")] == [
+        "1234",
+        "-7",
+        None,
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +84,14 @@ def test_numbers_are_compared_exactly(first, second, same) -> None:
 
 
 def test_equal_numbers_have_one_form() -> None:
-    assert [canonical(text) for text in ("7.0", "007", "-0.0", ".10", "100", "-1.50")] == ["7", "7", "0", "0.1", "100", "-1.5"]
+    assert [canonical(text) for text in ("7.0", "007", "-0.0", ".10", "100", "-1.50")] == [
+        "7",
+        "7",
+        "0",
+        "0.1",
+        "100",
+        "-1.5",
+    ]
 
 
 def test_a_long_hostile_text_is_read_in_linear_time() -> None:

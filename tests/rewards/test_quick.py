@@ -122,7 +122,9 @@ def test_a_quick_verdict_is_right_or_left_open(gold: str, answer: str, equal: bo
     assert quick_verdict(clean(gold), clean(answer)) is equal
 
 
-@pytest.mark.parametrize("form", ["0.5", ".50", r"\frac{1}{2}", r"\frac12", "1/2", "$\\dfrac{2}{4}$", r"\boxed{0.5}"])
+@pytest.mark.parametrize(
+    "form", ["0.5", ".50", r"\frac{1}{2}", r"\frac12", "1/2", "$\\dfrac{2}{4}$", r"\boxed{0.5}"]
+)
 def test_equal_numbers_vote_for_one_answer(form: str) -> None:
     assert normal_form(clean(form)) == "1/2"
 

@@ -34,7 +34,9 @@ def score(one: Problem, text: str, **options) -> Score:
         ("7", "", 0.0, ScoreStatus.UNPARSABLE),
     ],
 )
-def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right_one(gold, text, value, status) -> None:
+def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right_one(
+    gold, text, value, status
+) -> None:
     verdict = score(problem(gold), text)
     assert (verdict.value, verdict.status) == (value, status)
 
@@ -53,7 +55,9 @@ def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right
 )
 def test_what_of_a_response_is_its_answer(extract, text, value) -> None:
     verdict = score(problem("7"), text, extract=extract)
-    status = ScoreStatus.UNPARSABLE if value is None else ScoreStatus.CORRECT if value == 1 else ScoreStatus.WRONG
+    status = (
+        ScoreStatus.UNPARSABLE if value is None else ScoreStatus.CORRECT if value == 1 else ScoreStatus.WRONG
+    )
     assert (verdict.value, verdict.status) == (value or 0.0, status)
 
 
@@ -74,7 +78,9 @@ def test_a_scorer_that_fails_on_an_answer_makes_it_unparsable() -> None:
     assert score(problem("7", "sudoku", solution=[[7]]), "7") == Score(1.0, ScoreStatus.CORRECT, "7")
 
 
-@pytest.mark.parametrize("task", ["spiral_matrix", "string_insertion", "n_queens", "countdown", "polynomial_multiplication"])
+@pytest.mark.parametrize(
+    "task", ["spiral_matrix", "string_insertion", "n_queens", "countdown", "polynomial_multiplication"]
+)
 def test_no_text_of_the_policy_reaches_a_scorer_that_would_run_it(task, tmp_path) -> None:
     trap = f"[open({str(tmp_path / 'run')!r}, 'w')]"
     with pytest.raises(ConfigError, match=f"the scorer of {task}, which runs it as Python code"):
@@ -89,7 +95,9 @@ def test_a_scorer_that_only_runs_the_gold_answer_is_used() -> None:
 
 
 def test_options_and_problems_that_do_not_fit_are_clear_errors() -> None:
-    with pytest.raises(ConfigError, match=r"reward\.extract=first is none of its values; write last_number, answer_tag, all"):
+    with pytest.raises(
+        ConfigError, match=r"reward\.extract=first is none of its values; write last_number, answer_tag, all"
+    ):
         score(problem("7"), "7", extract="first")
     with pytest.raises(DataError, match=r"problem a does not come from reasoning-gym.*reward=last_number"):
         score(Problem("a", "", "7"), "7")

@@ -3,12 +3,17 @@ import sys
 
 import pytest
 
-ENTER = "from bapo_lightning.rewards.sandbox import Refused, Sandbox\nsandbox = Sandbox(64)\nsandbox.enter()\n"
+ENTER = (
+    "from bapo_lightning.rewards.sandbox import Refused, Sandbox\nsandbox = Sandbox(64)\nsandbox.enter()\n"
+)
 
 
 def inside(code: str) -> str:
     """What `code` prints in a process that has entered the sandbox."""
-    wrapped = f"{ENTER}try:\n    {code}\nexcept (Refused, MemoryError) as error:\n    print(type(error).__name__, sandbox.refusals)"
+    wrapped = (
+        f"{ENTER}try:\n    {code}\nexcept (Refused, MemoryError) as error:\n    "
+        f"print(type(error).__name__, sandbox.refusals)"
+    )
     # From bytes in the command line, so compiled before the sandbox is entered.
     done = subprocess.run([sys.executable, "-c", wrapped], capture_output=True, text=True, check=True)
     return done.stdout.strip()

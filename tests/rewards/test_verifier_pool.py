@@ -86,7 +86,9 @@ def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
     pool.close()
 
 
-def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(pool: VerifierPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(
+    pool: VerifierPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool.judge([RIGHT])
 
     def interrupted(*_: object) -> list[object]:
@@ -121,7 +123,12 @@ def test_nothing_is_started_for_no_answers(pool: VerifierPool) -> None:
     assert pool.judge([]) == [] and pool.worker_pids == []
 
 
-def test_a_verifier_that_cannot_start_says_what_to_try(pool: VerifierPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verifier_that_cannot_start_says_what_to_try(
+    pool: VerifierPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(verifier_pool.sys, "executable", "/bin/false")
-    with pytest.raises(RewardError, match=r"the verifier could not start \(no message\); try: /bin/false -c 'import math_verify'"):
+    with pytest.raises(
+        RewardError,
+        match=r"the verifier could not start \(no message\); try: /bin/false -c 'import math_verify'",
+    ):
         pool.judge([RIGHT])

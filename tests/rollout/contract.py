@@ -1,7 +1,7 @@
 """The promises of `RolloutEngine`, as tests that every engine's own test class inherits.
 
-The class that inherits gives the fixture `engine`: an engine that holds `random_policy()` as version 3. Engines are slow to start, so
-one may serve all tests; each test leaves it with those weights.
+The class that inherits gives the fixture `engine`: an engine that holds `random_policy()` as version 3.
+Engines are slow to start, so one may serve all tests; each test leaves it with those weights.
 """
 
 import random
@@ -33,7 +33,9 @@ class SomeWeights:
 
 def requests(count: int, limit: int = 12) -> list[GenerationRequest]:
     return [
-        GenerationRequest(array("i", [(3 * row + column) % VOCAB_SIZE for column in range(1 + row % 5)]), limit, seed=row)
+        GenerationRequest(
+            array("i", [(3 * row + column) % VOCAB_SIZE for column in range(1 + row % 5)]), limit, seed=row
+        )
         for row in range(count)
     ]
 
@@ -56,7 +58,9 @@ class EngineContract:
     def test_every_request_gets_one_generation_in_order_with_the_engines_version(self, engine):
         wanted = [GenerationRequest(array("i", [5, row]), 1 + row, seed=row) for row in range(9)]
         generations = engine.generate(wanted, SamplingParams(1.0, stop_token_ids=()))
-        assert [len(generation.segment.token_ids) for generation in generations] == [1 + row for row in range(9)]
+        assert [len(generation.segment.token_ids) for generation in generations] == [
+            1 + row for row in range(9)
+        ]
         assert {generation.segment.version for generation in generations} == {3}
         assert {generation.finish for generation in generations} == {FinishReason.LENGTH}
 
@@ -70,15 +74,23 @@ class EngineContract:
         ],
         ids=["T=1", "T=0.6", "top_k=5", "top_p=0.7"],
     )
-    def test_log_probs_are_those_of_the_sampling_distribution_for_ragged_prompts_and_early_stops(self, engine, sampling):
+    def test_log_probs_are_those_of_the_sampling_distribution_for_ragged_prompts_and_early_stops(
+        self, engine, sampling
+    ):
         wanted = requests(40)
         for request, generation in zip(wanted, engine.generate(wanted, sampling), strict=True):
             expected = expected_logprobs(random_policy(), request, generation, sampling)
-            torch.testing.assert_close(torch.tensor(generation.segment.logprobs), expected, atol=TOLERANCE, rtol=1e-5)
+            torch.testing.assert_close(
+                torch.tensor(generation.segment.logprobs), expected, atol=TOLERANCE, rtol=1e-5
+            )
 
     def test_greedy_takes_the_best_tokens_with_log_prob_zero(self, engine):
-        for request, generation in zip(requests(6), engine.generate(requests(6), SamplingParams(0.0, ())), strict=True):
-            expected = expected_logprobs(random_policy(), request, generation, SamplingParams(1.0, (), top_k=1))
+        for request, generation in zip(
+            requests(6), engine.generate(requests(6), SamplingParams(0.0, ())), strict=True
+        ):
+            expected = expected_logprobs(
+                random_policy(), request, generation, SamplingParams(1.0, (), top_k=1)
+            )
             assert expected.tolist() == generation.segment.logprobs.tolist() == [0.0] * 12
 
     def test_a_response_ends_with_its_first_stop_token_and_says_so(self, engine):
@@ -96,25 +108,39 @@ class EngineContract:
         first = tokens(engine.generate(requests(10), SAMPLING))
         assert tokens(engine.generate(requests(10), SAMPLING)) == first
         assert tokens(engine.generate(requests(30)[::-1], SAMPLING))[:19:-1] == first
-        other_seeds = [GenerationRequest(request.token_ids, request.max_new_tokens, request.seed + 100) for request in requests(10)]
+        other_seeds = [
+            GenerationRequest(request.token_ids, request.max_new_tokens, request.seed + 100)
+            for request in requests(10)
+        ]
         assert tokens(engine.generate(other_seeds, SAMPLING)) != first
 
     def test_the_trainers_random_state_threads_and_environment_are_left_alone(self, engine):
         import os
 
         def state():
-            return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), dict(os.environ)
+            return (
+                random.getstate(),
+                np.random.get_state()[1].tolist(),
+                torch.get_rng_state().tolist(),
+                dict(os.environ),
+            )
 
         functions = torch.set_num_threads, torch.accelerator.synchronize, torch.accelerator.empty_cache
         before = state()
         engine.generate(requests(10), SAMPLING)
         engine.load_weights(random_policy(), version=3)
         assert state() == before
-        assert (torch.set_num_threads, torch.accelerator.synchronize, torch.accelerator.empty_cache) == functions
+        assert (
+            torch.set_num_threads,
+            torch.accelerator.synchronize,
+            torch.accelerator.empty_cache,
+        ) == functions
 
     def test_sampled_frequencies_follow_the_policy(self, engine):
         wanted = [GenerationRequest(array("i", [4, 7]), 1, seed) for seed in range(3000)]
-        sampled = torch.tensor([generation.segment.token_ids[0] for generation in engine.generate(wanted, SAMPLING)])
+        sampled = torch.tensor(
+            [generation.segment.token_ids[0] for generation in engine.generate(wanted, SAMPLING)]
+        )
         frequency = torch.bincount(sampled, minlength=VOCAB_SIZE) / len(sampled)
         with torch.no_grad():
             expected = random_policy().model(torch.tensor([[4, 7]])).logits[0, -1].softmax(-1)
@@ -122,7 +148,9 @@ class EngineContract:
 
     def test_after_each_of_five_syncs_of_changed_weights_both_sides_agree(self, engine):
         policy, sync = random_policy(), WeightSync(tolerance=TOLERANCE, probe_tokens=40)
-        prompt = array("i", [7, 3] * 20)  # longer than a block of a prefix cache: what was cached under older weights must be forgotten
+        prompt = array(
+            "i", [7, 3] * 20
+        )  # longer than a block of a prefix cache: what was cached under older weights must be forgotten
         for version in range(4, 9):
             with torch.no_grad():
                 for parameter in policy.parameters():
@@ -132,10 +160,15 @@ class EngineContract:
             wanted = [GenerationRequest(prompt, 8, seed) for seed in range(4)]
             for request, generation in zip(wanted, engine.generate(wanted, SAMPLING), strict=True):
                 expected = expected_logprobs(policy, request, generation, SAMPLING)
-                torch.testing.assert_close(torch.tensor(generation.segment.logprobs), expected, atol=TOLERANCE, rtol=1e-5)
+                torch.testing.assert_close(
+                    torch.tensor(generation.segment.logprobs), expected, atol=TOLERANCE, rtol=1e-5
+                )
         engine.load_weights(random_policy(), version=3)
 
-    @pytest.mark.parametrize("left_out", ["model.norm.weight", "model.layers.1.self_attn.k_proj.weight", "model.embed_tokens.weight"])
+    @pytest.mark.parametrize(
+        "left_out",
+        ["model.norm.weight", "model.layers.1.self_attn.k_proj.weight", "model.embed_tokens.weight"],
+    )
     def test_a_weight_that_does_not_come_is_an_error(self, engine, left_out):
         weights = [(name, weight) for name, weight in random_policy().named_weights() if name != left_out]
         with pytest.raises(EngineError, match="weights unset"):

@@ -35,7 +35,10 @@ class Talkative(OddEngine):
     """Its constructor tells how its process was set up."""
 
     def __init__(self, model_path):
-        raise EngineError(f"{torch.get_num_threads()} threads on {sorted(os.sched_getaffinity(0))}, RANK={os.environ.get('RANK')}")
+        raise EngineError(
+            f"{torch.get_num_threads()} threads on {sorted(os.sched_getaffinity(0))}, "
+            f"RANK={os.environ.get('RANK')}"
+        )
 
 
 class Complaining(OddEngine):

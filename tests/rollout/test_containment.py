@@ -1,4 +1,6 @@
-"""What a guest in the trainer's process does is kept inside its calls; vLLM itself as the guest: tests/vllm."""
+"""What a guest in the trainer's process does is kept inside its calls; vLLM itself as the guest:
+tests/vllm.
+"""
 
 import gc
 import os
@@ -10,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bapo_lightning.rollout.vllm_containment import Containment, default_group_kept
+from bapo_lightning.rollout.vllm.containment import Containment, default_group_kept
 
 
 def test_a_guest_finds_what_it_left_and_the_host_what_it_had(monkeypatch):
@@ -65,7 +67,7 @@ def test_nobody_destroys_the_default_group_and_everybody_its_own(tmp_path):
 def test_a_call_without_progress_ends_the_process_and_shows_where_it_stood():
     program = """
 import time
-from bapo_lightning.rollout.vllm_containment import Deadline
+from bapo_lightning.rollout.vllm.containment import Deadline
 deadline = Deadline(3)
 with deadline():
     for _ in range(5):

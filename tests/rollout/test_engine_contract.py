@@ -9,7 +9,7 @@ from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, reques
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.rollout.hf_engine import HFEngine
+from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.seeds import request_seed, uniforms
 
 
@@ -36,21 +36,36 @@ def test_a_weight_of_another_shape_is_an_error(engine):
 def test_a_prompt_that_many_rows_share_passes_through_the_model_once(engine, monkeypatch):
     read = []
     forward = engine._model.forward
-    monkeypatch.setattr(engine._model, "forward", lambda ids, **named: read.append(tuple(ids.shape)) or forward(ids, **named))
+    monkeypatch.setattr(
+        engine._model, "forward", lambda ids, **named: read.append(tuple(ids.shape)) or forward(ids, **named)
+    )
     prompts = [array("i", [3, 5, 2, 8])] * 3 + [array("i", [6, 2, 3, 4])] * 2
-    shared = engine.generate([GenerationRequest(prompt, 3, seed) for seed, prompt in enumerate(prompts)], SAMPLING)
+    shared = engine.generate(
+        [GenerationRequest(prompt, 3, seed) for seed, prompt in enumerate(prompts)], SAMPLING
+    )
     assert read == [(2, 4), (5, 1), (5, 1)]
-    alone = [engine.generate([GenerationRequest(prompt, 3, seed)], SAMPLING)[0] for seed, prompt in enumerate(prompts)]
+    alone = [
+        engine.generate([GenerationRequest(prompt, 3, seed)], SAMPLING)[0]
+        for seed, prompt in enumerate(prompts)
+    ]
     assert [one.segment.token_ids for one in shared] == [one.segment.token_ids for one in alone]
 
 
 def test_prompts_of_equal_length_need_no_mask_and_others_get_one(engine, monkeypatch):
     masks = []
     forward = engine._model.forward
-    monkeypatch.setattr(engine._model, "forward", lambda ids, **named: masks.append(named["attention_mask"]) or forward(ids, **named))
-    engine.generate([GenerationRequest(array("i", [3, 5]), 2, 0), GenerationRequest(array("i", [4, 4]), 2, 1)], SAMPLING)
+    monkeypatch.setattr(
+        engine._model,
+        "forward",
+        lambda ids, **named: masks.append(named["attention_mask"]) or forward(ids, **named),
+    )
+    engine.generate(
+        [GenerationRequest(array("i", [3, 5]), 2, 0), GenerationRequest(array("i", [4, 4]), 2, 1)], SAMPLING
+    )
     assert masks == [None, None]
-    engine.generate([GenerationRequest(array("i", [3, 5]), 2, 0), GenerationRequest(array("i", [4]), 2, 1)], SAMPLING)
+    engine.generate(
+        [GenerationRequest(array("i", [3, 5]), 2, 0), GenerationRequest(array("i", [4]), 2, 1)], SAMPLING
+    )
     assert [mask.tolist() for mask in masks[2:]] == [[[1, 1], [0, 1]], [[1, 1, 1], [0, 1, 1]]]
 
 
@@ -68,6 +83,12 @@ def test_the_draws_are_the_published_splitmix64_stream():
 
 
 def test_seeds_differ_in_everything_they_are_made_of_and_fit_into_63_bits():
-    seeds = {request_seed(run, version, name, index) for run in (0, 1) for version in (0, 7) for name in ("a", "b") for index in range(50)}
+    seeds = {
+        request_seed(run, version, name, index)
+        for run in (0, 1)
+        for version in (0, 7)
+        for name in ("a", "b")
+        for index in range(50)
+    }
     assert len(seeds) == 400
     assert all(0 <= seed < 2**63 for seed in seeds)

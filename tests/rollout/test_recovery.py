@@ -24,7 +24,10 @@ class MortalEngine:
 
     def generate(self, requests, sampling):
         self.asked.append([request.seed for request in requests])
-        made = [Generation(Segment(array("i", [r.seed]), array("f", [0.0]), 0), FinishReason.LENGTH) for r in requests]
+        made = [
+            Generation(Segment(array("i", [r.seed]), array("f", [0.0]), 0), FinishReason.LENGTH)
+            for r in requests
+        ]
         if self.deaths:
             raise EngineDied("killed", {place: made[place] for place in self.deaths.pop(0)})
         return made
@@ -57,7 +60,9 @@ def test_a_restart_that_fails_is_tried_again_and_counts():
 
 def test_when_the_restarts_are_used_up_the_last_reason_is_told():
     recovery, engine = EngineRecovery(max_restarts=2), MortalEngine([], failing_starts=5)
-    with pytest.raises(EngineError, match=r"after 2 restarts \(it does not start\); rollout\.max_restarts=2 allows no more"):
+    with pytest.raises(
+        EngineError, match=r"after 2 restarts \(it does not start\); rollout\.max_restarts=2 allows no more"
+    ):
         recovery.restart(engine, EngineDied("killed"))
     with pytest.raises(EngineError, match=r"\(killed again\)"):
         recovery.restart(engine, EngineDied("killed again"))

@@ -3,7 +3,7 @@ import torch
 from tests.builders import VOCAB_SIZE, random_model, random_policy
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.hf_engine import HFEngine
+from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 
 

@@ -45,15 +45,21 @@ def test_the_shipped_model_samples_with_the_promised_accuracy(figures: StartingF
     assert figures.first_value_right > 0.8
 
 
-def test_the_shipped_model_s_wrong_answers_are_clearly_longer_than_its_right_ones(figures: StartingFigures) -> None:
+def test_the_shipped_model_s_wrong_answers_are_clearly_longer_than_its_right_ones(
+    figures: StartingFigures,
+) -> None:
     assert figures.length_not_right > 1.4 * figures.length_right
     assert 0.4 < figures.cut_fraction < 0.8
 
 
-def test_warm_start_makes_the_same_loadable_model_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warm_start_makes_the_same_loadable_model_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("first", "second"):
         warm_start.main(["--output", str(tmp_path / name), "--steps", "2", "--seed", "3"])
-    first, second = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("first", "second"))
+    first, second = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("first", "second")
+    )
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert "step     2/2" in capsys.readouterr().out
 

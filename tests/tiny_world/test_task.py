@@ -62,8 +62,16 @@ def test_wrong_demonstrations_are_clearly_longer_than_right_ones() -> None:
     generator, problems = random.Random(0), tiny_problems("train", 2000)
     completions = [_completion(demonstration(problem, generator)) for problem in problems]
     scores = final_value(problems, completions)
-    right = [completion.num_tokens for completion, score in zip(completions, scores, strict=True) if score.value == 1.0]
-    wrong = [completion.num_tokens for completion, score in zip(completions, scores, strict=True) if score.value == 0.0]
+    right = [
+        completion.num_tokens
+        for completion, score in zip(completions, scores, strict=True)
+        if score.value == 1.0
+    ]
+    wrong = [
+        completion.num_tokens
+        for completion, score in zip(completions, scores, strict=True)
+        if score.value == 0.0
+    ]
     assert statistics.mean(wrong) > 1.3 * statistics.mean(right)
 
 

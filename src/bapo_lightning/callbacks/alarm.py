@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import lightning as L
 
 from bapo_lightning.callbacks.alarm_advice import advice
-from bapo_lightning.callbacks.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.errors import TrainingError
 
 Action = Literal["warn", "stop"]
@@ -23,19 +23,23 @@ UNSEEN_UPDATES = 100  # a metric that is absent from all of them is probably mis
 
 @dataclass(frozen=True)
 class Spike:
-    """A value of more than `factor` times the median of the last `window` values above 0, once half of them were seen."""
+    """A value of more than `factor` times the median of the last `window` values above 0, once half of them
+    were seen.
+    """
 
     factor: float
     window: int = 50
 
 
 class Alarm(Monitor):
-    """Compares one metric with its thresholds in each update that has it; emits `alarms/<name>`, in how many it was on so far.
+    """Compares one metric with its thresholds in each update that has it; emits `alarms/<name>`, in how many
+    it was on so far.
 
-    It is on from the `patience`-th measured value in a row that is beyond a threshold, until one is not. NaN is beyond every threshold.
+    It is on from the `patience`-th measured value in a row that is beyond a threshold, until one is not. NaN
+    is beyond every threshold.
     warn: one line when it goes on and one when it goes off.
-    stop: ends training after the update at hand like a signal would, with everything written and saved, and then raises
-        `TrainingError`, so that the run counts as failed.
+    stop: ends training after the update at hand like a signal would, with everything written and saved, and
+        then raises `TrainingError`, so that the run counts as failed.
 
     Comes after all monitors whose metrics it may watch.
     """
@@ -87,7 +91,10 @@ class Alarm(Monitor):
         elif self._num_measured == 0 and update.index + 1 == UNSEEN_UPDATES:
             similar = get_close_matches(self.metric, update.metrics, 1)
             hint = f"did you mean {similar[0]}?" if similar else "metrics.jsonl has the names"
-            print(f"warning: no update had callbacks.alarms.{self.name}.metric={self.metric} so far; {hint}", flush=True)
+            print(
+                f"warning: no update had callbacks.alarms.{self.name}.metric={self.metric} so far; {hint}",
+                flush=True,
+            )
         return {f"alarms/{self.name}": self._num_on}
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -99,7 +106,8 @@ class Alarm(Monitor):
         if self._reason is not None:
             reason, self._reason = self._reason, None
             raise TrainingError(
-                f"{reason}. The run was stopped after that update (callbacks.alarms.{self.name}.action=stop); "
+                f"{reason}. The run was stopped after that update "
+                f"(callbacks.alarms.{self.name}.action=stop); "
                 "a checkpoint of it is saved in checkpoints/"
             )
 
@@ -131,11 +139,19 @@ class Alarm(Monitor):
         if 0 < value < math.inf:  # an update without a gradient does not tell the usual size of one
             self._usual.append(value)
         if self._is_on:
-            in_a_row = f" in {self._num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
-            text = f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{in_a_row} (policy version {update.version}). "
+            in_a_row = (
+                f" in {self._num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
+            )
+            text = (
+                f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{in_a_row} (policy version "
+                f"{update.version}). "
+            )
             self._act(text + advice(self.metric, side), update, began=not was_on)
         elif was_on:
-            print(f"alarm {self.name} is over: {self.metric} is {value:.3g} (policy version {update.version})", flush=True)
+            print(
+                f"alarm {self.name} is over: {self.metric} is {value:.3g} (policy version {update.version})",
+                flush=True,
+            )
 
     def _act(self, text: str, update: Update, began: bool) -> None:
         if self.action == "stop":
@@ -158,7 +174,11 @@ class Alarm(Monitor):
         if self.spike is not None and self._usual and 2 * len(self._usual) >= self.spike.window:
             usual = median(self._usual)
             if value > self.spike.factor * usual:
-                return "spike", f"more than {key}.spike.factor={self.spike.factor:g} times {usual:.3g}, the median of the updates before"
+                return (
+                    "spike",
+                    f"more than {key}.spike.factor={self.spike.factor:g} times {usual:.3g}, the median of "
+                    f"the updates before",
+                )
         return "", ""
 
 

@@ -15,8 +15,9 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 class GracefulStop(L.Callback):
     """The first signal asks the trainer to stop; a second one acts as it would have without this callback.
 
-    Comes before `RunCheckpoint`, which saves the update at which the trainer is told. A signal that arrives while it saves is obeyed one
-    update later: told in between, the trainer would end with updates that no checkpoint holds.
+    Comes before `RunCheckpoint`, which saves the update at which the trainer is told. A signal that arrives
+    while it saves is obeyed one update later: told in between, the trainer would end with updates that no
+    checkpoint holds.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,9 @@ class GracefulStop(L.Callback):
 
         self._previous = {number: signal.signal(number, stop) for number in STOPPING}
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Tell the trainer."""
         if self.received is not None:
             trainer.should_stop = True
@@ -45,7 +48,9 @@ class GracefulStop(L.Callback):
         """Put the earlier handlers back."""
         self._restore()
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
         """Put the earlier handlers back."""
         self._restore()
 

@@ -10,24 +10,32 @@ from typing import Any
 import lightning as L
 import torch
 
-from bapo_lightning.callbacks.checkpoint_folder import checkpoint_name, list_checkpoints
-from bapo_lightning.callbacks.hf_folder import write_model_folder
-from bapo_lightning.callbacks.model_card import model_card
-from bapo_lightning.callbacks.safetensors_shards import WeightSpec
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.lora import merged_shapes
-from bapo_lightning.modules.policy import Policy
-from bapo_lightning.report.run_folder import read_manifest, read_rows
+from bapo_lightning.modules.export.model_card import model_card
+from bapo_lightning.modules.export.model_folder import write_model_folder
+from bapo_lightning.modules.export.safetensors_shards import WeightSpec
+from bapo_lightning.modules.policy.lora import merged_shapes
+from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.run_folder.checkpoint import checkpoint_name, list_checkpoints
+from bapo_lightning.run_folder.record import read_manifest, read_rows
 
 EXPORTS = "exports"
 
 
 class HfExport(L.Callback):
-    """Writes `exports/update000080/` every so many updates, and after the last one. Comes after the metrics are written, which the card
-    shows. An export that a resumed run makes again replaces the earlier one.
+    """Writes `exports/update000080/` every so many updates, and after the last one. Comes after the metrics
+    are written, which the card shows. An export that a resumed run makes again replaces the earlier one.
     """
 
-    def __init__(self, folder: Path, model_path: str, config: dict[str, Any], every: int, keep: int | None, dtype: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model_path: str,
+        config: dict[str, Any],
+        every: int,
+        keep: int | None,
+        dtype: str | None,
+    ) -> None:
         """
         Args:
             folder: run folder.
@@ -44,7 +52,9 @@ class HfExport(L.Callback):
         self._keep = keep
         self._dtype = dtype
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Export when it is time."""
         assert isinstance(pl_module, BapoModule)
         update = batch_idx + 1

@@ -11,7 +11,9 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.load import _load_distributed_checkpoint
 
-from bapo_lightning.callbacks.checkpoint_folder import (
+from bapo_lightning.random_states import random_states, set_random_states
+from bapo_lightning.ranks.rank_group import RankGroup
+from bapo_lightning.run_folder.checkpoint import (
     DATA_FILE,
     JOURNALS,
     TRAINER_FILE,
@@ -22,15 +24,15 @@ from bapo_lightning.callbacks.checkpoint_folder import (
     remove_leftovers,
     sync,
 )
-from bapo_lightning.random_states import random_states, set_random_states
-from bapo_lightning.ranks.team import Team
 
 
 class ResumeStateOwner(Protocol):
     """What a checkpoint needs of the leader's data module."""
 
     def resume_state(self) -> dict[str, Any]:
-        """Everything of the data side, as primitives, lists, dicts and tensors; `summary` says in words what it holds."""
+        """Everything of the data side, as primitives, lists, dicts and tensors; `summary` says in words what
+        it holds.
+        """
         ...
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
@@ -39,14 +41,22 @@ class ResumeStateOwner(Protocol):
 
 
 class RunCheckpoint(L.Callback):
-    """Writes `checkpoints/update000080/` (see `checkpoint_folder`) every so many updates or minutes, and when training ends.
+    """Writes `checkpoints/update000080/` (see `checkpoint_folder`) every so many updates or minutes, and when
+    training ends.
 
-    Comes last: a checkpoint holds an update whole, with its rows in every journal and the states of all callbacks. It is taken in
-    `on_train_batch_end`, from where Lightning's loops go on with the next batch; after `on_train_end` they would take the run for finished.
+    Comes last: a checkpoint holds an update whole, with its rows in every journal and the states of all
+    callbacks. It is taken in `on_train_batch_end`, from where Lightning's loops go on with the next batch;
+    after `on_train_end` they would take the run for finished.
     """
 
     def __init__(
-        self, folder: Path, every: int, minutes: float | None, keep: int, resumed: Checkpoint | None = None, team: Team | None = None
+        self,
+        folder: Path,
+        every: int,
+        minutes: float | None,
+        keep: int,
+        resumed: Checkpoint | None = None,
+        team: RankGroup | None = None,
     ) -> None:
         """
         Args:
@@ -67,7 +77,9 @@ class RunCheckpoint(L.Callback):
         self._last_save = time.monotonic()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore what Lightning does not: the data side, which only the leader has, and as the very last thing the random generators."""
+        """Restore what Lightning does not: the data side, which only the leader has, and as the very last
+        thing the random generators.
+        """
         self._last_save = time.monotonic()
         if self._resumed is None:
             return
@@ -75,22 +87,28 @@ class RunCheckpoint(L.Callback):
         if trainer.is_global_zero:
             _data_module(trainer).load_resume_state(state["data"])
             print(
-                f"resumed {self._folder} at update {self._resumed.update} (policy version {self._resumed.version}): policy, optimizer, "
+                f"resumed {self._folder} at update {self._resumed.update} (policy version "
+                f"{self._resumed.version}): policy, optimizer, "
                 f"schedule, {state['data']['summary']}, random states",
                 flush=True,
             )
         set_random_states(state["random"])
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Save when it is time."""
         # A signal or an alarm may have reached one rank only; all must stop, and save, at the same update.
         trainer.should_stop = trainer.strategy.reduce_boolean_decision(trainer.should_stop, all=False)
         if self._is_due(trainer, batch_idx + 1):
             self._save(trainer, batch_idx + 1)
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Let a run that is resumed be made longer."""
-        # Else Lightning ends a run that is resumed to be made longer: it takes the last batch of the shorter one for the last.
+        # Else Lightning ends a run that is resumed to be made longer: it takes the last batch of the shorter
+        # one for the last.
         checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
 
     def _is_due(self, trainer: L.Trainer, update: int) -> bool:
@@ -98,7 +116,9 @@ class RunCheckpoint(L.Callback):
             return True
         if self._minutes is None:
             return False
-        return bool(trainer.strategy.broadcast(time.monotonic() - self._last_save >= 60 * self._minutes))  # clocks of ranks differ
+        return bool(
+            trainer.strategy.broadcast(time.monotonic() - self._last_save >= 60 * self._minutes)
+        )  # clocks of ranks differ
 
     def _save(self, trainer: L.Trainer, update: int) -> None:
         partial = partial_folder(self._root, update)
@@ -117,7 +137,9 @@ class RunCheckpoint(L.Callback):
         self._last_save = time.monotonic()
 
     def _barrier(self, trainer: L.Trainer) -> None:
-        """Wait for all ranks; without a limit if there is a team, because digests of many gigabytes take longer than a collective may."""
+        """Wait for all ranks; without a limit if there is a team, because digests of many gigabytes take
+        longer than a collective may.
+        """
         trainer.strategy.barrier() if self._team is None else self._team.barrier()
 
     def _journal_sizes(self) -> dict[str, int]:
@@ -130,16 +152,21 @@ class RunCheckpoint(L.Callback):
 
 
 class DirectCheckpointIO(TorchCheckpointIO):
-    """Writes straight into the file. Lightning's own builds the whole checkpoint in memory first and moves it through the system's folder
-    for temporary files; a folder that is renamed when it is complete needs neither.
+    """Writes straight into the file. Lightning's own builds the whole checkpoint in memory first and moves it
+    through the system's folder for temporary files; a folder that is renamed when it is complete needs
+    neither.
     """
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
         """Save."""
         torch.save(checkpoint, path)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Load; one that several ranks wrote in shards is put together in the host's memory. Its optimizer states go by weights' names."""
+        """Load; one that several ranks wrote in shards is put together in the host's memory. Its optimizer
+        states go by weights' names.
+        """
         if not Path(path).is_dir():
             loaded: dict[str, Any] = super().load_checkpoint(path, *args, **kwargs)
             return loaded

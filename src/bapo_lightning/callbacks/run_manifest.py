@@ -15,8 +15,8 @@ from typing import Any
 import lightning as L
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
-from bapo_lightning.report.run_folder import read_manifest
-from bapo_lightning.report.summary import write_json
+from bapo_lightning.report.run.summary import write_json
+from bapo_lightning.run_folder.record import read_manifest
 
 PACKAGES = (
     "bapo-lightning",
@@ -35,16 +35,19 @@ PACKAGES = (
 class RunManifest(L.Callback):
     """Keeps `manifest.json` true: `status` is running, finished, interrupted or failed.
 
-    A resumed run keeps the start, the command and the commit of its first session and adds those of the later ones to `resumes`;
-    `wall_seconds` is the time of all sessions, of a killed one up to its last checkpoint.
+    A resumed run keeps the start, the command and the commit of its first session and adds those of the later
+    ones to `resumes`; `wall_seconds` is the time of all sessions, of a killed one up to its last checkpoint.
     """
 
-    def __init__(self, folder: Path, description: dict[str, Any], resumed: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, description: dict[str, Any], resumed: dict[str, Any] | None = None
+    ) -> None:
         """
         Args:
             folder: run folder.
             description: experiment, algorithm, regime, seed, staleness.
-            resumed: what `resumes` shall tell of this session besides time, command and commit; None for the first.
+            resumed: what `resumes` shall tell of this session besides time, command and commit; None for the
+                first.
         """
         self._path = folder / "manifest.json"
         self._start = time.perf_counter()
@@ -77,7 +80,9 @@ class RunManifest(L.Callback):
         self._content["devices"] = devices
         self._write("running", trainer)
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """How long it has taken so far, should it be killed."""
         self._write("running", trainer)
 
@@ -86,7 +91,9 @@ class RunManifest(L.Callback):
         stops = [callback.received for callback in trainer.callbacks if isinstance(callback, GracefulStop)]  # type: ignore[attr-defined]
         self._write("interrupted" if any(stops) else "finished", trainer)
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
         """It failed, or was stopped twice."""
         self._content["error"] = f"{type(exception).__name__}: {exception}"
         self._write("interrupted" if isinstance(exception, KeyboardInterrupt) else "failed", trainer)
@@ -114,7 +121,16 @@ def installed_versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """Commit of the source tree, with `-dirty` when it has changes; None outside a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+        "--exclude=*",
+    ]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -6,13 +6,14 @@ from typing import Any, cast
 
 import lightning as L
 
-from bapo_lightning.data.follower import FollowerDataModule
-from bapo_lightning.data.rollout_data_module import RolloutDataModule
-from bapo_lightning.data.validation import ValidationSet
+from bapo_lightning.data.data_module import RolloutDataModule
+from bapo_lightning.data.rollouts.validation import ValidationSet
+from bapo_lightning.data.worker import WorkerDataModule
 
 
 class Validation(L.Callback):
-    """Emits `val/<set>/{avg@k, pass@k, maj@k, ...}` every so many updates and after the last one, with the weights after the update.
+    """Emits `val/<set>/{avg@k, pass@k, maj@k, ...}` every so many updates and after the last one, with the
+    weights after the update.
 
     Not Lightning's validation loop: this way the numbers stand in the record of the update they belong to.
     """
@@ -22,7 +23,9 @@ class Validation(L.Callback):
         self.sets = sets
         self.every = every
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Give the engine the new weights and answer the sets."""
         if not self.every:
             return
@@ -30,7 +33,7 @@ class Validation(L.Callback):
         done = batch_idx + 1
         if done % self.every == 0 or done == data_module.num_updates:
             if not trainer.is_global_zero:
-                return cast(FollowerDataModule, data_module).assist_evaluation()
+                return cast(WorkerDataModule, data_module).assist_evaluation()
             with data_module.engine_for_evaluation() as generate:
                 for validation_set in self.sets:
                     outputs["metrics"].update(validation_set.evaluate(data_module.sampler, generate))

@@ -14,11 +14,12 @@ import lightning as L
 
 
 class Watchdog(L.Callback):
-    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again after as long; the run goes on.
+    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again after as
+    long; the run goes on.
 
-    A thread of our own, and not `faulthandler.dump_traceback_later`: a process has only one of those, and an engine in this process
-    (`rollout.vllm_containment.Deadline`) takes it. The price: native code that hangs without releasing the interpreter lock stops
-    this thread, too.
+    A thread of our own, and not `faulthandler.dump_traceback_later`: a process has only one of those, and an
+    engine in this process (`rollout.vllm_containment.Deadline`) takes it. The price: native code that hangs
+    without releasing the interpreter lock stops this thread, too.
 
     Comes last, so that it also watches what the others do at the end of training.
     """
@@ -44,7 +45,9 @@ class Watchdog(L.Callback):
         self._thread = threading.Thread(target=self._watch, args=(self._ended,), name="watchdog", daemon=True)
         self._thread.start()
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Progress."""
         self._progress = time.monotonic(), f"update {batch_idx + 1} ended"
 
@@ -52,7 +55,9 @@ class Watchdog(L.Callback):
         """Nothing more to watch."""
         self._stop()
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
         """Nothing more to watch."""
         self._stop()
 
@@ -63,7 +68,9 @@ class Watchdog(L.Callback):
     def _stop(self) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(timeout=10)  # it may be writing; a daemon that hangs in that does not keep the process
+            self._thread.join(
+                timeout=10
+            )  # it may be writing; a daemon that hangs in that does not keep the process
             self._thread = None
 
     def _watch(self, ended: threading.Event) -> None:
@@ -87,5 +94,8 @@ class Watchdog(L.Callback):
                 file.write("\n")
         except OSError as error:
             where = f"{self.path} cannot be written ({error.strerror})"
-        advice = "The run goes on; where updates are meant to take longer, raise callbacks.watchdog_minutes (0 is off)"
+        advice = (
+            "The run goes on; where updates are meant to take longer, raise callbacks.watchdog_minutes "
+            "(0 is off)"
+        )
         print(f"warning: {message}; {where}. {advice}", file=sys.stderr, flush=True)

@@ -1,7 +1,8 @@
-"""Compare finished runs: `python -m bapo_lightning.cli.compare RUNS [RUNS...] [--reference SETTING] [--output DIR]`.
+"""Compare finished runs: `python -m bapo_lightning.cli.compare RUNS [RUNS...] [--reference SETTING] [--output
+DIR]`.
 
-RUNS are run folders, globs, folders of runs such as those of sweeps, or wandb:ENTITY/PROJECT/GROUP. Writes compare.html (one file that
-needs nothing else), compare.png, results.csv and curves.csv.
+RUNS are run folders, globs, folders of runs such as those of sweeps, or wandb:ENTITY/PROJECT/GROUP. Writes
+compare.html (one file that needs nothing else), compare.png, results.csv and curves.csv.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 
 from bapo_lightning.cli.report import find_runs
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison import METRIC_NAMES, compare
-from bapo_lightning.report.comparison_files import write_curves, write_results
-from bapo_lightning.report.comparison_page import render_page
-from bapo_lightning.report.study import collect
-from bapo_lightning.report.study_console import print_study
-from bapo_lightning.report.study_plot import plot_study
-from bapo_lightning.report.text_file import write_text
+from bapo_lightning.report.comparison.files import write_curves, write_results
+from bapo_lightning.report.comparison.page import render_page
+from bapo_lightning.report.comparison.study import collect
+from bapo_lightning.report.comparison.study_console import print_study
+from bapo_lightning.report.comparison.study_plot import plot_study
+from bapo_lightning.report.comparison.table import METRIC_NAMES, compare
+from bapo_lightning.run_folder.text_file import write_text
 
 WANDB = "wandb:"
 
@@ -38,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def compare_runs(named: Sequence[str], output: Path | None, reference: str | None, title: str | None) -> list[Path]:
+def compare_runs(
+    named: Sequence[str], output: Path | None, reference: str | None, title: str | None
+) -> list[Path]:
     """Compare the runs that are `named`, print their table and write the files; returns their paths.
 
     Raises:
@@ -50,7 +53,9 @@ def compare_runs(named: Sequence[str], output: Path | None, reference: str | Non
     target = output or common_folder(folders)
     target.mkdir(parents=True, exist_ok=True)
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    page = render_page(comparison, title or f"Comparison: {target.resolve().name}", command_of(named, reference), made_at)
+    page = render_page(
+        comparison, title or f"Comparison: {target.resolve().name}", command_of(named, reference), made_at
+    )
     print_study(runs, reference)
     return [
         write_text(target / "compare.html", page),
@@ -61,11 +66,16 @@ def compare_runs(named: Sequence[str], output: Path | None, reference: str | Non
 
 
 def fetch_groups(named: Sequence[str], output: Path | None) -> list[str]:
-    """The same names with groups of W&B replaced by folders that their runs are fetched into. Raises DataError when one cannot be."""
-    from bapo_lightning.cli.wandb_group import fetch_group
+    """The same names with groups of W&B replaced by folders that their runs are fetched into. Raises
+    DataError when one cannot be.
+    """
+    from bapo_lightning.callbacks.loggers.wandb_group import fetch_group
 
     target = output or Path("outputs", "wandb")
-    return [str(fetch_group(name.removeprefix(WANDB), target)) if name.startswith(WANDB) else name for name in named]
+    return [
+        str(fetch_group(name.removeprefix(WANDB), target)) if name.startswith(WANDB) else name
+        for name in named
+    ]
 
 
 def common_folder(folders: Sequence[Path]) -> Path:
@@ -80,10 +90,23 @@ def command_of(named: Sequence[str], reference: str | None) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.compare", description=__doc__.partition("\n")[0])
-    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)")
-    parser.add_argument("--reference", metavar="SETTING", help="algorithm or setting that differences are taken to (default: the first)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bapo_lightning.cli.compare", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUNS",
+        help="run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)"
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="SETTING",
+        help="algorithm or setting that differences are taken to (default: the first)",
+    )
     parser.add_argument("--title", help="of the page (default: the name of the folder)")
     return parser
 

@@ -1,4 +1,5 @@
-"""What a run would train and validate on: sizes, what filters take away, prompt lengths, some prompts. Trains nothing.
+"""What a run would train and validate on: sizes, what filters take away, prompt lengths, some prompts. Trains
+nothing.
 
 make data DATA=gsm8k ARGS="model.path=models/smollm2-135m-instruct +show=3"
 """
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig
 
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.train import resolve
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import BapoLightningError, ConfigError
 
 if TYPE_CHECKING:
-    from bapo_lightning.data.selection import Selection
+    from bapo_lightning.data.problems.selection import Selection
     from bapo_lightning.types import Problem
 
     Encode = Callable[[Problem], array[int]]
@@ -39,12 +40,14 @@ def main(config: DictConfig) -> None:
 
 
 def tell(config: dict[str, Any]) -> None:
-    """Print all of it. `+show=N` shows N prompts, and N removed problems for each reason. Raises ConfigError or DataError."""
-    from bapo_lightning.cli.build import read_problems
-    from bapo_lightning.cli.build_ranks import make
-    from bapo_lightning.cli.checks import target_complaints
-    from bapo_lightning.cli.data_checks import data_complaints
-    from bapo_lightning.data.selection import account_lines
+    """Print all of it. `+show=N` shows N prompts, and N removed problems for each reason. Raises ConfigError
+    or DataError.
+    """
+    from bapo_lightning.configuration.checks import target_complaints
+    from bapo_lightning.configuration.data_checks import data_complaints
+    from bapo_lightning.data.problems.selection import account_lines
+    from bapo_lightning.runs.build import read_problems
+    from bapo_lightning.runs.build_ranks import make
 
     show = config.get("show", 1)
     found = [*data_complaints(config["data"]), *target_complaints({"data": config["data"]})]
@@ -62,10 +65,12 @@ def tell(config: dict[str, Any]) -> None:
 
 
 def encoder(config: dict[str, Any], rule: Any) -> tuple[Encode | None, str]:
-    """What counts a prompt's tokens; None and the reason when the model's tokenizer is not there, or cannot do it."""
+    """What counts a prompt's tokens; None and the reason when the model's tokenizer is not there, or cannot
+    do it.
+    """
     from transformers import AutoTokenizer
 
-    from bapo_lightning.cli.model_folder import model_path
+    from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.types import Problem
 
     path = config["model"]["path"]
@@ -81,11 +86,17 @@ def print_lengths(config: dict[str, Any], selection: Selection, encode: Encode |
     """Tokens of the training prompts."""
     limit = config["scale"]["max_prompt_tokens"]
     if encode is None:
-        print(f"scale.max_prompt_tokens={limit} was not applied: {reason} (model.path={config['model']['path']})")
+        print(
+            f"scale.max_prompt_tokens={limit} was not applied: {reason} "
+            f"(model.path={config['model']['path']})"
+        )
         return
     lengths = [len(encode(problem)) for problem in selection.train]
     centiles = statistics.quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else lengths * 19
-    print(f"prompt tokens: median {statistics.median(lengths):.0f}, 95 % up to {centiles[18]:.0f}, longest {max(lengths)}; limit {limit}")
+    print(
+        f"prompt tokens: median {statistics.median(lengths):.0f}, 95 % up to {centiles[18]:.0f}, longest "
+        f"{max(lengths)}; limit {limit}"
+    )
 
 
 def print_prompts(selection: Selection, rule: Any, show: int) -> None:
@@ -94,7 +105,12 @@ def print_prompts(selection: Selection, rule: Any, show: int) -> None:
     for problem in selection.train[::step][:show]:
         print(f"\n--- {problem.id}, gold answer {problem.answer!r}")
         if hasattr(rule, "messages"):
-            print("\n".join(f"{message['role']}: {shortened(message['content'])}" for message in rule.messages(problem)))
+            print(
+                "\n".join(
+                    f"{message['role']}: {shortened(message['content'])}"
+                    for message in rule.messages(problem)
+                )
+            )
         else:
             print(shortened(rule.text(problem) if hasattr(rule, "text") else problem.prompt))
 
@@ -103,7 +119,10 @@ def print_removed(selection: Selection, show: int) -> None:
     """Some of what the filters removed, for each reason."""
     for reason, problems in selection.filtered.removed.items():
         for problem in problems[:show]:
-            print(f"\n--- removed: {reason}: {problem.id}, gold answer {problem.answer!r}\n{shortened(problem.prompt)}")
+            print(
+                f"\n--- removed: {reason}: {problem.id}, gold answer "
+                f"{problem.answer!r}\n{shortened(problem.prompt)}"
+            )
 
 
 def shortened(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Several evaluations in one table: `python -m bapo_lightning.cli.eval_table FOLDER [FOLDER...] [--reference NAME] [--output DIR]`.
+"""Several evaluations in one table: `python -m bapo_lightning.cli.eval_table FOLDER [FOLDER...] [--reference
+NAME] [--output DIR]`.
 
 Differences are paired by problem. Writes evaluations.csv (every metric) and evaluations.md (the table).
 """
@@ -14,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.cli.eval_table_output import print_comparison, write_csv, write_markdown
-from bapo_lightning.cli.evaluation_folder import outcomes, read_rows
 from bapo_lightning.errors import DataError
 from bapo_lightning.evaluation.comparison import Evaluated, compare, comparison_notes
-from bapo_lightning.report.run_folder import read_config
+from bapo_lightning.run_folder.record import read_config
+from bapo_lightning.runs.evaluation.folder import outcomes, read_rows
+from bapo_lightning.runs.evaluation.table import print_comparison, write_csv, write_markdown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,19 +36,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_comparison(rows, reference, notes)
     target = parsed.output or Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
     target.mkdir(parents=True, exist_ok=True)
-    for path in (write_csv(rows, reference, target / "evaluations.csv"), write_markdown(rows, reference, notes, target / "evaluations.md")):
+    for path in (
+        write_csv(rows, reference, target / "evaluations.csv"),
+        write_markdown(rows, reference, notes, target / "evaluations.md"),
+    ):
         print(f"  {path}")
     return 0
 
 
 def find_evaluations(patterns: Sequence[str]) -> list[Path]:
-    """Evaluation folders meant by paths and globs; sorted, each once. Raises DataError when there is none, or a path is none."""
+    """Evaluation folders meant by paths and globs; sorted, each once. Raises DataError when there is none, or
+    a path is none.
+    """
     found: set[Path] = set()
     for pattern in patterns:
         matches = [Path(match) for match in sorted(glob.glob(pattern))]
         folders = [folder for folder in matches if _is_evaluation(folder)]
         if not folders:
-            raise DataError(f"no evaluation is at {pattern!r}; make one: make eval CKPT=..., and give its folder, like outputs/eval/NAME")
+            raise DataError(
+                f"no evaluation is at {pattern!r}; make one: make eval CKPT=..., and give its folder, like "
+                f"outputs/eval/NAME"
+            )
         found.update(folders)
     return sorted(found)
 
@@ -61,7 +70,10 @@ def collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
         sets, rows = config["evaluated"]["sets"], read_rows(folder)
         expected = config["k"] * sum(entry["num_problems"] for entry in sets.values())
         if len(rows) < expected:
-            left_out.append(f"left out: {folder} has {len(rows)} of {expected} samples; the command that began it goes on with it")
+            left_out.append(
+                f"left out: {folder} has {len(rows)} of {expected} samples; the command that began it goes "
+                f"on with it"
+            )
             continue
         name = config["name"] if names[config["name"]] == 1 else folder.name
         digests = {key: entry["problems"] for key, entry in sets.items()}
@@ -70,7 +82,9 @@ def collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
 
 
 def choose_reference(evaluations: Sequence[Evaluated], wanted: str | None, left_out: Sequence[str]) -> str:
-    """Name of the evaluation that differences are taken to: the one wanted, or the first. Raises DataError when there is none."""
+    """Name of the evaluation that differences are taken to: the one wanted, or the first. Raises DataError
+    when there is none.
+    """
     if not evaluations:
         raise DataError("no evaluation is finished:\n  " + "\n  ".join(left_out))
     names = [item.name for item in evaluations]
@@ -101,10 +115,16 @@ def _is_evaluation(folder: Path) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.eval_table", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bapo_lightning.cli.eval_table", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="folder of an evaluation, or a glob")
-    parser.add_argument("--reference", metavar="NAME", help="evaluation that differences are taken to (default: the first)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: where the evaluations are)")
+    parser.add_argument(
+        "--reference", metavar="NAME", help="evaluation that differences are taken to (default: the first)"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="where to write (default: where the evaluations are)"
+    )
     return parser
 
 

@@ -1,4 +1,6 @@
-"""What a run would need, before anything is started: `python -m bapo_lightning.cli.plan experiment=bapo_7b plan.gpus=8`."""
+"""What a run would need, before anything is started: `python -m bapo_lightning.cli.plan experiment=bapo_7b
+plan.gpus=8`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.help import help_text
-from bapo_lightning.cli.train import resolve
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import BapoLightningError
 from bapo_lightning.plan.console import plan_text
 
@@ -22,7 +24,7 @@ def main(config: DictConfig) -> None:
     """Print the plan; exit with 3 where it does not fit."""
     try:
         resolved = resolve(config)
-        from bapo_lightning.cli.plan_check import plan_of
+        from bapo_lightning.configuration.plan_check import plan_of
 
         plan = plan_of(resolved)
     except BapoLightningError as error:

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.console import print_summary
-from bapo_lightning.report.plots import plot_run
-from bapo_lightning.report.study import collect, write_study
-from bapo_lightning.report.study_console import print_study
-from bapo_lightning.report.summary import write_summary
+from bapo_lightning.report.comparison.study import collect, write_study
+from bapo_lightning.report.comparison.study_console import print_study
+from bapo_lightning.report.run.console import print_summary
+from bapo_lightning.report.run.plots import plot_run
+from bapo_lightning.report.run.summary import write_summary
 
 SWEEP_RECORD = "sweep.json"  # in the folder of a sweep: the runs that belong to it
 
@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_runs(patterns: Sequence[str]) -> list[Path]:
-    """Run folders meant by paths, globs and folders that hold runs; sorted, each once. A path that does not exist is kept.
+    """Run folders meant by paths, globs and folders that hold runs; sorted, each once. A path that does not
+    exist is kept.
 
     Raises:
         DataError: a glob matches nothing.
@@ -48,9 +49,15 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         matches = [Path(match) for match in glob.glob(pattern) if Path(match).is_dir()]
         if not matches and glob.has_magic(pattern):
-            raise DataError(f"no folder matches {pattern!r}; give run folders like outputs/<experiment>/<run>")
+            raise DataError(
+                f"no folder matches {pattern!r}; give run folders like outputs/<experiment>/<run>"
+            )
         for folder in matches or [Path(pattern)]:
-            runs = [] if _is_run(folder) else [child for child in folder.glob("*") if _is_run(child)] + _planned_runs(folder)
+            runs = (
+                []
+                if _is_run(folder)
+                else [child for child in folder.glob("*") if _is_run(child)] + _planned_runs(folder)
+            )
             found.update(runs or [folder])
     return sorted(found)
 
@@ -58,7 +65,9 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
 def _planned_runs(folder: Path) -> list[Path]:
     """Runs that a sweep has in `folder`, also those that failed before they had a folder of their own."""
     try:
-        return [folder / run for run in json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))["runs"]]
+        return [
+            folder / run for run in json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))["runs"]
+        ]
     except (OSError, ValueError, KeyError):
         return []
 
@@ -84,10 +93,23 @@ def _report_study(folders: Sequence[Path], output: Path | None, reference: str |
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.report", description=__doc__.partition("\n")[0])
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="run folder, glob, or folder of runs; several make a study")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)")
-    parser.add_argument("--reference", metavar="SETTING", help="algorithm or setting that differences are taken to (default: the first)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bapo_lightning.cli.report", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="run folder, glob, or folder of runs; several make a study",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)"
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="SETTING",
+        help="algorithm or setting that differences are taken to (default: the first)",
+    )
     return parser
 
 

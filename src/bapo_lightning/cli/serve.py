@@ -15,8 +15,8 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.train import resolve
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import BapoLightningError, ConfigError, EngineError
 
 
@@ -31,11 +31,13 @@ def main(config: DictConfig) -> None:
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Run the servers until SIGINT or SIGTERM. Raises ConfigError for a rollout that has none, EngineError when they keep dying."""
-    from bapo_lightning.cli.build_ranks import make
-    from bapo_lightning.cli.engine_checks import engine_complaints
-    from bapo_lightning.cli.model_folder import model_folder_complaints, model_path
-    from bapo_lightning.rollout.server_process import own_servers
+    """Run the servers until SIGINT or SIGTERM. Raises ConfigError for a rollout that has none, EngineError
+    when they keep dying.
+    """
+    from bapo_lightning.configuration.engine_checks import engine_complaints
+    from bapo_lightning.modules.policy.folder import model_folder_complaints, model_path
+    from bapo_lightning.rollout.vllm.server_process import own_servers
+    from bapo_lightning.runs.build_ranks import make
 
     rollout = config["rollout"]
     engine = rollout["engine"]
@@ -60,12 +62,19 @@ def serve(config: dict[str, Any]) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    print(f"starting {len(servers)} vLLM server{'s' if len(servers) > 1 else ''}; output in {folder}", flush=True)
+    print(
+        f"starting {len(servers)} vLLM server{'s' if len(servers) > 1 else ''}; output in {folder}",
+        flush=True,
+    )
     try:
         for server in servers:
             server.start(engine["start_seconds"])
         urls = ",".join(server.url for server in servers)
-        print(f'ready; train with: make train EXP={config["name"]} ARGS="rollout=vllm_server rollout.engine.urls=[{urls}]"', flush=True)
+        print(
+            f'ready; train with: make train EXP={config["name"]} ARGS="rollout=vllm_server '
+            f'rollout.engine.urls=[{urls}]"',
+            flush=True,
+        )
         watch(servers, engine["start_seconds"], rollout["max_restarts"])
     except KeyboardInterrupt:
         print("stopping", flush=True)
@@ -75,7 +84,9 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def watch(servers: list[Any], start_seconds: float, max_restarts: int) -> None:
-    """Start every server that has ended anew. Raises EngineError when one ends after `max_restarts` restarts of all together."""
+    """Start every server that has ended anew. Raises EngineError when one ends after `max_restarts` restarts
+    of all together.
+    """
     restarts = 0
     while True:
         time.sleep(1)
@@ -83,7 +94,10 @@ def watch(servers: list[Any], start_seconds: float, max_restarts: int) -> None:
             if server.is_running():
                 continue
             if restarts >= max_restarts:
-                raise EngineError(f"{server.url} ended, and rollout.max_restarts={max_restarts} allows no more restarts; see its log")
+                raise EngineError(
+                    f"{server.url} ended, and rollout.max_restarts={max_restarts} allows no more restarts; "
+                    f"see its log"
+                )
             restarts += 1
             print(f"{server.url} ended; restart {restarts} of at most {max_restarts}", flush=True)
             server.start(start_seconds)

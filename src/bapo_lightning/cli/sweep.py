@@ -1,9 +1,11 @@
-"""`python -m bapo_lightning.cli.sweep sweep=baselines [overrides]`: all runs of a sweep, several at a time, then one table.
+"""`python -m bapo_lightning.cli.sweep sweep=baselines [overrides]`: all runs of a sweep, several at a time,
+then one table.
 
-    conf/sweep/<name>.yaml + overrides -> plan -> (checked as a whole) -> launcher: local | submitit -> table, sweep.json
+    conf/sweep/<name>.yaml + overrides -> plan -> (checked as a whole) -> launcher: local | submitit -> table,
+    sweep.json
 
-Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished before are not repeated,
-and those that were interrupted go on from their newest checkpoint.
+Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished
+before are not repeated, and those that were interrupted go on from their newest checkpoint.
 Hydra's own `--multirun` works too; this adds the skipping, the shared cores and the table.
 """
 
@@ -13,17 +15,19 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from bapo_lightning.cli.launchers import local_slots, num_cores, run_local, run_submitit
 from bapo_lightning.cli.report import SWEEP_RECORD
 from bapo_lightning.cli.report import main as report
-from bapo_lightning.cli.sweep_job import STOPPED, TrainJob, log_file
-from bapo_lightning.cli.sweep_plan import Plan, compose_runs, finished_runs, read_plan
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.report.summary import write_json
+from bapo_lightning.report.run.summary import write_json
+from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
+from bapo_lightning.runs.sweeps.launchers import local_slots, num_cores, run_local, run_submitit
+from bapo_lightning.runs.sweeps.plan import Plan, compose_runs, finished_runs, read_plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0, 1 when a run failed, 2 when nothing was started because the sweep cannot work."""
+    """Run the command; returns the exit code: 0, 1 when a run failed, 2 when nothing was started because the
+    sweep cannot work.
+    """
     try:
         plan = read_plan(sys.argv[1:] if arguments is None else arguments)
         codes = run_plan(plan)
@@ -49,7 +53,11 @@ def run_plan(plan: Plan) -> dict[str, int]:
         check_runs(configs)
     finished = finished_runs(plan, configs)
     todo = [run for run in plan.jobs if run not in finished]
-    slots = local_slots(plan.launcher, plan.parallel_runs)[: max(1, len(todo))] if plan.launcher["name"] == "local" else []
+    slots = (
+        local_slots(plan.launcher, plan.parallel_runs)[: max(1, len(todo))]
+        if plan.launcher["name"] == "local"
+        else []
+    )
     plan.folder.mkdir(parents=True, exist_ok=True)
     record(plan, {})
     at_a_time = f", {len(slots)} at a time" if slots else f", launched by {plan.launcher['name']}"
@@ -61,7 +69,7 @@ def run_plan(plan: Plan) -> dict[str, int]:
 
 def check_runs(configs: Mapping[str, dict[str, object]]) -> None:
     """Raises ConfigError with what would stop any of the runs at its start, each complaint once."""
-    from bapo_lightning.cli.checks import complaints
+    from bapo_lightning.configuration.checks import complaints
 
     found = dict.fromkeys(complaint for config in configs.values() for complaint in complaints(config))
     if found:
@@ -82,22 +90,36 @@ def launch(plan: Plan, todo: Sequence[str], slots: list[dict[str, str]]) -> dict
     jobs = {run: TrainJob(plan.overrides(run), plan.folder / run, threads) for run in todo}
     if not jobs:
         return {}
-    return run_local(jobs, slots, tell) if slots else run_submitit(jobs, plan.folder / "submitit", plan.launcher, tell)
+    return (
+        run_local(jobs, slots, tell)
+        if slots
+        else run_submitit(jobs, plan.folder / "submitit", plan.launcher, tell)
+    )
 
 
 def record(plan: Plan, codes: Mapping[str, int]) -> None:
-    """Keep in `sweep.json` which runs belong to the sweep and how they ended, so that one that never began is not forgotten."""
+    """Keep in `sweep.json` which runs belong to the sweep and how they ended, so that one that never began is
+    not forgotten.
+    """
     path = plan.folder / SWEEP_RECORD
     earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.is_file() else {}
     runs = {
-        run: {"overrides": list(job), "exit_code": codes.get(run, earlier.get(run, {}).get("exit_code"))} for run, job in plan.jobs.items()
+        run: {"overrides": list(job), "exit_code": codes.get(run, earlier.get(run, {}).get("exit_code"))}
+        for run, job in plan.jobs.items()
     }
-    content = {"sweep": plan.name, "common": list(plan.common), "reference": plan.reference, "runs": earlier | runs}
+    content = {
+        "sweep": plan.name,
+        "common": list(plan.common),
+        "reference": plan.reference,
+        "runs": earlier | runs,
+    }
     write_json(path, content)
 
 
 def tell_failures(plan: Plan, codes: Mapping[str, int]) -> int:
-    """List what did not finish, with the last line that each run wrote; returns the exit code of the command."""
+    """List what did not finish, with the last line that each run wrote; returns the exit code of the
+    command.
+    """
     failed = [run for run, code in codes.items() if code]
     for run in failed:
         log = log_file(plan.folder / run)

@@ -8,26 +8,23 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
-from bapo_lightning.cli.conf_dir import conf_dir
-from bapo_lightning.cli.help import help_text
-from bapo_lightning.cli.launch import STARTED_BY_RUN, launch, leads, starts_ranks
-from bapo_lightning.cli.resume import has_default_folder, run_to_continue
-from bapo_lightning.errors import BapoLightningError, ConfigError, RankLost
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.help import help_text
+from bapo_lightning.errors import BapoLightningError, RankLost
+from bapo_lightning.ranks.launch import STARTED_BY_RUN, launch, leads, starts_ranks
+from bapo_lightning.runs.resume import has_default_folder, run_to_continue
 
-# Read by OpenMP when torch loads: threads that spin while they wait stop a small model as soon as anything else runs on the cores.
+# Read by OpenMP when torch loads: threads that spin while they wait stop a small model as soon as anything
+# else runs on the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-OmegaConf.register_new_resolver("sum", lambda *terms: sum(terms))
-OmegaConf.register_new_resolver("max", lambda *terms: max(terms))
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
@@ -36,11 +33,13 @@ def main(config: DictConfig) -> None:
     try:
         job = job_of_multirun()
         if job is not None and has_default_folder(resolve(config)):
-            config.run_folder = f"{resolve(config)['run_folder']}-{job}"  # its fellows may start within the same second
+            config.run_folder = (
+                f"{resolve(config)['run_folder']}-{job}"  # its fellows may start within the same second
+            )
         resolved = resolve(config)
         if starts_ranks(resolved):
             sys.exit(launch(resolved["trainer"]["devices"], arguments(resolved)))
-        from bapo_lightning.cli.run import run_as_rank
+        from bapo_lightning.runs.run import run_as_rank
 
         run_as_rank(resolved, lambda: continued(config))
     except KeyboardInterrupt:  # after training began the run itself ends in order
@@ -48,7 +47,9 @@ def main(config: DictConfig) -> None:
             print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BapoLightningError as error:
-        lost = isinstance(error, RankLost) and STARTED_BY_RUN in os.environ  # who started the ranks says which one is gone
+        lost = (
+            isinstance(error, RankLost) and STARTED_BY_RUN in os.environ
+        )  # who started the ranks says which one is gone
         if leads() and not lost:  # the leader knows of every rank's error
             print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
@@ -73,16 +74,6 @@ def continued(config: DictConfig) -> dict[str, Any]:
     if folder is not None:
         config.run_folder = str(folder)  # other keys refer to it
     return resolve(config)
-
-
-def resolve(config: DictConfig) -> dict[str, Any]:
-    """Plain values of a composed configuration. Raises ConfigError for a key without a value or a reference to nothing."""
-    try:
-        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
-    except OmegaConfBaseException as error:
-        raise ConfigError(
-            [f"{error.full_key} cannot be resolved ({str(error.msg).splitlines()[0]}); write {error.full_key}=VALUE"]
-        ) from None
 
 
 if __name__ == "__main__":

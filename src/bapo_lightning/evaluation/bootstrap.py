@@ -1,7 +1,8 @@
 """95 % intervals of means over problems: what another set of problems like these would have given.
 
-The percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3), resampling problems, not samples: the
-samples of a problem are not independent of each other. Deterministic: equal values give equal intervals.
+The percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3), resampling
+problems, not samples: the samples of a problem are not independent of each other. Deterministic: equal values
+give equal intervals.
 """
 
 from __future__ import annotations
@@ -32,18 +33,23 @@ class Estimate:
         return self.low > 0 or self.high < 0
 
 
-def estimate(values: NDArray[np.float64], smallest: float | None = None, largest: float | None = None) -> Estimate:
+def estimate(
+    values: NDArray[np.float64], smallest: float | None = None, largest: float | None = None
+) -> Estimate:
     """Mean and interval of one metric; see `estimates`."""
     return estimates(values[:, None], [(smallest, largest)])[0]
 
 
-def estimates(values_PM: NDArray[np.float64], ranges: Sequence[tuple[float | None, float | None]]) -> list[Estimate]:
+def estimates(
+    values_PM: NDArray[np.float64], ranges: Sequence[tuple[float | None, float | None]]
+) -> list[Estimate]:
     """Mean and interval of M metrics, from the same resamples of the problems.
 
     Args:
         values_PM: value of each metric for each of P problems.
-        ranges: smallest and largest value that a problem can have, or None, per metric. They matter where all problems have the same value:
-            resampling can then only repeat it, and what bounds the mean is how many problems with another value could have been
+        ranges: smallest and largest value that a problem can have, or None, per metric. They matter where all
+            problems have the same value: resampling can then only repeat it, and what bounds the mean is how
+            many problems with another value could have been
             missed: a share of at most 1 - 0.025^(1/P) (Clopper and Pearson's bound for 0 of P).
 
     Raises:
@@ -67,8 +73,11 @@ def _resampled_means(values_PM: NDArray[np.float64]) -> NDArray[np.float64]:
     num_problems = len(values_PM)
     generator = np.random.default_rng(SEED)
     shares = np.full(num_problems, 1 / num_problems)
-    # How often each problem is drawn is multinomial: one matrix product instead of gathering the problems themselves.
-    parts = [generator.multinomial(num_problems, shares, _ROWS) @ values_PM for _ in range(NUM_RESAMPLES // _ROWS)]
+    # How often each problem is drawn is multinomial: one matrix product instead of gathering the problems
+    # themselves.
+    parts = [
+        generator.multinomial(num_problems, shares, _ROWS) @ values_PM for _ in range(NUM_RESAMPLES // _ROWS)
+    ]
     return np.concatenate(parts) / num_problems
 
 

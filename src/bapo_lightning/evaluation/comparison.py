@@ -1,4 +1,6 @@
-"""Several evaluations side by side: every metric of every set, and differences to one of them on the same problems."""
+"""Several evaluations side by side: every metric of every set, and differences to one of them on the same
+problems.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ class Evaluated:
     name: str  # unique among those compared
     k: int
     problems: Mapping[str, Mapping[str, Outcomes]]  # set -> problem id -> its k samples
-    digests: Mapping[str, str]  # set -> digest of its problems: equal digests, equal problems in the same order
-    settings: Mapping[str, object] = field(default_factory=dict)  # that another evaluation should share, e.g. temperature
+    digests: Mapping[
+        str, str
+    ]  # set -> digest of its problems: equal digests, equal problems in the same order
+    settings: Mapping[str, object] = field(
+        default_factory=dict
+    )  # that another evaluation should share, e.g. temperature
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,9 @@ class ComparisonRow:
     num_problems: int
     k: int
     values: Mapping[str, Estimate]
-    differences: Mapping[str, Estimate]  # to the reference; empty for itself, and where the two cannot be paired
+    differences: Mapping[
+        str, Estimate
+    ]  # to the reference; empty for itself, and where the two cannot be paired
 
 
 def compare(evaluations: Sequence[Evaluated], reference: str) -> list[ComparisonRow]:
@@ -42,8 +50,14 @@ def compare(evaluations: Sequence[Evaluated], reference: str) -> list[Comparison
             if name in item.problems:
                 problems = list(item.problems[name].values())
                 is_pair = item is not against and pairing_problem(item, against, name) is None
-                differences = paired_differences(problems, list(against.problems[name].values())) if is_pair else {}
-                rows.append(ComparisonRow(item.name, name, len(problems), item.k, set_estimates(problems), differences))
+                differences = (
+                    paired_differences(problems, list(against.problems[name].values())) if is_pair else {}
+                )
+                rows.append(
+                    ComparisonRow(
+                        item.name, name, len(problems), item.k, set_estimates(problems), differences
+                    )
+                )
     return rows
 
 
@@ -68,6 +82,8 @@ def comparison_notes(evaluations: Sequence[Evaluated], reference: str) -> list[s
                 notes.append(f"{item.name}, {name}: no difference, {reason}")
         differing = [key for key in item.settings if item.settings[key] != against.settings.get(key)]
         if differing:
-            changes = ", ".join(f"{key} {against.settings.get(key)} -> {item.settings[key]}" for key in differing)
+            changes = ", ".join(
+                f"{key} {against.settings.get(key)} -> {item.settings[key]}" for key in differing
+            )
             notes.append(f"{item.name} differs from {reference} in more than its weights: {changes}")
     return notes

@@ -15,7 +15,8 @@ def avg_at_k(correct: Sequence[bool]) -> float:
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased probability that at least one of k samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al., arXiv 2107.03374, Eq. 1).
+    """Unbiased probability that at least one of k samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al.,
+    arXiv 2107.03374, Eq. 1).
 
     Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
@@ -27,14 +28,18 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def maj_at_k(answers: Sequence[str], correct: Sequence[bool]) -> float:
-    """Correctness of the most frequent answer; samples without an answer (empty string) do not vote, and ties share evenly.
+    """Correctness of the most frequent answer; samples without an answer (empty string) do not vote, and ties
+    share evenly.
 
-    An answer is correct when one of its samples was judged so: verdicts on equal answers differ only where one was not reached in time.
+    An answer is correct when one of its samples was judged so: verdicts on equal answers differ only where
+    one was not reached in time.
 
     Raises ValueError when the two sequences differ in length.
     """
     if len(answers) != len(correct):
-        raise ValueError(f"maj@k needs one verdict per answer, got {len(answers)} answers and {len(correct)} verdicts")
+        raise ValueError(
+            f"maj@k needs one verdict per answer, got {len(answers)} answers and {len(correct)} verdicts"
+        )
     votes = Counter(answer for answer in answers if answer)
     if not votes:
         return 0.0

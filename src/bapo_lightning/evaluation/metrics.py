@@ -1,6 +1,8 @@
-"""avg@k, pass@k, maj@k and their companions as torchmetrics: additive states, so that ranks with any shares of the problems agree.
+"""avg@k, pass@k, maj@k and their companions as torchmetrics: additive states, so that ranks with any shares
+of the problems agree.
 
-Every rank updates with its own problems, which may be none, and computes; sums and counts are reduced, never means.
+Every rank updates with its own problems, which may be none, and computes; sums and counts are reduced, never
+means.
 """
 
 from __future__ import annotations
@@ -14,11 +16,20 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from bapo_lightning.evaluation.outcome import Outcomes, SampleOutcome, majority, pass_sizes, passed, sample_counts
+from bapo_lightning.evaluation.outcome import (
+    Outcomes,
+    SampleOutcome,
+    majority,
+    pass_sizes,
+    passed,
+    sample_counts,
+)
 
 
 class SampleMean(Metric):
-    """Mean over samples of a whole number that each has, such as its length, or 1 where it is correct. NaN without samples."""
+    """Mean over samples of a whole number that each has, such as its length, or 1 where it is correct. NaN
+    without samples.
+    """
 
     full_state_update = False
     total: Tensor
@@ -94,7 +105,9 @@ class PassAtK(ProblemMean):
 
 
 class MajAtK(ProblemMean):
-    """Correctness of the most frequent answer. NaN when samples were judged by a reward that does not say which answer it read."""
+    """Correctness of the most frequent answer. NaN when samples were judged by a reward that does not say
+    which answer it read.
+    """
 
     num_unnamed: Tensor
 
@@ -118,9 +131,14 @@ class MajAtK(ProblemMean):
 
 
 def evaluation_metrics(k: int, **kwargs: Any) -> MetricCollection:
-    """All metrics of problems with k samples each, under the names of `outcome.problem_values`. `kwargs` are torchmetrics' own."""
-    named: dict[str, Metric | MetricCollection] = {name: SampleMean(count, **kwargs) for name, count in sample_counts(k).items()}
+    """All metrics of problems with k samples each, under the names of `outcome.problem_values`. `kwargs` are
+    torchmetrics' own.
+    """
+    named: dict[str, Metric | MetricCollection] = {
+        name: SampleMean(count, **kwargs) for name, count in sample_counts(k).items()
+    }
     named |= {f"pass@{size}": PassAtK(size, **kwargs) for size in pass_sizes(k)}
     named |= {f"avg@{k}": AvgAtK(**kwargs), f"maj@{k}": MajAtK(**kwargs)}
-    # Compute groups would let metrics with equal states share them; equal after the first update does not mean equal.
+    # Compute groups would let metrics with equal states share them; equal after the first update does not
+    # mean equal.
     return MetricCollection(named, compute_groups=False)

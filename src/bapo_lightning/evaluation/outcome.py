@@ -36,7 +36,9 @@ Outcomes = Sequence[SampleOutcome]  # the samples of one problem
 
 
 def sample_counts(k: int) -> dict[str, Callable[[SampleOutcome], int]]:
-    """Name -> whole number per sample, of the metrics that are means over samples: shares, but for `response_length`, in tokens."""
+    """Name -> whole number per sample, of the metrics that are means over samples: shares, but for
+    `response_length`, in tokens.
+    """
     return {
         f"avg@{k}": lambda sample: sample.is_correct,
         "response_length": lambda sample: sample.num_tokens,

@@ -8,10 +8,10 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
-from bapo_lightning.data.batch import MicroBatch
-from bapo_lightning.modules.collectives import sum_over_ranks
+from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import BoundSearch, bound_grid, contribution_curves, search_bounds
+from bapo_lightning.ranks.collectives import sum_over_ranks
 
 ContributionWeight = Literal["rollout_prob", "none"]
 
@@ -27,8 +27,9 @@ class BoundRange(TypedDict):
 def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
     """Weight of each token in the contributions of Eq. 8, shape [N].
 
-    `rollout_prob` is the paper's pi_rollout(y_t); `none` the authors' code. Either is multiplied by the token's share in the loss, so
-    that contributions are those to the gradient really taken, also under a sequence mean (under a token mean this changes nothing).
+    `rollout_prob` is the paper's pi_rollout(y_t); `none` the authors' code. Either is multiplied by the
+    token's share in the loss, so that contributions are those to the gradient really taken, also under a
+    sequence mean (under a token mean this changes nothing).
     """
     return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
 
@@ -52,11 +53,18 @@ class FixedBounds(nn.Module):
 
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
         """The fixed bounds; there is no target to miss."""
-        return BoundSearch(self.low, self.high, torch.full_like(self.low, float("nan")), torch.ones_like(self.low, dtype=torch.bool))
+        return BoundSearch(
+            self.low,
+            self.high,
+            torch.full_like(self.low, float("nan")),
+            torch.ones_like(self.low, dtype=torch.bool),
+        )
 
 
 class AdaptiveBounds(nn.Module):
-    """BAPO: for every update, the first bounds on Algorithm 1's path at which positives contribute at least the target."""
+    """BAPO: for every update, the first bounds on Algorithm 1's path at which positives contribute at least
+    the target.
+    """
 
     searches = True
     lows: Tensor
@@ -82,7 +90,8 @@ class AdaptiveBounds(nn.Module):
             order: which bound is moved first.
             measure: positives / all, or positives / negatives.
             weight: see `contribution_weight`.
-            scope: one search for the whole minibatch of an update, or one per micro-batch as in the authors' code.
+            scope: one search for the whole minibatch of an update, or one per micro-batch as in the authors'
+                code.
         """
         super().__init__()
         self.register_buffer("lows", bound_grid(low["start"], low["end"], low["step"]), persistent=False)
@@ -96,11 +105,15 @@ class AdaptiveBounds(nn.Module):
 
     def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
         """Groups of micro-batches that share one search."""
-        return [micro_batches] if self.scope == "minibatch" else [[micro_batch] for micro_batch in micro_batches]
+        return (
+            [micro_batches] if self.scope == "minibatch" else [[micro_batch] for micro_batch in micro_batches]
+        )
 
     @torch.no_grad()
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
-        """Search over the tokens of `tables` on all ranks: one pass over the tokens, one collective, no host synchronisation."""
+        """Search over the tokens of `tables` on all ranks: one pass over the tokens, one collective, no host
+        synchronisation.
+        """
         curves = sum_over_ranks(torch.stack([self._curves(table) for table in tables]).sum(0))
         positive, negative = curves.split([len(self.highs), len(self.lows)])
         return search_bounds(positive, negative, self.lows, self.highs, self.target, self.order, self.measure)
@@ -108,4 +121,6 @@ class AdaptiveBounds(nn.Module):
     def _curves(self, table: TokenTable) -> Tensor:
         weight = contribution_weight(table, self.weight)
         mask = torch.ones_like(table.advantage, dtype=torch.bool)
-        return torch.cat(contribution_curves(table.ratio, table.advantage, mask, weight, self.lows, self.highs, self.kind))
+        return torch.cat(
+            contribution_curves(table.ratio, table.advantage, mask, weight, self.lows, self.highs, self.kind)
+        )

@@ -1,10 +1,11 @@
 """Log-prob and entropy of tokens from the hidden states, without ever holding the [N, V] logits.
 
-Forward, chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. Backward: the same logits again, turned in
-place into their own gradient. The last chunk is kept from forward to backward, so that what fits into one chunk is computed once.
+Forward, chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. Backward: the same
+logits again, turned in place into their own gradient. The last chunk is kept from forward to backward, so
+that what fits into one chunk is computed once.
 
-A chunk is as long as memory allows, for the matrix products; what is done to its elements goes block by block of few rows, which stay
-in the cache from one operation to the next.
+A chunk is as long as memory allows, for the matrix products; what is done to its elements goes block by block
+of few rows, which stay in the cache from one operation to the next.
 
 Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk, R tokens of a block.
 """
@@ -17,10 +18,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of the [C, V] float32 buffer when chunk_tokens is not given: 512 MiB. Large enough for the matrix products to run at full
-# speed (883 tokens of a vocabulary of 152 000), small beside the model they belong to.
+# Elements of the [C, V] float32 buffer when chunk_tokens is not given: 512 MiB. Large enough for the matrix
+# products to run at full speed (883 tokens of a vocabulary of 152 000), small beside the model they belong
+# to.
 CHUNK_ELEMENTS = 1 << 27
-# Elements of a [R, V] block: 4 MiB, which the caches of a few CPU cores hold; on an accelerator enough to keep all of it busy.
+# Elements of a [R, V] block: 4 MiB, which the caches of a few CPU cores hold; on an accelerator enough to
+# keep all of it busy.
 CPU_BLOCK_ELEMENTS, BLOCK_ELEMENTS = 1 << 20, 1 << 25
 
 
@@ -32,7 +35,8 @@ def token_scores(
     chunk_tokens: int | None = None,
     entropy_requires_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """log pi(target) and entropy of pi = softmax(hidden W^T / temperature), in nats, in O(C V) memory instead of O(N V).
+    """log pi(target) and entropy of pi = softmax(hidden W^T / temperature), in nats, in O(C V) memory instead
+    of O(N V).
 
     Args:
         hidden: [N, D].
@@ -43,8 +47,8 @@ def token_scores(
         entropy_requires_grad: let gradients flow through the entropy too; otherwise it is a constant.
 
     Returns:
-        logp [N] and entropy [N], float32 (float64 for float64 inputs), differentiable once in `hidden` and `head_weight`. Logits
-        of half-precision inputs are float32, too.
+        logp [N] and entropy [N], float32 (float64 for float64 inputs), differentiable once in `hidden` and
+        `head_weight`. Logits of half-precision inputs are float32, too.
 
     Raises:
         ValueError: shapes that do not fit, a temperature or a chunk size that is not positive.
@@ -56,14 +60,22 @@ def token_scores(
         chunk_tokens = max(1, CHUNK_ELEMENTS // len(head_weight))
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
-    logp, entropy = _TokenScores.apply(hidden, head_weight, targets, 1 / temperature, chunk_tokens, entropy_requires_grad)
+    logp, entropy = _TokenScores.apply(
+        hidden, head_weight, targets, 1 / temperature, chunk_tokens, entropy_requires_grad
+    )
     return logp, entropy
 
 
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, chunk_tokens: int, entropy_requires_grad: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        scale: float,
+        chunk_tokens: int,
+        entropy_requires_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         left, head, dtype = _operands(hidden, weight)
         logp, entropy, peak, norm = (left.new_empty(len(left), 1, dtype=dtype) for _ in range(4))
@@ -91,11 +103,18 @@ class _TokenScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, peak, norm, entropy = ctx.saved_tensors
         left, head, dtype = _operands(hidden, weight)
-        kept, ctx.kept = ctx.kept, None  # overwritten here, so a second backward pass (retain_graph) has to compute it again
-        buffer = left.new_empty(min(ctx.chunk_tokens, len(left)), len(head), dtype=dtype) if kept is None else kept
+        kept, ctx.kept = (
+            ctx.kept,
+            None,
+        )  # overwritten here, so a second backward pass (retain_graph) has to compute it again
+        buffer = (
+            left.new_empty(min(ctx.chunk_tokens, len(left)), len(head), dtype=dtype) if kept is None else kept
+        )
         grad_hidden = torch.empty_like(left, dtype=dtype) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
         for chunk in reversed(_slices(0, len(left), ctx.chunk_tokens)):
@@ -107,7 +126,10 @@ class _TokenScores(torch.autograd.Function):
                 shifted = _block(buffer, rows, chunk)
                 if fresh:
                     shifted.mul_(ctx.scale).sub_(peak[rows])
-                upstream = (None if grad is None else grad[rows, None] * ctx.scale for grad in (grad_logp, grad_entropy))
+                upstream = (
+                    None if grad is None else grad[rows, None] * ctx.scale
+                    for grad in (grad_logp, grad_entropy)
+                )
                 _to_gradient(shifted, norm[rows], targets[rows, None], entropy[rows, None], *upstream)
             gradient = gradient.to(left.dtype)
             if grad_hidden is not None:
@@ -118,9 +140,15 @@ class _TokenScores(torch.autograd.Function):
 
 
 def _to_gradient(
-    shifted: Tensor, norm: Tensor, targets: Tensor, entropy: Tensor, grad_logp: Tensor | None, grad_entropy: Tensor | None
+    shifted: Tensor,
+    norm: Tensor,
+    targets: Tensor,
+    entropy: Tensor,
+    grad_logp: Tensor | None,
+    grad_entropy: Tensor | None,
 ) -> None:
-    """Put the gradient in the logits z, [R, V], in place of `shifted` = z - peak; the other arguments are [R, 1].
+    """Put the gradient in the logits z, [R, V], in place of `shifted` = z - peak; the other arguments are [R,
+    1].
 
     d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H), where p = exp(shifted) / norm.
     """

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from bapo_lightning.data.batch import MicroBatch
-from bapo_lightning.modules.collectives import gather_on_leader, num_ranks
+from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.objectives.surrogate import importance_ratio
+from bapo_lightning.ranks.collectives import gather_on_controller, num_ranks
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,19 @@ def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
 
 
 def gather_tables(tables: Sequence[TokenTable]) -> TokenTable | None:
-    """The table of the minibatch of all ranks from those of this rank's micro-batches, on the leader; None on other ranks, which all must
-    call it. It goes through the host, in the types that it has.
+    """The table of the minibatch of all ranks from those of this rank's micro-batches, on the leader; None on
+    other ranks, which all must call it. It goes through the host, in the types that it has.
     """
     if num_ranks() == 1:
         return concatenate(tables)
     own = concatenate(tables) if tables else None
     names = [f.name for f in fields(TokenTable)]
-    parts = gather_on_leader(None if own is None else {name: getattr(own, name).cpu() for name in names})
+    parts = gather_on_controller(None if own is None else {name: getattr(own, name).cpu() for name in names})
     if parts is None or own is None:  # the leader has the costliest share, so that there it is never empty
         return None
-    return TokenTable(*(torch.cat([part[name] for part in parts if part is not None]).to(getattr(own, name).device) for name in names))
+    return TokenTable(
+        *(
+            torch.cat([part[name] for part in parts if part is not None]).to(getattr(own, name).device)
+            for name in names
+        )
+    )

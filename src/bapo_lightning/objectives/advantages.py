@@ -9,21 +9,26 @@ from torch import Tensor
 
 
 def group_advantages(
-    rewards: Tensor, scale: Literal["std", "none"] = "std", baseline: Literal["mean", "leave_one_out"] = "mean", eps: float = 1e-6
+    rewards: Tensor,
+    scale: Literal["std", "none"] = "std",
+    baseline: Literal["mean", "leave_one_out"] = "mean",
+    eps: float = 1e-6,
 ) -> Tensor:
     """A = (R - baseline) / (std(R) + eps) within each group; std unbiased, as in verl.
 
     Args:
         rewards: [P, G], one row per problem.
         scale: "std" divides by the group's standard deviation, "none" does not (Dr. GRPO).
-        baseline: "mean" of the group, or "leave_one_out": the mean of the others (RLOO), which is mean-baseline * G / (G - 1).
+        baseline: "mean" of the group, or "leave_one_out": the mean of the others (RLOO), which is
+            mean-baseline * G / (G - 1).
         eps: added to the standard deviation.
 
     Returns:
         Advantages [P, G]; exactly zero for a group of equal rewards.
 
     Raises:
-        ValueError: unknown scale or baseline, not a [P, G] tensor, or a group of one where spread or others are needed.
+        ValueError: unknown scale or baseline, not a [P, G] tensor, or a group of one where spread or others
+            are needed.
     """
     if scale not in ("std", "none"):
         raise ValueError(f"scale must be 'std' or 'none', got {scale!r}")

@@ -2,8 +2,9 @@
 
     tokens --contribution_curves--> P(high), N(low) --(sum over micro-batches and ranks)--> search_bounds --> low, high
 
-A positive token's contribution depends on the upper bound only and a negative token's on the lower bound only, so two short
-curves hold all that Algorithm 1 asks of the tokens. They are sums: those of micro-batches and of ranks add up, in one collective.
+A positive token's contribution depends on the upper bound only and a negative token's on the lower bound
+only, so two short curves hold all that Algorithm 1 asks of the tokens. They are sums: those of micro-batches
+and of ranks add up, in one collective.
 
 Shapes: N tokens, L lower bounds, H upper bounds.
 """
@@ -20,8 +21,8 @@ Kind = Literal["gradient", "surrogate"]
 Order = Literal["upper_first", "lower_first"]
 Measure = Literal["share", "ratio"]
 
-# A grid's last point counts as reached when it misses the end by less than this part of a step: (0.9 - 0.6) / 0.02 is not 15 in
-# binary.
+# A grid's last point counts as reached when it misses the end by less than this part of a step: (0.9 - 0.6) /
+# 0.02 is not 15 in binary.
 STEP_TOLERANCE = 1e-6
 
 
@@ -30,27 +31,39 @@ class BoundSearch(NamedTuple):
 
     low: Tensor  # lower bound of the ratio
     high: Tensor  # upper bound of the ratio
-    value: Tensor  # positive contribution at these bounds, in the unit of the measure; NaN when there was nothing to balance
+    # positive contribution at these bounds, in the unit of the measure; NaN when there was nothing to balance
+    value: Tensor
     met: Tensor  # bool: the target was reached, or there was nothing to balance
 
 
 def bound_grid(start: float, end: float, step: float, dtype: torch.dtype = torch.float32) -> Tensor:
-    """start, start + step, ... up to and including `end`, 1-D ascending: the values a bound takes in Algorithm 1.
+    """start, start + step, ... up to and including `end`, 1-D ascending: the values a bound takes in
+    Algorithm 1.
 
     Raises:
         ValueError: `step` is not positive, or `end` is below `start`.
     """
     if not step > 0:
-        raise ValueError(f"the step of a bound must be positive, got {step}; for a fixed bound let end equal start")
+        raise ValueError(
+            f"the step of a bound must be positive, got {step}; for a fixed bound let end equal start"
+        )
     if not end >= start:
-        raise ValueError(f"a bound moves upwards: its end must not be below its start, got start {start} and end {end}")
+        raise ValueError(
+            f"a bound moves upwards: its end must not be below its start, got start {start} and end {end}"
+        )
     count = math.floor((end - start) / step + STEP_TOLERANCE) + 1
     return (start + step * torch.arange(count, dtype=torch.float64)).to(dtype)
 
 
 @torch.no_grad()
 def contribution_curves(
-    ratio: Tensor, advantage: Tensor, mask: Tensor, weight: Tensor | None, lows: Tensor, highs: Tensor, kind: Kind = "gradient"
+    ratio: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    weight: Tensor | None,
+    lows: Tensor,
+    highs: Tensor,
+    kind: Kind = "gradient",
 ) -> tuple[Tensor, Tensor]:
     """What positive tokens contribute under each upper bound, and negative tokens under each lower bound.
 
@@ -79,7 +92,9 @@ def contribution_curves(
     _check_choice("kind", kind, get_args(Kind))
     for name, tensor in (("advantage", advantage), ("mask", mask), ("weight", weight)):
         if tensor is not None and tensor.shape != ratio.shape:
-            raise ValueError(f"{name} must have the shape of ratio, {list(ratio.shape)}, got {list(tensor.shape)}")
+            raise ValueError(
+                f"{name} must have the shape of ratio, {list(ratio.shape)}, got {list(tensor.shape)}"
+            )
     _check_grids(lows, highs)
     bins = _bin_index(ratio, advantage, mask, lows, highs)
     mass = advantage.to(torch.float64, copy=True)  # copy: it is overwritten below
@@ -90,7 +105,9 @@ def contribution_curves(
     dead_positive, dead_negative = _dead_sums(_sum_per_bin(bins, mass, lows, highs), lows, highs)
     positive, negative = _alive_sums(_sum_per_bin(bins, mass.mul_(ratio), lows, highs), lows, highs)
     # where: nothing is above an infinite bound, and infinity * 0 would be NaN
-    return positive + torch.where(dead_positive > 0, highs * dead_positive, 0.0), negative + lows * dead_negative
+    return positive + torch.where(
+        dead_positive > 0, highs * dead_positive, 0.0
+    ), negative + lows * dead_negative
 
 
 def search_bounds(
@@ -104,7 +121,8 @@ def search_bounds(
 ) -> BoundSearch:
     """First point of Algorithm 1's path at which positives contribute at least `target`, else the path's end.
 
-    All H + L - 1 points are compared at once: the cost does not depend on the data, and the host waits for nothing.
+    All H + L - 1 points are compared at once: the cost does not depend on the data, and the host waits for
+    nothing.
 
     Args:
         positive: P, [H], from `contribution_curves`, summed over micro-batches and ranks.
@@ -116,8 +134,9 @@ def search_bounds(
         measure: see `positive_contribution`.
 
     Returns:
-        The chosen bounds in the dtype of the grids. If nothing contributes at the start (P = N = 0) there is nothing to balance:
-        the start is kept, `met` is true, `value` is NaN (the share of nothing is undefined). A later 0/0 is not reached.
+        The chosen bounds in the dtype of the grids. If nothing contributes at the start (P = N = 0) there is
+        nothing to balance: the start is kept, `met` is true, `value` is NaN (the share of nothing is
+        undefined). A later 0/0 is not reached.
 
     Raises:
         ValueError: shapes that do not fit, or an unknown order or measure.
@@ -126,7 +145,11 @@ def search_bounds(
     _check_grids(lows, highs)
     if positive.shape != highs.shape or negative.shape != lows.shape:
         shapes = [list(tensor.shape) for tensor in (positive, highs, negative, lows)]
-        raise ValueError("positive needs the shape of highs, {1}, got {0}; negative that of lows, {3}, got {2}".format(*shapes))
+        raise ValueError(
+            "positive needs the shape of highs, {1}, got {0}; negative that of lows, {3}, got {2}".format(
+                *shapes
+            )
+        )
     low_index, high_index = _path(len(lows), len(highs), order, highs.device)
     path_positive, path_negative = positive[high_index], negative[low_index]
     value = positive_contribution(path_positive, path_negative, measure)
@@ -135,24 +158,30 @@ def search_bounds(
     met = reached.any() | nothing
     first = torch.where(nothing, 0, torch.where(met, reached.to(torch.uint8).argmax(), len(value) - 1))
     # take, not [first]: indexing with a 0-dim tensor reads it back to the host
-    return BoundSearch(lows.take(low_index.take(first)), highs.take(high_index.take(first)), value.take(first), met)
+    return BoundSearch(
+        lows.take(low_index.take(first)), highs.take(high_index.take(first)), value.take(first), met
+    )
 
 
 def _path(num_lows: int, num_highs: int, order: Order, device: torch.device) -> tuple[Tensor, Tensor]:
     """Grid indices (low, high) of the points that Algorithm 1 visits, each [H + L - 1].
 
-    upper_first (the paper): (low_0, high_0), ..., (low_0, high_end), (low_1, high_end), ..., (low_end, high_end).
-    lower_first (the authors' code): (low_0, high_0), ..., (low_end, high_0), (low_end, high_1), ..., (low_end, high_end).
-    Algorithm 1 as printed also stops when only the upper bound could still move. That differs for a grid of one lower bound
-    alone, which here means "low is fixed" and leaves the upper one free.
+    upper_first (the paper): (low_0, high_0), ..., (low_0, high_end), (low_1, high_end), ..., (low_end,
+    high_end). lower_first (the authors' code): (low_0, high_0), ..., (low_end, high_0), (low_end, high_1),
+    ..., (low_end, high_end). Algorithm 1 as printed also stops when only the upper bound could still move.
+    That differs for a grid of one lower bound alone, which here means "low is fixed" and leaves the upper one
+    free.
     """
     steps = torch.arange(num_lows + num_highs - 1, device=device)
-    low_index = (steps - (num_highs - 1)).clamp_min(0) if order == "upper_first" else steps.clamp_max(num_lows - 1)
+    low_index = (
+        (steps - (num_highs - 1)).clamp_min(0) if order == "upper_first" else steps.clamp_max(num_lows - 1)
+    )
     return low_index, steps - low_index
 
 
 def positive_contribution(positive: Tensor, negative: Tensor, measure: Measure) -> Tensor:
-    """share: P / (P + N), in [0, 1] (the paper's figures); ratio: P / N, where a share s is s / (1 - s) (the authors' code).
+    """share: P / (P + N), in [0, 1] (the paper's figures); ratio: P / N, where a share s is s / (1 - s) (the
+    authors' code).
 
     NaN where P = N = 0; the ratio is infinite where only N is 0.
 
@@ -164,10 +193,12 @@ def positive_contribution(positive: Tensor, negative: Tensor, measure: Measure) 
 
 
 def _bin_index(ratio: Tensor, advantage: Tensor, mask: Tensor, lows: Tensor, highs: Tensor) -> Tensor:
-    """Bin of each token, [N], from one search: the sign of A turns both sides into one ascending axis, sign(A) r.
+    """Bin of each token, [N], from one search: the sign of A turns both sides into one ascending axis,
+    sign(A) r.
 
-    Bins: [0, L) negatives by the largest low they reach, the largest first; L negatives below all lows; (L, L + H] positives by
-    the smallest high that lets them live; L + H + 1 positives above all highs; L + H + 2 what does not count.
+    Bins: [0, L) negatives by the largest low they reach, the largest first; L negatives below all lows; (L, L
+    + H] positives by the smallest high that lets them live; L + H + 1 positives above all highs; L + H + 2
+    what does not count.
     """
     dtype = torch.promote_types(ratio.dtype, torch.promote_types(lows.dtype, highs.dtype))
     # Smallest normal number: a positive token with r = 0 must not fall among the negatives below all lows.
@@ -179,14 +210,20 @@ def _bin_index(ratio: Tensor, advantage: Tensor, mask: Tensor, lows: Tensor, hig
 
 
 def _sum_per_bin(bins: Tensor, values: Tensor, lows: Tensor, highs: Tensor) -> Tensor:
-    """One sum per bin, [L + H + 3]. Not bincount: on CUDA it waits for the device to learn its largest bin."""
+    """One sum per bin, [L + H + 3]. Not bincount: on CUDA it waits for the device to learn its largest
+    bin.
+    """
     return values.new_zeros(len(lows) + len(highs) + 3).scatter_add_(0, bins, values.reshape(-1))
 
 
 def _alive_sums(area: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of w r |A| over the positives alive under each high, [H], and over the negatives alive under each low, [L]."""
+    """Sum of w r |A| over the positives alive under each high, [H], and over the negatives alive under each
+    low, [L].
+    """
     negatives, _, positives, _ = area.split([len(lows), 1, len(highs), 2])
-    return positives.cumsum(0), negatives.cumsum(0).flip(0).abs()  # abs, not neg: a sum of nothing must not become -0
+    return positives.cumsum(0), negatives.cumsum(0).flip(
+        0
+    ).abs()  # abs, not neg: a sum of nothing must not become -0
 
 
 def _dead_sums(mass: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,7 +235,9 @@ def _dead_sums(mass: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tenso
 def _check_grids(lows: Tensor, highs: Tensor) -> None:
     for name, grid in (("lows", lows), ("highs", highs)):
         if grid.dim() != 1 or len(grid) == 0:
-            raise ValueError(f"{name} must be an ascending 1-D grid of at least one bound, got shape {list(grid.shape)}")
+            raise ValueError(
+                f"{name} must be an ascending 1-D grid of at least one bound, got shape {list(grid.shape)}"
+            )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

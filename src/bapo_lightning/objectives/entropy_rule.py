@@ -9,7 +9,9 @@ from torch import Tensor
 
 
 class QuadrantMasses(NamedTuple):
-    """Shares of sum |A X| by sign of A and probability of the token (0-dim float64); their sum is 1, or 0 if nothing is alive."""
+    """Shares of sum |A X| by sign of A and probability of the token (0-dim float64); their sum is 1, or 0 if
+    nothing is alive.
+    """
 
     positive_high_prob: Tensor  # lowers entropy
     positive_low_prob: Tensor  # raises entropy
@@ -19,19 +21,26 @@ class QuadrantMasses(NamedTuple):
 
 @torch.no_grad()
 def predicted_entropy_change(
-    logp: Tensor, advantage: Tensor, alive: Tensor, learning_rate: float | Tensor, weight: Tensor | None = None
+    logp: Tensor,
+    advantage: Tensor,
+    alive: Tensor,
+    learning_rate: float | Tensor,
+    weight: Tensor | None = None,
 ) -> Tensor:
-    """Entropy change -eta Cov(log pi(y), A(y) X(y)) over the tokens (Eq. 6), the covariance weighted by `weight`.
+    """Entropy change -eta Cov(log pi(y), A(y) X(y)) over the tokens (Eq. 6), the covariance weighted by
+    `weight`.
 
-    First order in eta and derived for a tabular softmax policy under plain gradient ascent: read its sign and its course, not its
-    size.
+    First order in eta and derived for a tabular softmax policy under plain gradient ascent: read its sign and
+    its course, not its size.
 
     Args:
         logp: log-probs of the sampled tokens under the policy, in nats, any shape.
         advantage: A, same shape.
-        alive: X, same shape: true where the token's gradient is not clipped. Clipped tokens stay in the covariance, with A X = 0.
+        alive: X, same shape: true where the token's gradient is not clipped. Clipped tokens stay in the
+            covariance, with A X = 0.
         learning_rate: eta.
-        weight: same shape, non-negative; None = ones. Zero leaves a token (padding) out, whatever its other values.
+        weight: same shape, non-negative; None = ones. Zero leaves a token (padding) out, whatever its other
+            values.
 
     Returns:
         Predicted change of the entropy in nats, 0-dim float64; 0 when no token has weight.
@@ -43,11 +52,13 @@ def predicted_entropy_change(
 
 
 @torch.no_grad()
-def quadrant_masses(logp: Tensor, advantage: Tensor, alive: Tensor, weight: Tensor | None = None) -> QuadrantMasses:
+def quadrant_masses(
+    logp: Tensor, advantage: Tensor, alive: Tensor, weight: Tensor | None = None
+) -> QuadrantMasses:
     """How sum w |A X| divides over the four quadrants of Table 4.
 
-    High probability means log pi at or above its weighted mean: the covariance's own centre, so that the tokens of each quadrant
-    move the entropy the way the table says.
+    High probability means log pi at or above its weighted mean: the covariance's own centre, so that the
+    tokens of each quadrant move the entropy the way the table says.
 
     Args:
         logp: log-probs of the sampled tokens under the policy, in nats, any shape.
@@ -61,7 +72,9 @@ def quadrant_masses(logp: Tensor, advantage: Tensor, alive: Tensor, weight: Tens
     total = signed.abs().sum()
     scale = torch.where(total > 0, 1 / total, 0.0)
     positive, negative = signed.clamp_min(0) * scale, -signed.clamp_max(0) * scale
-    return QuadrantMasses((positive * high).sum(), (positive * ~high).sum(), (negative * high).sum(), (negative * ~high).sum())
+    return QuadrantMasses(
+        (positive * high).sum(), (positive * ~high).sum(), (negative * high).sum(), (negative * ~high).sum()
+    )
 
 
 def _weights(logp: Tensor, weight: Tensor | None) -> Tensor:
@@ -73,7 +86,9 @@ def _alive_advantage(advantage: Tensor, alive: Tensor, weight: Tensor) -> Tensor
 
 
 def _centred(logp: Tensor, weight: Tensor) -> Tensor:
-    known = torch.where(weight > 0, logp.to(torch.float64), 0.0)  # padding may hold -inf or NaN, and 0 * NaN is NaN
+    known = torch.where(
+        weight > 0, logp.to(torch.float64), 0.0
+    )  # padding may hold -inf or NaN, and 0 * NaN is NaN
     return known - _weighted_mean(known, weight)
 
 

@@ -13,8 +13,8 @@ def mismatch(logp: Tensor, behaviour_logp: Tensor) -> dict[str, Tensor]:
     """Statistics of d = log pi_trainer - log pi_engine, by name, 0-dim.
 
     abs_logp_diff_mean, abs_logp_diff_max: of |d|, nats.
-    logp_diff_mean: of d, nats. Its expectation is -KL(engine || trainer) <= 0 if the engine reports what it samples from; clearly
-        above 0 it reports something else, such as log-probs before the temperature.
+    logp_diff_mean: of d, nats. Its expectation is -KL(engine || trainer) <= 0 if the engine reports what it
+        samples from; clearly above 0 it reports something else, such as log-probs before the temperature.
     ratio_max: largest exp(d).
     kl: k3 estimate of KL(engine || trainer), nats.
 

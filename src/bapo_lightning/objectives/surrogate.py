@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# exp(20) is 5e8: far outside any clipping bound, yet finite in float32 after products and sums, so that one broken token gives a
-# huge number in the log instead of inf * 0 = NaN everywhere. The same limit as verl's.
+# exp(20) is 5e8: far outside any clipping bound, yet finite in float32 after products and sums, so that one
+# broken token gives a huge number in the log instead of inf * 0 = NaN everywhere. The same limit as verl's.
 LOG_RATIO_LIMIT = 20.0
 
 
@@ -24,7 +24,11 @@ def importance_ratio(logp: Tensor, behaviour_logp: Tensor) -> Tensor:
 
 
 def clipped_surrogate(
-    ratio: Tensor, advantage: Tensor, low: float | Tensor, high: float | Tensor, dual_clip: float | None = None
+    ratio: Tensor,
+    advantage: Tensor,
+    low: float | Tensor,
+    high: float | Tensor,
+    dual_clip: float | None = None,
 ) -> Tensor:
     """min(r A, clip(r, low, high) A) per token (Eq. 4), to be maximised. With fixed bounds this is PPO-clip.
 
@@ -33,14 +37,16 @@ def clipped_surrogate(
         advantage: A, same shape.
         low: lower bound of the ratio (0.8, say, not 0.2): a number or a 0-dim tensor.
         high: upper bound of the ratio, a number or a 0-dim tensor.
-        dual_clip: c > 1; tokens with A < 0 then give at least c A (Dual-clip PPO, arXiv 1912.09729), which bounds the loss of a
-            token whose ratio exploded. None: off, as in the paper.
+        dual_clip: c > 1; tokens with A < 0 then give at least c A (Dual-clip PPO, arXiv 1912.09729), which
+            bounds the loss of a token whose ratio exploded. None: off, as in the paper.
 
     Raises:
         ValueError: `dual_clip` is not above 1.
     """
     if dual_clip is not None and dual_clip <= 1:
-        raise ValueError(f"dual_clip must be above 1 (3.0 is usual) or None to switch it off, got {dual_clip}")
+        raise ValueError(
+            f"dual_clip must be above 1 (3.0 is usual) or None to switch it off, got {dual_clip}"
+        )
     objective = torch.min(ratio * advantage, _clamp(ratio, low, high) * advantage)
     if dual_clip is None:
         return objective
@@ -51,9 +57,13 @@ def _clamp(ratio: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     if not isinstance(low, Tensor) and not isinstance(high, Tensor):
         return ratio.clamp(low, high)
     # clamp takes two numbers or two tensors
-    return ratio.clamp(*(torch.as_tensor(bound, dtype=ratio.dtype, device=ratio.device) for bound in (low, high)))
+    return ratio.clamp(
+        *(torch.as_tensor(bound, dtype=ratio.dtype, device=ratio.device) for bound in (low, high))
+    )
 
 
 def clipped_mask(ratio: Tensor, advantage: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
-    """True where the bounds cut a token's gradient: A > 0 and r > high, or A < 0 and r < low (Eq. 5). Shape of `ratio`, bool."""
+    """True where the bounds cut a token's gradient: A > 0 and r > high, or A < 0 and r < low (Eq. 5). Shape
+    of `ratio`, bool.
+    """
     return ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))

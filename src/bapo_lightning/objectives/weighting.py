@@ -1,7 +1,8 @@
 """Weights per token whose weighted sum over the GLOBAL minibatch is the mean named.
 
-The normaliser is an argument, never counted here: a micro-batch, or a rank, does not know the whole minibatch, and a mean of
-means over parts of unequal size is not the mean. With these weights the parts simply add up. Shapes: B responses, T tokens.
+The normaliser is an argument, never counted here: a micro-batch, or a rank, does not know the whole
+minibatch, and a mean of means over parts of unequal size is not the mean. With these weights the parts simply
+add up. Shapes: B responses, T tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from torch import Tensor
 
 
 def token_mean(mask: Tensor, total: float | Tensor) -> Tensor:
-    """1 / total on every token: each token counts the same (DAPO; `total` = 1 gives the plain sum of Algorithm 1).
+    """1 / total on every token: each token counts the same (DAPO; `total` = 1 gives the plain sum of
+    Algorithm 1).
 
     Args:
         mask: response tokens, [B, T] bool or 0/1.
@@ -28,7 +30,8 @@ def token_mean(mask: Tensor, total: float | Tensor) -> Tensor:
 
 
 def sequence_mean(mask: Tensor, num_sequences: float | Tensor) -> Tensor:
-    """1 / (num_sequences * own length): each response counts the same (GRPO). A response without tokens gets zeros.
+    """1 / (num_sequences * own length): each response counts the same (GRPO). A response without tokens gets
+    zeros.
 
     Args:
         mask: response tokens, [B, T] bool or 0/1; rows must be whole responses.
@@ -43,7 +46,8 @@ def sequence_mean(mask: Tensor, num_sequences: float | Tensor) -> Tensor:
 
 
 def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: float) -> Tensor:
-    """1 / (num_sequences * length): the sum of each response over a constant, free of length bias (Dr. GRPO, arXiv 2503.20783).
+    """1 / (num_sequences * length): the sum of each response over a constant, free of length bias (Dr. GRPO,
+    arXiv 2503.20783).
 
     Args:
         mask: response tokens, [B, T] bool or 0/1.
@@ -59,5 +63,9 @@ def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: float) -> 
 
 
 def _check_positive(name: str, value: float | Tensor) -> None:
-    if not isinstance(value, Tensor) and not value > 0:  # a tensor is not read back: that would wait for the device
-        raise ValueError(f"{name} must be positive, got {value}: it counts over the whole minibatch, which is never empty")
+    if (
+        not isinstance(value, Tensor) and not value > 0
+    ):  # a tensor is not read back: that would wait for the device
+        raise ValueError(
+            f"{name} must be positive, got {value}: it counts over the whole minibatch, which is never empty"
+        )

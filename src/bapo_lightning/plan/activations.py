@@ -1,8 +1,10 @@
-"""What autograd keeps of a token until the backward pass: Korthikanti et al. (arXiv 2205.05198, section 4), for the blocks used here.
+"""What autograd keeps of a token until the backward pass: Korthikanti et al. (arXiv 2205.05198, section 4),
+for the blocks used here.
 
-Their 34 s b h bytes per block are GPT's: LayerNorm, four-fold MLP, dropout, 16 bits. These blocks have RMSNorm, shared key-value heads, a
-gated MLP and no dropout; attention is computed tile by tile (arXiv 2205.14135), so that of the scores only a log-sum-exp per head is kept.
-What transformers' modules save besides was read off their code. All figures are bytes of one token in one block.
+Their 34 s b h bytes per block are GPT's: LayerNorm, four-fold MLP, dropout, 16 bits. These blocks have
+RMSNorm, shared key-value heads, a gated MLP and no dropout; attention is computed tile by tile (arXiv
+2205.14135), so that of the scores only a log-sum-exp per head is kept. What transformers' modules save
+besides was read off their code. All figures are bytes of one token in one block.
 """
 
 from __future__ import annotations
@@ -13,15 +15,27 @@ SCORE_BYTES = 4  # norms' inputs, log-sum-exps and logits are float32 whatever t
 
 
 def norm_bytes(element_bytes: int, liger: bool = False) -> int:
-    """Per element of an RMSNorm's input: the input in float32, the normalised input, the output; Liger's kernel keeps no copies."""
+    """Per element of an RMSNorm's input: the input in float32, the normalised input, the output; Liger's
+    kernel keeps no copies.
+    """
     return 2 * element_bytes if liger else SCORE_BYTES + 2 * element_bytes
 
 
-def block_bytes_per_token(model: ModelShape, element_bytes: int, liger: bool = False, packed_sdpa: bool = False) -> int:
-    """Two norms; queries, keys, values, the attention's result and its log-sum-exp; gate, its SiLU, the other half, their product."""
-    attention = (3 if packed_sdpa else 2) * model.query_size + 2 * model.kv_size  # packed, the results are laid back, and kept twice
+def block_bytes_per_token(
+    model: ModelShape, element_bytes: int, liger: bool = False, packed_sdpa: bool = False
+) -> int:
+    """Two norms; queries, keys, values, the attention's result and its log-sum-exp; gate, its SiLU, the other
+    half, their product.
+    """
+    attention = (
+        3 if packed_sdpa else 2
+    ) * model.query_size + 2 * model.kv_size  # packed, the results are laid back, and kept twice
     mlp = (3 if liger else 4) * model.ffn_size  # Liger computes the SiLU again
-    per_token = 2 * norm_bytes(element_bytes, liger) * model.hidden_size + element_bytes * (attention + mlp) + SCORE_BYTES * model.num_heads
+    per_token = (
+        2 * norm_bytes(element_bytes, liger) * model.hidden_size
+        + element_bytes * (attention + mlp)
+        + SCORE_BYTES * model.num_heads
+    )
     if model.head_norms:
         per_token += (SCORE_BYTES + element_bytes) * (model.query_size + model.kv_size)
     return per_token
@@ -33,5 +47,7 @@ def last_norm_bytes_per_token(model: ModelShape, element_bytes: int, liger: bool
 
 
 def backward_bytes_per_token(model: ModelShape, element_bytes: int) -> int:
-    """What a block's backward pass needs on top at its worst: the gradients of both factors of the gated product, and of the residual."""
+    """What a block's backward pass needs on top at its worst: the gradients of both factors of the gated
+    product, and of the residual.
+    """
     return element_bytes * (2 * model.ffn_size + model.hidden_size)

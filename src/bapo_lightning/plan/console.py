@@ -12,15 +12,37 @@ WIDTH = 34
 
 def plan_text(plan: Plan, title: str) -> str:
     """All of it."""
-    return "\n".join([*_head(plan, title), "", *_memory(plan), "", *_work(plan), "", *_time(plan), "", *_limits(plan), "", *verdict(plan)])
+    return "\n".join(
+        [
+            *_head(plan, title),
+            "",
+            *_memory(plan),
+            "",
+            *_work(plan),
+            "",
+            *_time(plan),
+            "",
+            *_limits(plan),
+            "",
+            *verdict(plan),
+        ]
+    )
 
 
 def verdict(plan: Plan) -> list[str]:
     """Whether it fits, and if not, why and what would help."""
-    usable = f"{plan.usable_bytes / 1e9:.1f} GB of a {plan.gpu.name} ({plan.assumed.usable_share} of {plan.gpu.memory_bytes / 1e9:.1f} GB)"
+    usable = (
+        f"{plan.usable_bytes / 1e9:.1f} GB of a {plan.gpu.name} ({plan.assumed.usable_share} of "
+        f"{plan.gpu.memory_bytes / 1e9:.1f} GB)"
+    )
     if not plan.problems:
-        return [f"It fits: the fullest moment takes {_fullest(plan).bytes / 1e9:.1f} GB, to be used are {usable}."]
-    return [f"It does not fit into {usable}:", *(f"  {number}. {problem}" for number, problem in enumerate(plan.problems, 1))]
+        return [
+            f"It fits: the fullest moment takes {_fullest(plan).bytes / 1e9:.1f} GB, to be used are {usable}."
+        ]
+    return [
+        f"It does not fit into {usable}:",
+        *(f"  {number}. {problem}" for number, problem in enumerate(plan.problems, 1)),
+    ]
 
 
 def _fullest(plan: Plan) -> Moment:
@@ -29,9 +51,13 @@ def _fullest(plan: Plan) -> Moment:
 
 def _head(plan: Plan, title: str) -> Iterator[str]:
     run, model = plan.run, plan.run.model
-    yield f"{title}: {model.family}, {model.num_parameters:,} parameters, {run.num_gpus} x {plan.gpu.name}, strategy {run.strategy}"
     yield (
-        f"{run.prompts_per_batch} problems x {run.group_size} responses of up to {run.response_tokens:,} tokens, "
+        f"{title}: {model.family}, {model.num_parameters:,} parameters, {run.num_gpus} x {plan.gpu.name}, "
+        f"strategy {run.strategy}"
+    )
+    yield (
+        f"{run.prompts_per_batch} problems x {run.group_size} responses of up to {run.response_tokens:,} "
+        f"tokens, "
         f"{run.updates_per_batch} updates on each rollout batch, {run.tokens_at_once:,} tokens at once"
     )
 
@@ -40,7 +66,9 @@ def _memory(plan: Plan) -> Iterator[str]:
     yield "Memory of one GPU, GB"
     fullest = plan.fullest
     yield from _table(f"update, fullest at: {fullest.name}", fullest.amounts)
-    others = ", ".join(f"{moment.name} {moment.bytes / 1e9:.2f}" for moment in plan.moments if moment is not fullest)
+    others = ", ".join(
+        f"{moment.name} {moment.bytes / 1e9:.2f}" for moment in plan.moments if moment is not fullest
+    )
     yield f"  (its other moments: {others})"
     yield from _table("generation, with the training state", plan.generating.amounts)
     if plan.run.engine.placement == "apart":
@@ -57,8 +85,14 @@ def _table(title: str, amounts: Sequence[Amount]) -> Iterator[str]:
 def _work(plan: Plan) -> Iterator[str]:
     work, mean = plan.work, plan.assumed.mean_response_share * plan.run.response_tokens
     length = plan.run.prompt_tokens + mean
-    yield f"Work of one update, all GPUs (mean response {mean:,.0f} tokens: {plan.assumed.mean_response_share} of the limit, assumed)"
-    yield f"  {'tokens':<{WIDTH}}{work.tokens:>17,.0f}   {plan.run.samples_per_update:,} samples x {length:,.0f}"
+    yield (
+        f"Work of one update, all GPUs (mean response {mean:,.0f} tokens: "
+        f"{plan.assumed.mean_response_share} of the limit, assumed)"
+    )
+    yield (
+        f"  {'tokens':<{WIDTH}}{work.tokens:>17,.0f}   {plan.run.samples_per_update:,} samples x "
+        f"{length:,.0f}"
+    )
     yield f"  {'micro-batches of a rank':<{WIDTH}}{plan.run.micro_batches(length):>17}"
     for label, flops in (
         ("update", work.update),
@@ -74,15 +108,18 @@ def _time(plan: Plan) -> Iterator[str]:
     total = sum(plan.seconds.values())
     made, engine, assumed = plan.generation, plan.run.engine, plan.assumed
     yield (
-        f"Time of a rollout batch and its updates: {_span(total)} (GPUs at {assumed.update_share} of {plan.gpu.flops_per_second / 1e12:g} "
-        f"TFLOP/s in updates, {assumed.scoring_share} in scoring; their memory at {assumed.bandwidth_share} of "
+        f"Time of a rollout batch and its updates: {_span(total)} (GPUs at {assumed.update_share} of "
+        f"{plan.gpu.flops_per_second / 1e12:g} "
+        f"TFLOP/s in updates, {assumed.scoring_share} in scoring; their memory at {assumed.bandwidth_share} "
+        f"of "
         f"{plan.gpu.bytes_per_second / 1e12:g} TB/s in decoding; all assumed)"
     )
     for label, seconds in plan.seconds.items():
         if seconds:
             yield f"  {label:<{WIDTH}}{_span(seconds):>13}   {seconds / total:>4.0%}"
     yield (
-        f"  generation: {engine.num_copies} copies, {made.num_samples} samples each, {made.concurrent} at once, {made.steps:,.0f} steps of "
+        f"  generation: {engine.num_copies} copies, {made.num_samples} samples each, {made.concurrent} at "
+        f"once, {made.steps:,.0f} steps of "
         f"{made.step_seconds * 1e3:.1f} ms; the cache holds {max(plan.cache_tokens, 0):,} tokens"
     )
 
@@ -90,7 +127,10 @@ def _time(plan: Plan) -> Iterator[str]:
 def _limits(plan: Plan) -> Iterator[str]:
     limits = plan.limits()
     name = min(limits, key=lambda key: limits[key])
-    yield f"Longest sample that fits: {limits[name]:,} tokens ({', '.join(f'{key} {value:,}' for key, value in limits.items())})"
+    yield (
+        f"Longest sample that fits: {limits[name]:,} tokens "
+        f"({', '.join(f'{key} {value:,}' for key, value in limits.items())})"
+    )
 
 
 def _operations(count: float) -> str:

@@ -1,7 +1,8 @@
-"""What a rollout engine holds, and how fast it can sample: reading weights and cache bounds a step of decoding.
+"""What a rollout engine holds, and how fast it can sample: reading weights and cache bounds a step of
+decoding.
 
-Pope et al. (arXiv 2211.05102, section 2): a step reads every weight once for all sequences, and each sequence's keys and values; Kwon et
-al. (arXiv 2309.06180, section 3) count the cache as it is counted here.
+Pope et al. (arXiv 2211.05102, section 2): a step reads every weight once for all sequences, and each
+sequence's keys and values; Kwon et al. (arXiv 2309.06180, section 3) count the cache as it is counted here.
 """
 
 from __future__ import annotations
@@ -32,31 +33,62 @@ def engine_memory(run: RunShape, gpu: Gpu, working_bytes: float) -> list[Amount]
     """Memory of one GPU that the engine uses: weights, key-value cache, what it works with."""
     engine, model = run.engine, run.model
     weights = product(
-        "weights in the engine", (engine.element_bytes, " B"), (model.num_parameters, " parameters"), over=engine.tensor_parallel
+        "weights in the engine",
+        (engine.element_bytes, " B"),
+        (model.num_parameters, " parameters"),
+        over=engine.tensor_parallel,
     )
     working = Amount("engine's activations and graphs", working_bytes, "assumed")
     if engine.memory_share is None:
         tokens = (engine.max_sequences, " sequences"), (run.longest, " tokens")
-        cache = product("key-value cache", (model.kv_bytes_per_token(engine.element_bytes), " B"), *tokens, over=engine.tensor_parallel)
+        cache = product(
+            "key-value cache",
+            (model.kv_bytes_per_token(engine.element_bytes), " B"),
+            *tokens,
+            over=engine.tensor_parallel,
+        )
         return [weights, cache]
     taken = engine.memory_share * gpu.memory_bytes
     rest = taken - weights.bytes - working_bytes
-    return [weights, Amount("key-value cache", rest, f"{engine.memory_share} x {gpu.memory_bytes / 1e9:g} GB less the other two"), working]
+    return [
+        weights,
+        Amount(
+            "key-value cache",
+            rest,
+            f"{engine.memory_share} x {gpu.memory_bytes / 1e9:g} GB less the other two",
+        ),
+        working,
+    ]
 
 
 def cache_tokens(run: RunShape, gpu: Gpu, working_bytes: float) -> int:
     """Tokens that the key-value cache of one copy holds; negative where the weights alone do not fit."""
-    cache = next(amount for amount in engine_memory(run, gpu, working_bytes) if amount.label == "key-value cache")
-    return int(cache.bytes * run.engine.tensor_parallel // run.model.kv_bytes_per_token(run.engine.element_bytes))
+    cache = next(
+        amount for amount in engine_memory(run, gpu, working_bytes) if amount.label == "key-value cache"
+    )
+    return int(
+        cache.bytes * run.engine.tensor_parallel // run.model.kv_bytes_per_token(run.engine.element_bytes)
+    )
 
 
-def generation(run: RunShape, gpu: Gpu, working_bytes: float, mean_response: float, bandwidth_share: float) -> Generation:
-    """A rollout batch at a steady state: a sequence that ends is replaced at once, but the last ones run alone to the limit."""
+def generation(
+    run: RunShape, gpu: Gpu, working_bytes: float, mean_response: float, bandwidth_share: float
+) -> Generation:
+    """A rollout batch at a steady state: a sequence that ends is replaced at once, but the last ones run
+    alone to the limit.
+    """
     engine, model = run.engine, run.model
     num_samples = -(-run.prompts_per_batch * run.group_size // engine.num_copies)
     mean_context = run.prompt_tokens + mean_response / 2
     fitting = int(cache_tokens(run, gpu, working_bytes) // mean_context)
     concurrent = max(1, min(num_samples, engine.max_sequences, fitting))
-    read = model.num_parameters * engine.element_bytes + concurrent * mean_context * model.kv_bytes_per_token(engine.element_bytes)
+    read = model.num_parameters * engine.element_bytes + concurrent * mean_context * model.kv_bytes_per_token(
+        engine.element_bytes
+    )
     steps = max(num_samples * mean_response / concurrent, float(run.response_tokens))
-    return Generation(num_samples, concurrent, steps, read / (engine.tensor_parallel * gpu.bytes_per_second * bandwidth_share))
+    return Generation(
+        num_samples,
+        concurrent,
+        steps,
+        read / (engine.tensor_parallel * gpu.bytes_per_second * bandwidth_share),
+    )

@@ -55,19 +55,30 @@ def product(label: str, *factors: tuple[float, str], over: int = 1) -> Amount:
     value = 1.0
     for factor, _ in factors:
         value *= factor
-    text = " x ".join(f"{factor:,.4g}{unit}" if isinstance(factor, float) else f"{factor:,}{unit}" for factor, unit in factors)
+    text = " x ".join(
+        f"{factor:,.4g}{unit}" if isinstance(factor, float) else f"{factor:,}{unit}"
+        for factor, unit in factors
+    )
     return Amount(label, value / over, f"{text} / {over}" if over > 1 else text)
 
 
 def state(run: RunShape) -> list[Amount]:
-    """Weights and the optimizer's two moments, AdamW's: 4 + 8 bytes a parameter in float32, sharded or not."""
+    """Weights and the optimizer's two moments, AdamW's: 4 + 8 bytes a parameter in float32, sharded or
+    not.
+    """
     model, size, over = run.model, run.stored_bytes, 1 if run.offload else run.shards
     if run.offload:
         return []
     held = [product("weights", (size, " B"), (model.num_parameters, " parameters"), over=over)]
     if run.lora is not None:
-        held.append(product("weights of the adapters", (size, " B"), (run.trainable_parameters, " parameters"), over=over))
-    held.append(product("AdamW's moments", (2 * size, " B"), (run.trainable_parameters, " parameters"), over=over))
+        held.append(
+            product(
+                "weights of the adapters", (size, " B"), (run.trainable_parameters, " parameters"), over=over
+            )
+        )
+    held.append(
+        product("AdamW's moments", (2 * size, " B"), (run.trainable_parameters, " parameters"), over=over)
+    )
     return held
 
 
@@ -75,7 +86,11 @@ def gradients(run: RunShape) -> list[Amount]:
     """Those of all trained weights, in their own precision, sharded or not."""
     if run.offload:
         return []
-    return [product("gradients", (run.stored_bytes, " B"), (run.trainable_parameters, " parameters"), over=run.shards)]
+    return [
+        product(
+            "gradients", (run.stored_bytes, " B"), (run.trainable_parameters, " parameters"), over=run.shards
+        )
+    ]
 
 
 def summed(run: RunShape, num_micro_batches: int) -> list[Amount]:
@@ -97,37 +112,67 @@ def minibatch(run: RunShape) -> list[Amount]:
 
 
 def gathered(run: RunShape) -> list[Amount]:
-    """Weights that FSDP holds whole while they are used: what lies outside the blocks all the time, and a few blocks."""
+    """Weights that FSDP holds whole while they are used: what lies outside the blocks all the time, and a few
+    blocks.
+    """
     if run.strategy != "fsdp":
         return []
     size, model = run.compute_bytes, run.model
     return [
         product("gathered: embedding, head", (size, " B"), (model.root_parameters, " parameters")),
-        product("gathered: blocks", (size, " B"), (run.gathered_layers, " blocks"), (model.layer_parameters, " parameters")),
+        product(
+            "gathered: blocks",
+            (size, " B"),
+            (run.gathered_layers, " blocks"),
+            (model.layer_parameters, " parameters"),
+        ),
     ]
 
 
 def activations(run: RunShape) -> list[Amount]:
     """What the blocks keep of a micro-batch: all of it, or their inputs only."""
     model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
-    per_token = size * model.hidden_size if run.checkpointing else block_bytes_per_token(model, size, run.liger, run.packed_sdpa)
+    per_token = (
+        size * model.hidden_size
+        if run.checkpointing
+        else block_bytes_per_token(model, size, run.liger, run.packed_sdpa)
+    )
     label = "inputs of the blocks" if run.checkpointing else "activations of the blocks"
     return [product(label, (per_token, " B"), (model.num_layers, " blocks"), (tokens, " tokens"))]
 
 
 def logits(run: RunShape, is_forward: bool) -> list[Amount]:
-    """A chunk of logits in float32; forward, the powers of a block of it. With 16-bit factors also a copy: float32 forward, 16-bit back."""
+    """A chunk of logits in float32; forward, the powers of a block of it. With 16-bit factors also a copy:
+    float32 forward, 16-bit back.
+    """
     words = run.model.vocab_size
     rows = min(max(1, CHUNK_ELEMENTS // words), run.scored_at_once)
-    element = SCORE_BYTES + (0 if run.compute_bytes == SCORE_BYTES else SCORE_BYTES if is_forward else run.compute_bytes)
+    element = SCORE_BYTES + (
+        0 if run.compute_bytes == SCORE_BYTES else SCORE_BYTES if is_forward else run.compute_bytes
+    )
     chunk = product("logits of a chunk", (element, " B"), (rows, " tokens"), (words, " words"))
     block = min(max(1, (BLOCK_ELEMENTS if run.on_gpu else CPU_BLOCK_ELEMENTS) // words), rows)
-    return [chunk, *([product("powers of a block", (SCORE_BYTES, " B"), (block, " tokens"), (words, " words"))] if is_forward else [])]
+    return [
+        chunk,
+        *(
+            [product("powers of a block", (SCORE_BYTES, " B"), (block, " tokens"), (words, " words"))]
+            if is_forward
+            else []
+        ),
+    ]
 
 
 def head_gradient(run: RunShape) -> list[Amount]:
-    """Of the output head, float32, before it joins the other gradients. None with LoRA, which leaves the head as it is."""
-    return [] if run.lora else [product("gradient of the head", (SCORE_BYTES, " B"), (run.model.head_parameters, " parameters"))]
+    """Of the output head, float32, before it joins the other gradients. None with LoRA, which leaves the head
+    as it is.
+    """
+    return (
+        []
+        if run.lora
+        else [
+            product("gradient of the head", (SCORE_BYTES, " B"), (run.model.head_parameters, " parameters"))
+        ]
+    )
 
 
 def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
@@ -175,33 +220,55 @@ def _last_block(run: RunShape, has_gradients: bool) -> list[Amount]:
 
 def _first_block(run: RunShape) -> list[Amount]:
     model, size = run.model, run.compute_bytes
-    work = product("gradient of a block's input", (size * model.hidden_size, " B"), (run.tokens_at_once, " tokens"))
+    work = product(
+        "gradient of a block's input", (size * model.hidden_size, " B"), (run.tokens_at_once, " tokens")
+    )
     if run.lora:
         return [work]
     embedding = product("gradient of the embedding", (size, " B"), (model.head_parameters, " parameters"))
     waits = _waiting(run) if model.tied or run.strategy == "fsdp" else []
     reduced = (
-        [product("both, to be reduced", (SCORE_BYTES, " B"), (model.root_parameters, " parameters"))] if run.strategy == "fsdp" else []
+        [product("both, to be reduced", (SCORE_BYTES, " B"), (model.root_parameters, " parameters"))]
+        if run.strategy == "fsdp"
+        else []
     )
     return [work, *waits, embedding, *reduced]
 
 
 def _waiting(run: RunShape) -> list[Amount]:
-    """The head's gradient: for the embedding's, where the two are one weight; with FSDP, for that of all that is outside the blocks."""
-    return [] if run.lora else [product("gradient of the head", (run.compute_bytes, " B"), (run.model.head_parameters, " parameters"))]
+    """The head's gradient: for the embedding's, where the two are one weight; with FSDP, for that of all that
+    is outside the blocks.
+    """
+    return (
+        []
+        if run.lora
+        else [
+            product(
+                "gradient of the head", (run.compute_bytes, " B"), (run.model.head_parameters, " parameters")
+            )
+        ]
+    )
 
 
 def _block_at_work(run: RunShape) -> list[Amount]:
     """A block's backward pass: with checkpointing what it keeps is computed again first."""
     model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
-    amounts = [product("backward of a block", (backward_bytes_per_token(model, size), " B"), (tokens, " tokens"))]
+    amounts = [
+        product("backward of a block", (backward_bytes_per_token(model, size), " B"), (tokens, " tokens"))
+    ]
     if run.checkpointing:
         again = block_bytes_per_token(model, size, run.liger, run.packed_sdpa) - (
             SCORE_BYTES * model.hidden_size if size == SCORE_BYTES else 0
         )
         amounts.append(product("activations of one block", (again, " B"), (tokens, " tokens")))
     if run.strategy == "fsdp":
-        amounts.append(product("its whole gradient, twice", (size + SCORE_BYTES, " B"), (model.layer_parameters, " parameters")))
+        amounts.append(
+            product(
+                "its whole gradient, twice",
+                (size + SCORE_BYTES, " B"),
+                (model.layer_parameters, " parameters"),
+            )
+        )
     return amounts
 
 
@@ -209,5 +276,16 @@ def _step(run: RunShape) -> list[Amount]:
     if run.fused_step:
         return []
     if run.on_gpu:  # all weights at a time
-        return [product("AdamW's square roots", (run.stored_bytes, " B"), (run.trainable_parameters, " parameters"), over=run.shards)]
-    return [product("AdamW's temporaries", (2 * run.stored_bytes, " B"), (run.model.largest_parameter, " parameters"))]
+        return [
+            product(
+                "AdamW's square roots",
+                (run.stored_bytes, " B"),
+                (run.trainable_parameters, " parameters"),
+                over=run.shards,
+            )
+        ]
+    return [
+        product(
+            "AdamW's temporaries", (2 * run.stored_bytes, " B"), (run.model.largest_parameter, " parameters")
+        )
+    ]

@@ -1,4 +1,6 @@
-"""The sizes of a decoder-only transformer, read from its Hugging Face config.json, and what follows from them."""
+"""The sizes of a decoder-only transformer, read from its Hugging Face config.json, and what follows from
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attentio
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Llama's block (RMSNorm, rotary attention with shared key-value heads, gated MLP) and what the families add to it."""
+    """Llama's block (RMSNorm, rotary attention with shared key-value heads, gated MLP) and what the families
+    add to it.
+    """
 
     family: str
     num_layers: int
@@ -66,7 +70,12 @@ class ModelShape:
         """All weights of a block."""
         biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.other_bias * self.hidden_size
         biases += self.mlp_bias * (2 * self.ffn_size + self.hidden_size)
-        return self.layer_matmul_parameters + biases + 2 * self.hidden_size + self.head_norms * 2 * self.head_size
+        return (
+            self.layer_matmul_parameters
+            + biases
+            + 2 * self.hidden_size
+            + self.head_norms * 2 * self.head_size
+        )
 
     @property
     def head_parameters(self) -> int:
@@ -101,7 +110,9 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     """
     family = config.get("model_type")
     if family not in FAMILIES:
-        raise DataError(f"model_type={family} cannot be planned for: its sizes are known for {', '.join(FAMILIES)} only")
+        raise DataError(
+            f"model_type={family} cannot be planned for: its sizes are known for {', '.join(FAMILIES)} only"
+        )
     missing = [key for key in NEEDED if not isinstance(config.get(key), int)]
     if missing:
         raise DataError(f"the model's config.json lacks {', '.join(missing)}; write them as whole numbers")
@@ -114,7 +125,8 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         ffn_size=config["intermediate_size"],
         num_heads=heads,
         num_kv_heads=config.get("num_key_value_heads") or heads,
-        head_size=config.get("head_dim") or (QWEN3_HEAD_SIZE if family == "qwen3" else config["hidden_size"] // heads),
+        head_size=config.get("head_dim")
+        or (QWEN3_HEAD_SIZE if family == "qwen3" else config["hidden_size"] // heads),
         vocab_size=config["vocab_size"],
         max_positions=config.get("max_position_embeddings"),
         tied=bool(config.get("tie_word_embeddings", False)),

@@ -67,16 +67,20 @@ class Plan:
         found = []
         if self.fullest.bytes > self.usable_bytes:
             found.append(
-                f"an update needs {_gb(self.fullest.bytes)}, a GPU has {_gb(self.usable_bytes)} to use; {_smaller_update(self.run)}"
+                f"an update needs {_gb(self.fullest.bytes)}, a GPU has {_gb(self.usable_bytes)} to use; "
+                f"{_smaller_update(self.run)}"
             )
         if self.generating.bytes > self.usable_bytes:
             found.append(
-                f"generation beside the training state needs {_gb(self.generating.bytes)}, a GPU has {_gb(self.usable_bytes)} to use; "
-                "write a smaller rollout.engine.options.gpu_memory_utilization, or rollout=vllm_server on other GPUs"
+                f"generation beside the training state needs {_gb(self.generating.bytes)}, a GPU has "
+                f"{_gb(self.usable_bytes)} to use; "
+                "write a smaller rollout.engine.options.gpu_memory_utilization, or rollout=vllm_server on "
+                "other GPUs"
             )
         if self.cache_tokens < self.run.longest:
             found.append(
-                f"the engine's cache holds {max(self.cache_tokens, 0):,} tokens, a sample has up to {self.run.longest:,}; write a larger "
+                f"the engine's cache holds {max(self.cache_tokens, 0):,} tokens, a sample has up to "
+                f"{self.run.longest:,}; write a larger "
                 "rollout.engine.options.gpu_memory_utilization or rollout.engine.options.tensor_parallel_size"
             )
         return found
@@ -84,15 +88,22 @@ class Plan:
     def limits(self) -> dict[str, int]:
         """Longest sample, in tokens, that each part could take, alone in its micro-batch."""
         found = {"update": self._longest_update(), "engine's cache": max(self.cache_tokens, 0)}
-        return found | ({"model's positions": self.run.model.max_positions} if self.run.model.max_positions else {})
+        return found | (
+            {"model's positions": self.run.model.max_positions} if self.run.model.max_positions else {}
+        )
 
     def _longest_update(self) -> int:
         low, high = 1, 1 << 24
         while low < high:
             middle = (low + high + 1) // 2
             prompt = min(self.run.prompt_tokens, middle - 1)
-            longer = replace(self.run, micro_batch_tokens=1, prompt_tokens=prompt, response_tokens=middle - prompt)
-            fits = max(moment.bytes for moment in training_moments(longer, self.gpu, self.assumed)) <= self.usable_bytes
+            longer = replace(
+                self.run, micro_batch_tokens=1, prompt_tokens=prompt, response_tokens=middle - prompt
+            )
+            fits = (
+                max(moment.bytes for moment in training_moments(longer, self.gpu, self.assumed))
+                <= self.usable_bytes
+            )
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
@@ -121,7 +132,10 @@ def training_moments(run: RunShape, gpu: Gpu, assumed: Assumptions) -> tuple[Mom
     if run.engine.placement == "beside":
         besides += engine_memory(run, gpu, assumed.engine_gigabytes * 1e9)
     mean = run.prompt_tokens + assumed.mean_response_share * run.response_tokens
-    return tuple(replace(moment, amounts=(*besides, *moment.amounts)) for moment in moments(run, run.micro_batches(mean)))
+    return tuple(
+        replace(moment, amounts=(*besides, *moment.amounts))
+        for moment in moments(run, run.micro_batches(mean))
+    )
 
 
 def generating_moment(run: RunShape, assumed: Assumptions, engine: tuple[Amount, ...]) -> Moment:
@@ -129,7 +143,9 @@ def generating_moment(run: RunShape, assumed: Assumptions, engine: tuple[Amount,
     held = [_overhead(assumed), *state(run), *gradients(run)]
     if run.engine.placement == "apart":
         return Moment("generation", tuple(held))
-    passing = product("one weight on its way", (run.stored_bytes, " B"), (run.model.largest_parameter, " parameters"))
+    passing = product(
+        "one weight on its way", (run.stored_bytes, " B"), (run.model.largest_parameter, " parameters")
+    )
     return Moment("generation", (*held, *([passing] if run.shards > 1 else []), *engine))
 
 
@@ -149,4 +165,7 @@ def _smaller_update(run: RunShape) -> str:
         return f"write scale.micro_batch_tokens={run.longest}"
     if run.strategy != "fsdp":
         return "write strategy=fsdp and more trainer.devices"
-    return "write more trainer.devices or trainer.num_nodes, strategy.cpu_offload=true, or a smaller scale.max_new_tokens"
+    return (
+        "write more trainer.devices or trainer.num_nodes, strategy.cpu_offload=true, or a smaller "
+        "scale.max_new_tokens"
+    )

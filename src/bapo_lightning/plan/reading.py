@@ -10,9 +10,9 @@ from bapo_lightning.plan.run_shape import EngineShape, LoraShape, Placement, Run
 
 Config = dict[str, Any]
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-LOCAL_VLLM = "bapo_lightning.rollout.vllm_local.VLLMLocalEngine"
-SERVER = "bapo_lightning.rollout.vllm_server.VLLMServerEngine"
-CHILD = "bapo_lightning.rollout.child_engine.ChildEngine"
+LOCAL_VLLM = "bapo_lightning.rollout.vllm.local.VLLMLocalEngine"
+SERVER = "bapo_lightning.rollout.vllm.server.VLLMServerEngine"
+CHILD = "bapo_lightning.rollout.child.engine.ChildEngine"
 NOT_MEMORY = ("gpu", "gpus", "ignore")
 
 
@@ -66,7 +66,9 @@ def engine_shape(engine: Config, ranks: int, stored_bytes: int) -> EngineShape:
     apart = engine["_target_"] == SERVER or engine.get("visible_gpus") is not None
     options = inner.get("options")
     if options is None:  # transformers
-        return EngineShape("apart" if apart else "beside", 1, ranks, BYTES[inner["dtype"]], None, inner["max_rows"])
+        return EngineShape(
+            "apart" if apart else "beside", 1, ranks, BYTES[inner["dtype"]], None, inner["max_rows"]
+        )
     parallel = options["tensor_parallel_size"]
     placement: Placement = "apart" if apart else "asleep" if engine["_target_"] == LOCAL_VLLM else "beside"
     if engine["_target_"] == SERVER:
@@ -74,11 +76,16 @@ def engine_shape(engine: Config, ranks: int, stored_bytes: int) -> EngineShape:
     else:
         gpus = len(str(engine["visible_gpus"]).split(",")) if apart else ranks
     element = BYTES[options["dtype"] or "bfloat16"]
-    return EngineShape(placement, parallel, gpus, element, options["gpu_memory_utilization"], options["max_num_seqs"])
+    return EngineShape(
+        placement, parallel, gpus, element, options["gpu_memory_utilization"], options["max_num_seqs"]
+    )
 
 
 def _lora(options: Config | None, model: ModelShape) -> LoraShape | None:
     if options is None:
         return None
     targets, every = options["target_modules"], tuple(model.linear_shapes)
-    return LoraShape(options["rank"], every if targets == "all-linear" else tuple(name for name in targets if name in every))
+    return LoraShape(
+        options["rank"],
+        every if targets == "all-linear" else tuple(name for name in targets if name in every),
+    )

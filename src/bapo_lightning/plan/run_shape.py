@@ -15,7 +15,8 @@ Placement = Literal["asleep", "beside", "apart"]
 class EngineShape:
     """The rollout engine."""
 
-    # On the trainer's GPUs, which it leaves while training (asleep) or not (beside); or on GPUs of its own (apart).
+    # On the trainer's GPUs, which it leaves while training (asleep) or not (beside); or on GPUs of its own
+    # (apart).
     placement: Placement
     tensor_parallel: int  # GPUs that hold one copy of the weights together
     num_gpus: int
@@ -59,15 +60,22 @@ class RunShape:
     epochs: int
     minibatches: int
     engine: EngineShape
-    searches: bool = False  # bounds are searched, which takes one forward pass more where an update has several micro-batches
+    # bounds are searched, which takes one forward pass more where an update has several micro-batches
+    searches: bool = False
     recomputes: bool = False  # the trainer scores each rollout batch itself when it enters training
-    measure_entropy_every: int = 0  # updates between two forward passes for entropy_rule/measured_delta; 0 never
+    measure_entropy_every: int = (
+        0  # updates between two forward passes for entropy_rule/measured_delta; 0 never
+    )
     checkpointing: bool = False
     liger: bool = False
     packed_sdpa: bool = False  # one row without padding, which attention lays out in grids and back
-    gathered_layers: int = 2  # blocks whose weights FSDP holds whole at a time: the one at work and the next; all if not resharded
-    whole_gradients: bool = False  # FSDP sums them over ranks once an update, and until then each rank holds all of its own, float32
-    offload: bool = False  # weights, gradients and optimizer state live in the host's memory between their uses
+    # blocks whose weights FSDP holds whole at a time: the one at work and the next; all if not resharded
+    gathered_layers: int = 2
+    # FSDP sums them over ranks once an update, and until then each rank holds all of its own, float32
+    whole_gradients: bool = False
+    offload: bool = (
+        False  # weights, gradients and optimizer state live in the host's memory between their uses
+    )
     lora: LoraShape | None = None
     fused_step: bool = True  # the optimizer's step is one kernel without temporaries
     on_gpu: bool = True  # False: a CPU's kernels, for the comparison with measurements
@@ -89,7 +97,9 @@ class RunShape:
 
     @property
     def tokens_at_once(self) -> int:
-        """Tokens that pass through the model together: a sample longer than the budget stands alone, a small minibatch is less than one."""
+        """Tokens that pass through the model together: a sample longer than the budget stands alone, a small
+        minibatch is less than one.
+        """
         share = ceil(self.samples_per_update / self.num_gpus) * self.longest
         return max(min(self.micro_batch_tokens, share), self.longest)
 

@@ -1,8 +1,9 @@
 """Floating-point operations of passes over samples.
 
-A weight costs 2 operations a token forward and 4 backward (Kaplan et al., arXiv 2001.08361, section 2.1: 6 N D). Attention adds, for a
-sample of s tokens, 2 s^2 Q a block forward (two products of s x s x Q, halved by the causal mask), and twice that backward (Korthikanti et
-al., arXiv 2205.05198, appendix A, without the mask). The head is applied to response tokens only.
+A weight costs 2 operations a token forward and 4 backward (Kaplan et al., arXiv 2001.08361, section 2.1: 6 N
+D). Attention adds, for a sample of s tokens, 2 s^2 Q a block forward (two products of s x s x Q, halved by
+the causal mask), and twice that backward (Korthikanti et al., arXiv 2205.05198, appendix A, without the
+mask). The head is applied to response tokens only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def blocks_flops(run: RunShape, length: float) -> float:
 
 
 def work_of_update(run: RunShape, mean_response: float) -> Work:
-    """Of one update on samples of this mean length. The square of the mean stands for the mean of squares, which is larger."""
+    """Of one update on samples of this mean length. The square of the mean stands for the mean of squares,
+    which is larger.
+    """
     samples = run.samples_per_update
     length = run.prompt_tokens + mean_response
     forward = samples * forward_flops(run, mean_response)

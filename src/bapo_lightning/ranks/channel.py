@@ -5,10 +5,11 @@
     its own part, meanwhile                     |
     all outcomes, in rank order           <---  value or error
     release(one payload per rank)         --->  serve returns its payload
-    tell_failure(error)                   --->  serve raises LeaderFailed
+    tell_failure(error)                   --->  serve raises ControllerFailed
 
-An error of a rank is an outcome like any other: all ranks finish the command, and the leader knows before it gives the next one. A channel
-has a gloo group of its own, so that its traffic never mixes with training's, and a thread may use it beside training.
+An error of a rank is an outcome like any other: all ranks finish the command, and the leader knows before it
+gives the next one. A channel has a gloo group of its own, so that its traffic never mixes with training's,
+and a thread may use it beside training.
 """
 
 from __future__ import annotations
@@ -25,12 +26,21 @@ import torch.distributed as dist
 from bapo_lightning.errors import BapoLightningError, RankError, RankLost
 
 _RELEASE, _FAILURE = "", "!"  # no command has these names
-# A command comes when the leader needs it: after hours of generation, too. A rank that ends closes its connections, which is seen at once.
+# A command comes when the leader needs it: after hours of generation, too. A rank that ends closes its
+# connections, which is seen at once.
 PATIENCE = timedelta(days=30)
-CONNECTION_WORDS = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "DistBackendError", "DistNetworkError", "NCCL")
+CONNECTION_WORDS = (
+    "gloo",
+    "Connection closed",
+    "Connection reset",
+    "Broken pipe",
+    "DistBackendError",
+    "DistNetworkError",
+    "NCCL",
+)
 
 
-class LeaderFailed(RankError):
+class ControllerFailed(RankError):
     """The leader has met an error, which it tells itself: the others end without a word."""
 
 
@@ -85,7 +95,7 @@ class Channel:
         """Follower: do what the leader says until it releases this rank; returns what it says then.
 
         Raises:
-            LeaderFailed: the leader met an error.
+            ControllerFailed: the leader met an error.
             RankLost: the leader is gone.
         """
         while True:
@@ -96,7 +106,7 @@ class Channel:
             if name == _RELEASE:
                 return payload
             if name == _FAILURE:
-                raise LeaderFailed(payload)
+                raise ControllerFailed(payload)
             handler = handlers[name]
             outcome = outcome_of(self.rank, lambda: handler(payload))  # noqa: B023 - called at once
             with lost_ranks_told():
@@ -109,7 +119,7 @@ class Channel:
             dist.all_gather_object(found, value, group=self._group)
         return found
 
-    def from_leader(self, value: Any) -> Any:
+    def from_controller(self, value: Any) -> Any:
         """The leader's `value`. Every rank must call it."""
         box = [value]
         with lost_ranks_told():
@@ -122,14 +132,18 @@ class Channel:
 
 
 def outcome_of(rank: int, work: Callable[[], Any]) -> Outcome:
-    """Do `work`; its error, if it has one, as a value. Errors that are not ours may not be picklable: they are told by their text."""
+    """Do `work`; its error, if it has one, as a value. Errors that are not ours may not be picklable: they
+    are told by their text.
+    """
     try:
         return Outcome(value=work())
     except BapoLightningError as error:
         return Outcome(error=error)
     except Exception as error:
         traceback.print_exc()
-        return Outcome(error=RankError(f"rank {rank} failed ({type(error).__name__}: {error}); its traceback is above"))
+        return Outcome(
+            error=RankError(f"rank {rank} failed ({type(error).__name__}: {error}); its traceback is above")
+        )
 
 
 def values(outcomes: Sequence[Outcome]) -> list[Any]:
@@ -148,6 +162,7 @@ def lost_ranks_told() -> Iterator[None]:
     except RuntimeError as error:
         if any(word in f"{type(error).__name__} {error}" for word in CONNECTION_WORDS):
             raise RankLost(
-                "another rank is gone: the connection to it broke. The run goes on from its last checkpoint with resume=auto"
+                "another rank is gone: the connection to it broke. The run goes on from its last checkpoint "
+                "with resume=auto"
             ) from error
         raise

@@ -1,1 +1,3 @@
-"""Finished runs in, tables and plots out. Knows run folders only: no torch, no configuration objects, no training code."""
+"""Finished runs in, tables and plots out. Knows run folders only: no torch, no configuration objects, no
+training code.
+"""

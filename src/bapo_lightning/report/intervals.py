@@ -1,4 +1,6 @@
-"""Means over seeds with 95 % confidence intervals (Student's t), unpaired and paired by seed, and p-values of the paired t-test."""
+"""Means over seeds with 95 % confidence intervals (Student's t), unpaired and paired by seed, and p-values of
+the paired t-test.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,31 @@ class Interval:
 
 
 def t_quantile(degrees_of_freedom: int) -> float:
-    """Quantile 0.975 of Student's t, to 1e-3: tabled up to 30 degrees, beyond by the expansion z + (z^3 + z) / (4 v) + ...
+    """Quantile 0.975 of Student's t, to 1e-3: tabled up to 30 degrees, beyond by the expansion z + (z^3 + z)
+    / (4 v) + ...
 
     Raises:
         ValueError: fewer than one degree of freedom.
     """
     if degrees_of_freedom < 1:
-        raise ValueError(f"an interval needs at least 1 degree of freedom (2 values), got {degrees_of_freedom}")
+        raise ValueError(
+            f"an interval needs at least 1 degree of freedom (2 values), got {degrees_of_freedom}"
+        )
     if degrees_of_freedom <= len(_T_QUANTILES):
         return _T_QUANTILES[degrees_of_freedom - 1]
     z = _NORMAL_QUANTILE
-    return z + (z**3 + z) / (4 * degrees_of_freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees_of_freedom**2)
+    return (
+        z
+        + (z**3 + z) / (4 * degrees_of_freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees_of_freedom**2)
+    )
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
     """mean +- t * s / sqrt(n) with the sample deviation s; None without values.
 
-    The interval is of the mean over runs like these; it assumes that runs are independent and their values roughly normal.
+    The interval is of the mean over runs like these; it assumes that runs are independent and their values
+    roughly normal.
     """
     count = len(values)
     if count == 0:
@@ -60,11 +70,14 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Interval | None:
     """Interval of value - reference over the seeds that both have; None when they share no seed."""
-    return mean_interval([values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())])
+    return mean_interval(
+        [values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())]
+    )
 
 
 def t_probability(t: float, degrees_of_freedom: int) -> float:
-    """P(|T| >= |t|) of Student's t for whole degrees of freedom: the finite series 26.7.3 and 26.7.4 of Abramowitz and Stegun (1964).
+    """P(|T| >= |t|) of Student's t for whole degrees of freedom: the finite series 26.7.3 and 26.7.4 of
+    Abramowitz and Stegun (1964).
 
     Raises:
         ValueError: fewer than one degree of freedom.
@@ -84,8 +97,8 @@ def t_probability(t: float, degrees_of_freedom: int) -> float:
 def paired_p_value(values: Mapping[int, float], reference: Mapping[int, float]) -> float | None:
     """Two-sided p-value of the paired t-test over the seeds that both have; None with fewer than two.
 
-    It is below 0.05 exactly where the interval of `paired_difference` excludes 0. Differences that are all alike give 1 when they are zero,
-    else 0.
+    It is below 0.05 exactly where the interval of `paired_difference` excludes 0. Differences that are all
+    alike give 1 when they are zero, else 0.
     """
     difference = paired_difference(values, reference)
     if difference is None or difference.half_width is None:
@@ -97,7 +110,9 @@ def paired_p_value(values: Mapping[int, float], reference: Mapping[int, float]) 
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted for their number (Holm 1979): the chance of even one false discovery among all stays below the level."""
+    """p-values adjusted for their number (Holm 1979): the chance of even one false discovery among all stays
+    below the level.
+    """
     order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0

@@ -1,4 +1,6 @@
-"""One look for all figures: colours that colour-blind readers can tell apart, quiet axes, no global matplotlib state."""
+"""One look for all figures: colours that colour-blind readers can tell apart, quiet axes, no global
+matplotlib state.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ BLACK, ORANGE, SKY_BLUE, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
     *("#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
 )
 INK, FAINT, GRID = "#333333", "#8A8A8A", "#E6E6E6"
-POSITIVE, NEGATIVE = SKY_BLUE, ORANGE  # tokens of positive and negative advantage, and the bound that clips them
+POSITIVE, NEGATIVE = (
+    SKY_BLUE,
+    ORANGE,
+)  # tokens of positive and negative advantage, and the bound that clips them
 ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
 _OTHER_COLOURS = (ORANGE, SKY_BLUE, FAINT)
 _SETTING_COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY_BLUE, PURPLE, FAINT)
@@ -31,28 +36,39 @@ _SPIKE = 20.0  # a value this many times the median flattens everything else on 
 def algorithm_colour(algorithm: str) -> str:
     """The colour of an algorithm, the same in every figure and process."""
     # crc32 rather than hash(), which Python salts anew in each process.
-    return ALGORITHM_COLOURS.get(algorithm) or _OTHER_COLOURS[zlib.crc32(algorithm.encode()) % len(_OTHER_COLOURS)]
+    return (
+        ALGORITHM_COLOURS.get(algorithm)
+        or _OTHER_COLOURS[zlib.crc32(algorithm.encode()) % len(_OTHER_COLOURS)]
+    )
 
 
 def setting_colours(algorithms: Mapping[str, str], order: Sequence[str]) -> dict[str, str]:
-    """A colour for each setting, in `order`: its algorithm's where that has no other setting, else one that no algorithm here has.
+    """A colour for each setting, in `order`: its algorithm's where that has no other setting, else one that
+    no algorithm here has.
 
     Args:
         algorithms: algorithm of each setting.
-        order: all settings. Beyond the number of colours these repeat; then `line_styles` tells settings apart.
+        order: all settings. Beyond the number of colours these repeat; then `line_styles` tells settings
+            apart.
     """
     alone = {setting: list(algorithms.values()).count(algorithms[setting]) == 1 for setting in order}
     taken = {algorithm_colour(algorithms[setting]) for setting in order if alone[setting]}
     free = [colour for colour in _SETTING_COLOURS if colour not in taken]
     others = iter(setting for setting in order if not alone[setting])
     chosen = {setting: free[rank % len(free)] for rank, setting in enumerate(others)}
-    return {setting: algorithm_colour(algorithms[setting]) if alone[setting] else chosen[setting] for setting in order}
+    return {
+        setting: algorithm_colour(algorithms[setting]) if alone[setting] else chosen[setting]
+        for setting in order
+    }
 
 
 def line_styles(colours: Mapping[str, str]) -> dict[str, LineStyle]:
     """A line for each setting: solid, or another where the settings before it have used up its colour."""
     given = list(colours.values())
-    return {setting: LINES[given[:rank].count(colour) % len(LINES)] for rank, (setting, colour) in enumerate(colours.items())}
+    return {
+        setting: LINES[given[:rank].count(colour) % len(LINES)]
+        for rank, (setting, colour) in enumerate(colours.items())
+    }
 
 
 def algorithm_rank(algorithm: str) -> tuple[int, str]:
@@ -97,7 +113,9 @@ def draw_legend(axes: Axes) -> None:
 
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:
-    """Start the axis at zero, or make it logarithmic when spikes would flatten the rest of `values` (at least one)."""
+    """Start the axis at zero, or make it logarithmic when spikes would flatten the rest of `values` (at least
+    one).
+    """
     ordered = sorted(values)
     if ordered[0] > 0 and ordered[-1] > _SPIKE * ordered[len(ordered) // 2]:
         axes.set_yscale("log")
@@ -108,20 +126,25 @@ def scale_from_zero(axes: Axes, values: list[float]) -> None:
 
 def say_missing(axes: Axes, text: str) -> None:
     """Put a sentence where data would be, so that an empty panel explains itself."""
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=9, color=FAINT, wrap=True)
+    axes.text(
+        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=9, color=FAINT, wrap=True
+    )
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(visible=False)
 
 
 def smoothed(values: list[float], window: int, middle: Callable[[list[float]], float] = fmean) -> list[float]:
-    """Centred moving average (or median) of the same length; the window shrinks at both ends, where nothing may be invented."""
+    """Centred moving average (or median) of the same length; the window shrinks at both ends, where nothing
+    may be invented.
+    """
     half = window // 2
     return [middle(values[max(0, index - half) : index - half + window]) for index in range(len(values))]
 
 
 def smoothing_window(count: int, period: int = 1) -> int:
-    """Number of updates to average over: about a fifteenth of `count`, in whole periods when these fit at least twice.
+    """Number of updates to average over: about a fifteenth of `count`, in whole periods when these fit at
+    least twice.
 
     Updates on one rollout batch differ by age; a window that cuts through a batch would show its saw-tooth.
     """

@@ -10,8 +10,11 @@ from bapo_lightning.types import Score
 __all__ = ["MathReward", "score_answers"]
 
 
-def score_answers(golds: list[str], answers: list[str], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> list[Score]:
-    """Score each answer against the gold answer at the same place, with `accept="any"`: a bare answer or a text that ends in one.
+def score_answers(
+    golds: list[str], answers: list[str], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+) -> list[Score]:
+    """Score each answer against the gold answer at the same place, with `accept="any"`: a bare answer or a
+    text that ends in one.
 
     All calls of a process share one pool of workers, which lasts until the process ends.
 
@@ -25,7 +28,9 @@ def score_answers(golds: list[str], answers: list[str], timeout_seconds: float =
         RewardError: no worker can be started.
     """
     if len(golds) != len(answers):
-        raise ValueError(f"each answer needs its gold answer: got {len(golds)} gold answers and {len(answers)} answers")
+        raise ValueError(
+            f"each answer needs its gold answer: got {len(golds)} gold answers and {len(answers)} answers"
+        )
     if not timeout_seconds > 0:
         raise ValueError(f"timeout_seconds={timeout_seconds} leaves no time to judge; give a positive number")
     return _shared_reward().score_texts(golds, answers, timeout_seconds)

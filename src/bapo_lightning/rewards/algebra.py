@@ -1,4 +1,6 @@
-"""Equivalence by math-verify and sympy. Runs in verifier workers only: in a process that may be killed, with no string evaluation."""
+"""Equivalence by math-verify and sympy. Runs in verifier workers only: in a process that may be killed, with
+no string evaluation.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from bapo_lightning.rewards.quick import clean
 from bapo_lightning.rewards.size_limit import TooLarge, check_nesting, check_size
 
 # Units are taken off by `quick`, which knows 6m from 6 metres; boxes by `extract`.
-NORMALIZATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False)
+NORMALIZATION = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
+)
 _TEXT_UNIT = re.compile(
     r"(?<=[0-9}\s])\s*\\(?:text|textbf|textit|textnormal|textrm|mathrm|mbox)\s*\{(?!\s*(?:and|or)\s*\})[^{}0-9]*\}(?:\^\{?[0-9]\}?)?$"
 )
@@ -38,7 +42,9 @@ mv_parser.TIMEOUT_WARNING_SHOWN = True  # the deadline is the pool's
 
 
 def equivalent(gold: str, answer: str) -> bool:
-    """Whether `answer` equals `gold`; neither needs to be readable. Raises TooLarge when that cannot be computed."""
+    """Whether `answer` equals `gold`; neither needs to be readable. Raises TooLarge when that cannot be
+    computed.
+    """
     golds, answers = readings(gold), readings(answer)
     for left in golds:
         for right in answers:
@@ -50,7 +56,9 @@ def equivalent(gold: str, answer: str) -> bool:
 
 
 def readings(text: str) -> tuple[Any, ...]:
-    """What `text` means: as one formula, or else as the last formula or number in a text. Empty when it has none."""
+    """What `text` means: as one formula, or else as the last formula or number in a text. Empty when it has
+    none.
+    """
     if is_prose(text):
         return tuple(read_in_prose(text))
     if any(unicodedata.category(character) in _INVISIBLE for character in text if character not in "\n\t\r"):
@@ -60,12 +68,16 @@ def readings(text: str) -> tuple[Any, ...]:
 
 
 def is_prose(text: str) -> bool:
-    """Whether `text` is a sentence rather than a formula: two ordinary words outside of commands, or one beside a formula in dollars."""
+    """Whether `text` is a sentence rather than a formula: two ordinary words outside of commands, or one
+    beside a formula in dollars.
+    """
     if sum(character.isalpha() and not character.isascii() for character in text) >= _FOREIGN_LETTERS:
         return True
     plain = text if "$" in text else _COMMAND.sub(" ", text)
     words = [word.lower() for word in _WORDS.findall(plain) if not _MATH_WORD.fullmatch(word.lower())]
-    return len(words) >= 2 or (len(words) == 1 and (_SENTENCE_WORD.fullmatch(words[0]) is not None or "$" in text.strip("$ .\n")))
+    return len(words) >= 2 or (
+        len(words) == 1 and (_SENTENCE_WORD.fullmatch(words[0]) is not None or "$" in text.strip("$ .\n"))
+    )
 
 
 @lru_cache(maxsize=512)
@@ -86,13 +98,20 @@ def read_latex(text: str) -> Any:
 
 def read_in_prose(text: str) -> list[Any]:
     """The last formula or number in a text, by math-verify's patterns."""
-    targets = mv_parser.get_extraction_regexes([mv_parser.LatexExtractionConfig(), mv_parser.ExprExtractionConfig()])
+    targets = mv_parser.get_extraction_regexes(
+        [mv_parser.LatexExtractionConfig(), mv_parser.ExprExtractionConfig()]
+    )
     return mv_parser.extract_target_from_pred(_PLUS_SIGN.sub("", text), targets, fallback_mode="no_fallback")
 
 
 def same_tree(left: Any, right: Any) -> bool:
     """Whether both are written the same way, so that nothing need be computed."""
-    return type(left) is type(right) and isinstance(left, sympy.Basic) and left == right and not left.has(sympy.nan, sympy.zoo)
+    return (
+        type(left) is type(right)
+        and isinstance(left, sympy.Basic)
+        and left == right
+        and not left.has(sympy.nan, sympy.zoo)
+    )
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -108,7 +127,9 @@ def _spellings(text: str) -> list[str]:
 def _read_plain(match: re.Match[str]) -> tuple[Any, str]:
     """In place of math-verify's `extract_expr`, which hands the text to sympy's parser."""
     groups = match.groupdict()
-    digits = "".join(value for name, value in groups.items() if name.startswith(("integer", "decimal")) and value)
+    digits = "".join(
+        value for name, value in groups.items() if name.startswith(("integer", "decimal")) and value
+    )
     if not digits:
         expression = groups.get("expr") or ""
         return read_latex(clean(expression.replace("\n", " "))), expression
@@ -128,5 +149,7 @@ def _read_formula(latex: str) -> Any:
 
 for _name, _replacement in {"extract_expr": _read_plain, "parse_latex_cached": _read_formula}.items():
     if not hasattr(mv_parser, _name):
-        raise ImportError(f"math-verify has no {_name} any more; install the version that pyproject.toml names")
+        raise ImportError(
+            f"math-verify has no {_name} any more; install the version that pyproject.toml names"
+        )
     setattr(mv_parser, _name, _replacement)

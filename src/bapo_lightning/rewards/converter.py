@@ -1,8 +1,9 @@
 """LaTeX to sympy without sympy's string parser. Runs in verifier workers only (the imports take a second).
 
-`latex2sympy2_extended` reads LaTeX with a grammar and builds the expression from the tree; only digits of numbers, `gcd` and `lcm` pass
-through `sympify` or `nsimplify`, which evaluate text as Python. Those are replaced here, and what would compute something large while
-reading (binomials, matrices of zeros, eigenvalues) is left unevaluated or refused.
+`latex2sympy2_extended` reads LaTeX with a grammar and builds the expression from the tree; only digits of
+numbers, `gcd` and `lcm` pass through `sympify` or `nsimplify`, which evaluate text as Python. Those are
+replaced here, and what would compute something large while reading (binomials, matrices of zeros,
+eigenvalues) is left unevaluated or refused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Unreadable(Exception):
 
 
 def exact_number(text: str) -> Any:
-    """The sympy number that `text` writes in digits. Raises Unreadable for anything else, TooLarge beyond the limits."""
+    """The sympy number that `text` writes in digits. Raises Unreadable for anything else, TooLarge beyond the
+    limits.
+    """
     if len(text) > MAX_DIGITS:
         raise TooLarge(f"a number of {len(text)} characters")
     if _INTEGER.fullmatch(text):
@@ -47,17 +50,23 @@ def exact_number(text: str) -> Any:
 
 
 class Converter(_Latex2Sympy):
-    """The library's tree walk, with the digits read by `exact_number`, and the fast prediction mode of ANTLR first."""
+    """The library's tree walk, with the digits read by `exact_number`, and the fast prediction mode of ANTLR
+    first.
+    """
 
     def parse(self, latex: str) -> Any:
-        """The expression that `latex` writes. Raises whatever the library does for text that it cannot read."""
+        """The expression that `latex` writes. Raises whatever the library does for text that it cannot
+        read.
+        """
         if comma_number_regex.match(latex):
             # Nobody groups 0,111: that comma is a decimal point.
             return exact_number(latex.strip().replace(",", "." if latex.strip().startswith("0") else ""))
         return super().parse(latex)
 
     def create_parser(self, latex: str) -> Any:
-        """A parser whose `math()` tries SLL prediction and, where that fails, reads again with the complete LL."""
+        """A parser whose `math()` tries SLL prediction and, where that fails, reads again with the complete
+        LL.
+        """
         parser = self._parser(latex, PredictionMode.SLL)
         try:
             tree = parser.math()

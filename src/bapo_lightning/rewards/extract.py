@@ -8,8 +8,9 @@ A mark is one of
     Answer: ...                 up to the end of the line, or the next line that holds something when nothing follows on the same one
     #### 42                     GSM8K's: a number, a unit may follow; a heading is none
 
-and **the mark that stands last wins**, whatever its kind: a response that corrects itself means what it says last. A mark without
-content does not count, nor does a box that is not closed (the response was cut inside it). A response without any mark has no answer.
+and **the mark that stands last wins**, whatever its kind: a response that corrects itself means what it says
+last. A mark without content does not count, nor does a box that is not closed (the response was cut inside
+it). A response without any mark has no answer.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ _SEPARATES = re.compile(r"[,;&]|\band\b|\bor\b")
 _FINAL_ANSWER_IS = re.compile(r"final\s+answer\b[^.\n:]{0,100}?\bis\b[*_\s]*:?[*_]*", re.IGNORECASE)
 _ANSWER = re.compile(r"\banswer[*_]*\s*[:：][*_]*", re.IGNORECASE)
 _HASHES = re.compile(r"####[ \t]*([^\n]{1,80})")
-_HASH_CONTENT = re.compile(r"[$€£]?\s*[-+−]?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?\s*(?:\\?%|[^\W\d]+)?\s*\.?\s*")
+_HASH_CONTENT = re.compile(
+    r"[$€£]?\s*[-+−]?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?\s*(?:\\?%|[^\W\d]+)?\s*\.?\s*"
+)
 _SPECIAL_TOKEN = re.compile(r"<\|.*")
 _HOPE = re.compile(r"\bI hope\b.*", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.。](?=\s+[A-Z\W]|\s*\Z)")
 
 
 def final_answer(text: str) -> str | None:
-    """The content of the last mark in `text`, without spaces around it; None without a mark, or when it is longer than an answer is."""
+    """The content of the last mark in `text`, without spaces around it; None without a mark, or when it is
+    longer than an answer is.
+    """
     text = text[-MAX_SEARCHED_CHARACTERS:]
     says_answer = "answer" in text.lower()  # a search that ignores case is slow
     marks = [_boxed(text), _hashes(text), *((_final_answer_is(text), _answer(text)) if says_answer else ())]
@@ -88,7 +93,9 @@ def _closing_brace(text: str, start: int) -> int | None:
 def _one_row(between: str) -> bool:
     """Whether two boxes with `between` between them are parts of one answer."""
     return between == "" or (
-        len(between) <= 60 and _BETWEEN_BOXES.fullmatch(between) is not None and _SEPARATES.search(between) is not None
+        len(between) <= 60
+        and _BETWEEN_BOXES.fullmatch(between) is not None
+        and _SEPARATES.search(between) is not None
     )
 
 
@@ -127,13 +134,17 @@ def _last_matches(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
 
 
 def _line_from(text: str, start: int) -> str:
-    """What follows `start` up to the end of its line; when that is empty, the next lines up to an empty one."""
+    """What follows `start` up to the end of its line; when that is empty, the next lines up to an empty
+    one.
+    """
     behind = text[start : start + 2 * MAX_ANSWER_CHARACTERS]
     line, _, rest = behind.partition("\n")
     if _without_decoration(line):
         return line
     paragraph, _, _ = rest.strip().partition("\n\n")
-    return paragraph if paragraph.lstrip().startswith(("\\[", "$$", "\\begin")) else paragraph.partition("\n")[0]
+    return (
+        paragraph if paragraph.lstrip().startswith(("\\[", "$$", "\\begin")) else paragraph.partition("\n")[0]
+    )
 
 
 def _first_sentence(text: str) -> str:

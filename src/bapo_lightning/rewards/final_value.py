@@ -1,4 +1,6 @@
-"""Verdict on responses of the tiny world: the number between the last `.` and the end of a finished response."""
+"""Verdict on responses of the tiny world: the number between the last `.` and the end of a finished
+response.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,14 @@ _FINAL_VALUE = re.compile(r"\.(\d+)\Z")
 def final_value(problems: list[Problem], completions: list[Completion]) -> list[Score]:
     """Score each completion against the problem at the same place; 1.0 for the right number.
 
-    A response that was cut (it never wrote the end token) or that does not end in `.digits` is unparsable, value 0.0.
+    A response that was cut (it never wrote the end token) or that does not end in `.digits` is unparsable,
+    value 0.0.
     """
     if len(problems) != len(completions):
-        raise ValueError(f"each completion needs its problem: got {len(problems)} problems and {len(completions)} completions")
+        raise ValueError(
+            f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
+            f"completions"
+        )
     return [_verdict(problem, completion) for problem, completion in zip(problems, completions, strict=True)]
 
 

@@ -1,4 +1,6 @@
-"""A bonus for responses that keep to a format, on top of another reward. Plain string searches: a response cannot make them slow."""
+"""A bonus for responses that keep to a format, on top of another reward. Plain string searches: a response
+cannot make them slow.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,33 @@ Format = Literal["marked", "think", "think_answer"]
 
 
 class FormatReward:
-    """Callable `(problems, completions) -> scores`: another reward's scores, with `bonus` added to the value where the format is kept.
+    """Callable `(problems, completions) -> scores`: another reward's scores, with `bonus` added to the value
+    where the format is kept.
 
     The status stays the verdict on the answer. A response that was cut keeps no format.
 
     Args:
         reward: what judges the answers.
-        format: "marked": there is a marked final answer; "think": `<think>...</think>` once, at the beginning, and an answer behind it;
-            "think_answer": `<think>...</think> <answer>...</answer>` and nothing else.
-        bonus: added to a score's value, positive; or, with a negative one, taken off where the format is not kept.
+        format: "marked": there is a marked final answer; "think": `<think>...</think>` once, at the
+            beginning, and an answer behind it; "think_answer": `<think>...</think> <answer>...</answer>` and
+            nothing else.
+        bonus: added to a score's value, positive; or, with a negative one, taken off where the format is not
+            kept.
     """
 
     def __init__(self, reward: Reward, format: Format, bonus: float) -> None:
         if format not in get_args(Format):
-            raise ConfigError([f"reward.format={format} is none of its values; write {', '.join(get_args(Format))}"])
+            raise ConfigError(
+                [f"reward.format={format} is none of its values; write {', '.join(get_args(Format))}"]
+            )
         self.reward, self.bonus, self._is_kept = reward, bonus, _FORMATS[format]
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
         """Score each completion against the problem at the same place."""
         scores = self.reward(problems, completions)
-        return [self._shaped(score, completion) for score, completion in zip(scores, completions, strict=True)]
+        return [
+            self._shaped(score, completion) for score, completion in zip(scores, completions, strict=True)
+        ]
 
     def close(self) -> None:
         """End the processes of the reward inside, where it has some."""
@@ -56,7 +65,12 @@ def is_marked(text: str) -> bool:
 def is_think(text: str) -> bool:
     """Whether `text` is `<think>...</think>`, once, and something behind it."""
     thought, closed, rest = text.strip().partition("</think>")
-    return thought.startswith("<think>") and bool(closed) and bool(rest.strip()) and "think>" not in thought[len("<think>") :] + rest
+    return (
+        thought.startswith("<think>")
+        and bool(closed)
+        and bool(rest.strip())
+        and "think>" not in thought[len("<think>") :] + rest
+    )
 
 
 def is_think_answer(text: str) -> bool:
@@ -64,7 +78,17 @@ def is_think_answer(text: str) -> bool:
     _, _, rest = text.partition("</think>")
     rest = rest.strip()
     inner = rest[len("<answer>") : -len("</answer>")]
-    return is_think(text) and rest.startswith("<answer>") and rest.endswith("</answer>") and bool(inner.strip()) and "answer>" not in inner
+    return (
+        is_think(text)
+        and rest.startswith("<answer>")
+        and rest.endswith("</answer>")
+        and bool(inner.strip())
+        and "answer>" not in inner
+    )
 
 
-_FORMATS: dict[str, Callable[[str], bool]] = {"marked": is_marked, "think": is_think, "think_answer": is_think_answer}
+_FORMATS: dict[str, Callable[[str], bool]] = {
+    "marked": is_marked,
+    "think": is_think,
+    "think_answer": is_think_answer,
+}

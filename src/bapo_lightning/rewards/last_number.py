@@ -11,13 +11,17 @@ MARK = "####"  # GSM8K's own
 _BOX = "\\boxed{"
 
 
-def last_number(problems: list[Problem], completions: list[Completion], require_stop: bool = False) -> list[Score]:
-    """Score each completion against the problem at the same place; 1.0 when its final number equals the gold answer, exactly.
+def last_number(
+    problems: list[Problem], completions: list[Completion], require_stop: bool = False
+) -> list[Score]:
+    """Score each completion against the problem at the same place; 1.0 when its final number equals the gold
+    answer, exactly.
 
     Args:
         problems: each with a number as its answer.
         completions: one per problem.
-        require_stop: a response that was cut at the token limit is unparsable; else its final number counts all the same.
+        require_stop: a response that was cut at the token limit is unparsable; else its final number counts
+            all the same.
 
     Returns:
         CORRECT, WRONG, or UNPARSABLE where `final_number` finds none.
@@ -26,8 +30,14 @@ def last_number(problems: list[Problem], completions: list[Completion], require_
         DataError: a gold answer is not a number.
     """
     if len(problems) != len(completions):
-        raise ValueError(f"each completion needs its problem: got {len(problems)} problems and {len(completions)} completions")
-    return [_verdict(problem, completion, require_stop) for problem, completion in zip(problems, completions, strict=True)]
+        raise ValueError(
+            f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
+            f"completions"
+        )
+    return [
+        _verdict(problem, completion, require_stop)
+        for problem, completion in zip(problems, completions, strict=True)
+    ]
 
 
 def final_number(text: str) -> str | None:
@@ -45,9 +55,12 @@ def _verdict(problem: Problem, completion: Completion, require_stop: bool) -> Sc
     gold = whole_number_text(problem.answer)
     if gold is None:
         raise DataError(
-            f"problem {problem.id} has the gold answer {problem.answer!r}, and reward=last_number needs a number; check the data"
+            f"problem {problem.id} has the gold answer {problem.answer!r}, and reward=last_number needs a "
+            f"number; check the data"
         )
-    answer = None if require_stop and completion.finish is not FinishReason.STOP else final_number(completion.text)
+    answer = (
+        None if require_stop and completion.finish is not FinishReason.STOP else final_number(completion.text)
+    )
     if answer is None:
         return Score(0.0, ScoreStatus.UNPARSABLE)
     is_right = same_number(answer, gold)
@@ -55,7 +68,9 @@ def _verdict(problem: Problem, completion: Completion, require_stop: bool) -> Sc
 
 
 def _boxed(text: str) -> str:
-    """What the last box holds, up to the brace that closes it; empty without a closed box. LaTeX's 1{,}234 becomes 1,234."""
+    """What the last box holds, up to the brace that closes it; empty without a closed box. LaTeX's 1{,}234
+    becomes 1,234.
+    """
     _, box, behind = text.rpartition(_BOX)
     if not box:
         return ""

@@ -1,6 +1,8 @@
-"""Verdicts on mathematical answers: extract the marked answer, compare fast where that is possible, by algebra where it is not.
+"""Verdicts on mathematical answers: extract the marked answer, compare fast where that is possible, by
+algebra where it is not.
 
-    completion -> final answer (extract) -> equal text or numbers? (quick) -> math-verify and sympy in a worker (verifier_pool) -> Score
+    completion -> final answer (extract) -> equal text or numbers? (quick) -> math-verify and sympy in a
+    worker (verifier_pool) -> Score
 
 docs/rewards.md has the conventions and the safety model.
 """
@@ -25,12 +27,15 @@ UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
 
 
 class MathReward:
-    """Callable `(problems, completions) -> scores`, from any thread. Owns worker processes from the first call to `close`.
+    """Callable `(problems, completions) -> scores`, from any thread. Owns worker processes from the first
+    call to `close`.
 
     Args:
-        accept: "marked": only answers that are marked as final count (see `extract`), a response without a mark is UNPARSABLE.
-            "any": a text without a mark is taken as the answer itself, or for its last formula or number where it is a sentence.
-        require_stop: a response that was cut at the token limit is unparsable; else its last mark counts all the same.
+        accept: "marked": only answers that are marked as final count (see `extract`), a response without a
+            mark is UNPARSABLE. "any": a text without a mark is taken as the answer itself, or for its last
+            formula or number where it is a sentence.
+        require_stop: a response that was cut at the token limit is unparsable; else its last mark counts all
+            the same.
         timeout_seconds: for one answer; what takes longer is TIMEOUT.
         num_workers: processes; null: one per core, at most 8.
         memory_megabytes: that one answer may take in a worker.
@@ -49,15 +54,26 @@ class MathReward:
         self._pool = VerifierPool(num_workers or default_num_workers(), timeout_seconds, memory_megabytes)
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
-        """Score each completion against the problem at the same place: 1.0 for CORRECT, 0.0 for everything else."""
+        """Score each completion against the problem at the same place: 1.0 for CORRECT, 0.0 for everything
+        else.
+        """
         if len(problems) != len(completions):
-            raise ValueError(f"each completion needs its problem: got {len(problems)} problems and {len(completions)} completions")
+            raise ValueError(
+                f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
+                f"completions"
+            )
         cut = [self.require_stop and completion.finish is not FinishReason.STOP for completion in completions]
-        texts = ["" if is_cut else completion.text for is_cut, completion in zip(cut, completions, strict=True)]
+        texts = [
+            "" if is_cut else completion.text for is_cut, completion in zip(cut, completions, strict=True)
+        ]
         return self.score_texts([problem.answer for problem in problems], texts)
 
-    def score_texts(self, golds: list[str], texts: list[str], timeout_seconds: float | None = None) -> list[Score]:
-        """Score each text against the gold answer at the same place; `timeout_seconds` in place of the reward's own."""
+    def score_texts(
+        self, golds: list[str], texts: list[str], timeout_seconds: float | None = None
+    ) -> list[Score]:
+        """Score each text against the gold answer at the same place; `timeout_seconds` in place of the
+        reward's own.
+        """
         scores: dict[int, Score] = {}
         undecided: list[tuple[int, str, str]] = []
         for index, (gold, text) in enumerate(zip(golds, texts, strict=True)):
@@ -119,12 +135,21 @@ def _score(status: ScoreStatus, answer: str) -> Score:
 def _check(accept: str, timeout_seconds: float, num_workers: int | None, memory_megabytes: int) -> None:
     complaints = []
     if accept not in get_args(Accept):
-        complaints.append(f"reward.accept={accept} is none of its values; write {' or '.join(get_args(Accept))}")
+        complaints.append(
+            f"reward.accept={accept} is none of its values; write {' or '.join(get_args(Accept))}"
+        )
     if not timeout_seconds > 0:
-        complaints.append(f"reward.timeout_seconds={timeout_seconds} leaves no time to judge; write a positive number, e.g. 5")
+        complaints.append(
+            f"reward.timeout_seconds={timeout_seconds} leaves no time to judge; write a positive number, "
+            f"e.g. 5"
+        )
     if num_workers is not None and num_workers < 1:
-        complaints.append(f"reward.num_workers={num_workers} are too few; write 1 or more, or null for one per core")
+        complaints.append(
+            f"reward.num_workers={num_workers} are too few; write 1 or more, or null for one per core"
+        )
     if memory_megabytes < 64:
-        complaints.append(f"reward.memory_megabytes={memory_megabytes} is too little for algebra; write 64 or more")
+        complaints.append(
+            f"reward.memory_megabytes={memory_megabytes} is too little for algebra; write 64 or more"
+        )
     if complaints:
         raise ConfigError(complaints)

@@ -24,13 +24,17 @@ _NUMBER = re.compile(
 
 
 def first_number(text: str) -> str | None:
-    """The first number of `text` in plain notation (no commas, no plus), None when there is none or it is too long."""
+    """The first number of `text` in plain notation (no commas, no plus), None when there is none or it is too
+    long.
+    """
     match = _NUMBER.search(_with_ascii_minus(text))
     return None if match is None else _plain(match.group())
 
 
 def last_number(text: str) -> str | None:
-    """The last number of `text` in plain notation (no commas, no plus), None when there is none or it is too long."""
+    """The last number of `text` in plain notation (no commas, no plus), None when there is none or it is too
+    long.
+    """
     found = _NUMBER.findall(_with_ascii_minus(text))
     return _plain(found[-1]) if found else None
 
@@ -42,12 +46,16 @@ def whole_number_text(text: str) -> str | None:
 
 
 def same_number(first: str, second: str) -> bool:
-    """Whether two numbers in plain notation are equal, exactly: 7.0 is 7, 0.1 is 0.10, and 0.333 is not a third."""
+    """Whether two numbers in plain notation are equal, exactly: 7.0 is 7, 0.1 is 0.10, and 0.333 is not a
+    third.
+    """
     return Decimal(first) == Decimal(second)
 
 
 def canonical(number: str) -> str:
-    """The one form of a number in plain notation: equal numbers give equal strings, 7.0 and 007 become 7, -0 becomes 0."""
+    """The one form of a number in plain notation: equal numbers give equal strings, 7.0 and 007 become 7, -0
+    becomes 0.
+    """
     sign, digits = ("-", number[1:]) if number.startswith("-") else ("", number)
     whole, _, fraction = digits.partition(".")
     whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")

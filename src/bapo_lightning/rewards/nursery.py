@@ -1,14 +1,15 @@
-"""A process that has sympy and math-verify loaded and warm, and forks verifier workers from itself in milliseconds.
+"""A process that has sympy and math-verify loaded and warm, and forks verifier workers from itself in
+milliseconds.
 
     parent process  --spawn, kill-->  nursery  --fork-->  worker
            <-------- connection of each worker -------------^
 
-It is started as a fresh interpreter (`python -m bapo_lightning.rewards.nursery`), not forked: the parent may hold threads, CUDA and file
-locks that a fork would break. It has one thread and never reads an answer. When the parent's end of the control socket closes, it kills
-its workers and ends.
+It is started as a fresh interpreter (`python -m bapo_lightning.rewards.nursery`), not forked: the parent may
+hold threads, CUDA and file locks that a fork would break. It has one thread and never reads an answer. When
+the parent's end of the control socket closes, it kills its workers and ends.
 
-Messages on the control socket (SOCK_STREAM, one byte each way): `s` with a file descriptor: fork a worker that serves it, reply its
-process id in 8 bytes; `k` and a process id in 8 bytes: kill that worker.
+Messages on the control socket (SOCK_STREAM, one byte each way): `s` with a file descriptor: fork a worker
+that serves it, reply its process id in 8 bytes; `k` and a process id in 8 bytes: kill that worker.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def main(control: socket.socket, memory_megabytes: int) -> None:
     warm_up()
     gc.collect()
     gc.freeze()  # a collection in a worker would write to, and so copy, every page of the shared modules
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # warnings about what a policy wrote interest nobody
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno()
+    )  # warnings about what a policy wrote interest nobody
     control.sendall(b"r")
     children: set[int] = set()
     while True:

@@ -1,9 +1,11 @@
 r"""Verdicts that need no algebra: equal text, and equal numbers in any common notation.
 
-A number is what `read_number` reads: integers and decimals with thousands separators (`1,234`, `1{,}234`, `1\,234`), fractions (`3/4`,
-`\frac{3}{4}`, `\frac34`), mixed numbers (`1\frac{3}{4}`), powers of ten (`1.5e-3`, `1.5 \times 10^{-3}`), with a currency, a per cent
-sign or a unit (`90^\circ`, `125\text{ miles}`, `5 apples`). Two numbers are equal when they are exactly equal as fractions, or, where one
-of them is written as a decimal, when they agree to `DECIMALS` places and to `RELATIVE`. A percentage equals its number and its hundredth.
+A number is what `read_number` reads: integers and decimals with thousands separators (`1,234`, `1{,}234`,
+`1\,234`), fractions (`3/4`, `\frac{3}{4}`, `\frac34`), mixed numbers (`1\frac{3}{4}`), powers of ten
+(`1.5e-3`, `1.5 \times 10^{-3}`), with a currency, a per cent sign or a unit (`90^\circ`, `125\text{ miles}`,
+`5 apples`). Two numbers are equal when they are exactly equal as fractions, or, where one of them is written
+as a decimal, when they agree to `DECIMALS` places and to `RELATIVE`. A percentage equals its number and its
+hundredth.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ _WRAPPERS = tuple(
         r"\*\*([^*]*)\*\*",
     )
 )
-_SPACING = re.compile(r"\\(?:left|right|big|Big|bigl|bigr|displaystyle|limits)(?![a-zA-Z])|(?<!\\)\\[!,;: ]|~|\\q?quad(?![a-zA-Z])")
+_SPACING = re.compile(
+    r"\\(?:left|right|big|Big|bigl|bigr|displaystyle|limits)(?![a-zA-Z])|(?<!\\)\\[!,;: "
+    r"]|~|\\q?quad(?![a-zA-Z])"
+)
 _THIN_SPACE = re.compile(r"(?<=[0-9])(?:\\,|\\ |\{,\}|,\\!|,\\,)\s*(?=[0-9]{3}(?![0-9]))")
 _FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))")
@@ -46,12 +51,15 @@ _CHOICE = re.compile(r"\(([A-Za-z])\)")
 
 _DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)|[0-9]+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
-# A word is a unit when it has four letters, so that `3 ab` stays a product, or is one of these. Words that change the number are none.
+# A word is a unit when it has four letters, so that `3 ab` stays a product, or is one of these. Words that
+# change the number are none.
 _NO_UNIT = (
     r"(?!(?:and|or|to|mod|alpha|beta|gamma|delta|theta|lambda|sigma|omega|sqrt|infinity|half|dozen|hundred|thousand|[mb]illion|trillion|squared"
     r"|cubed|factorial|times|plus|minus|over|choose|percent)\b)"
 )
-_WORD = rf"{_NO_UNIT}(?:[A-Za-z]{{4,}}|[cmk]m|[km]?g|ft|in|lbs?|oz|mi|hrs?|mins?|secs?|mph|days?|cups?|men|USD)"
+_WORD = (
+    rf"{_NO_UNIT}(?:[A-Za-z]{{4,}}|[cmk]m|[km]?g|ft|in|lbs?|oz|mi|hrs?|mins?|secs?|mph|days?|cups?|men|USD)"
+)
 _UNIT = (
     r"(?:\s*\\(?:text|textbf|textit|textrm|textnormal|mathrm|mbox)\s*\{(?!\s*[ap]\.?m)[^{}0-9]*\}(?:\^\{?[0-9]\}?)?"
     rf"|\s*\^\s*\{{?\s*\\circ\s*\}}?(?:\s*[CF])?|\s*\\degree|\s+{_WORD}(?:\s+{_NO_UNIT}[a-z]{{2,}}){{0,2}}(?:\^\{{?[23]\}}?)?"
@@ -89,7 +97,9 @@ class PlainNumber:
 
 
 def clean(text: str) -> str:
-    """`text` with one notation for each symbol, without the marks around a formula, without spacing commands."""
+    """`text` with one notation for each symbol, without the marks around a formula, without spacing
+    commands.
+    """
     text = text.translate(_TRANSLATION).strip()
     text = _SPACING.sub(" ", _THIN_SPACE.sub(",", text)).replace("{,}", ",")
     text = _FRACTION_COMMAND.sub(r"\\frac", text).replace(r"\%", "%")
@@ -97,10 +107,14 @@ def clean(text: str) -> str:
 
 
 def unwrapped(text: str) -> str:
-    """`text` without dollars, brackets, boxes and braces that hold all of it, and without the full stop behind it."""
+    """`text` without dollars, brackets, boxes and braces that hold all of it, and without the full stop
+    behind it.
+    """
     for _ in range(8):
         before = text
-        text = text.strip().rstrip(".,;").strip() if not text.endswith(("\\.", "\\,", "\\;")) else text.strip()
+        text = (
+            text.strip().rstrip(".,;").strip() if not text.endswith(("\\.", "\\,", "\\;")) else text.strip()
+        )
         for wrapper in _WRAPPERS:
             match = wrapper.fullmatch(text)
             if match is not None:
@@ -111,7 +125,9 @@ def unwrapped(text: str) -> str:
 
 
 def read_number(text: str) -> PlainNumber | None:
-    """The number that cleaned `text` is, None when it is anything else or has more than `MAX_DIGITS` characters."""
+    """The number that cleaned `text` is, None when it is anything else or has more than `MAX_DIGITS`
+    characters.
+    """
     if len(text) > MAX_DIGITS:
         return None
     match = _NUMBER.fullmatch(_SHORT_FRACTION.sub(_with_braces, text) if "frac" in text else text)
@@ -127,7 +143,9 @@ def read_number(text: str) -> PlainNumber | None:
 
 
 def normal_form(cleaned: str) -> str:
-    """One string for answers that are equal without algebra: numbers as `3/4`, other text without spaces and font commands."""
+    """One string for answers that are equal without algebra: numbers as `3/4`, other text without spaces and
+    font commands.
+    """
     number = read_number(cleaned)
     return normal_text(cleaned) if number is None else str(number)
 

@@ -1,7 +1,8 @@
 """Verdicts by the scorers that come with reasoning-gym's data sets (pip extra `reasoning-gym`).
 
-A scorer may give part of the credit for a near miss: chain_sum gives 17 and -7 half of it where 7 is right, because both contain it.
-Such an answer is WRONG with the scorer's value, which is what training sees; `last_number` of this room judges numbers all or nothing.
+A scorer may give part of the credit for a near miss: chain_sum gives 17 and -7 half of it where 7 is right,
+because both contain it. Such an answer is WRONG with the scorer's value, which is what training sees;
+`last_number` of this room judges numbers all or nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 Extraction = Literal["last_number", "answer_tag", "all"]
 Scorer = Callable[[str, Mapping[str, Any]], Any]  # answer, entry of the data set -> value in [0, 1]
 
-# Some scorers (spiral_matrix, countdown and others) run the answer as Python code, directly or inside sympy's parser.
+# Some scorers (spiral_matrix, countdown and others) run the answer as Python code, directly or inside sympy's
+# parser.
 _RUNS_THE_ANSWER = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(\s*(?!entry\b|metadata\b)")
 
 
@@ -31,29 +33,39 @@ def reasoning_gym() -> ModuleType:
     try:
         return import_module("reasoning_gym")
     except ImportError as error:
-        raise DataError(f'reasoning-gym cannot be imported ({error}); pip install "bapo-lightning[reasoning-gym]"') from None
+        raise DataError(
+            f'reasoning-gym cannot be imported ({error}); pip install "bapo-lightning[reasoning-gym]"'
+        ) from None
 
 
-def reasoning_gym_score(problems: list[Problem], completions: list[Completion], extract: Extraction = "last_number") -> list[Score]:
+def reasoning_gym_score(
+    problems: list[Problem], completions: list[Completion], extract: Extraction = "last_number"
+) -> list[Score]:
     """Score each completion against the problem at the same place with the scorer of the problem's data set.
 
     Args:
         problems: made by `data.reasoning_gym_problems`: `source` names the data set, `metadata` is its entry.
         completions: one per problem.
-        extract: what of a response is its answer: its last number (as `rewards.numbers` reads it), the text of its last closed
-            <answer>...</answer>, or all of it.
+        extract: what of a response is its answer: its last number (as `rewards.numbers` reads it), the text
+            of its last closed <answer>...</answer>, or all of it.
 
     Returns:
-        The scorer's value, CORRECT only when it is 1. UNPARSABLE, 0.0, when there is no answer or the scorer fails on it.
+        The scorer's value, CORRECT only when it is 1. UNPARSABLE, 0.0, when there is no answer or the scorer
+        fails on it.
 
     Raises:
         ConfigError: `extract` is none of its values, or hands free text to a scorer that would run it.
         DataError: reasoning-gym is missing, or a problem is not from it.
     """
     if extract not in _EXTRACTIONS:
-        raise ConfigError([f"reward.extract={extract} is none of its values; write {', '.join(_EXTRACTIONS)}"])
+        raise ConfigError(
+            [f"reward.extract={extract} is none of its values; write {', '.join(_EXTRACTIONS)}"]
+        )
     if len(problems) != len(completions):
-        raise ValueError(f"each completion needs its problem: got {len(problems)} problems and {len(completions)} completions")
+        raise ValueError(
+            f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
+            f"completions"
+        )
     return [
         _verdict(_scorer(problem, extract), problem, _EXTRACTIONS[extract](completion.text))
         for problem, completion in zip(problems, completions, strict=True)
@@ -61,7 +73,9 @@ def reasoning_gym_score(problems: list[Problem], completions: list[Completion], 
 
 
 def tagged_answer(text: str) -> str | None:
-    """The text of the last closed <answer>...</answer>, without the spaces around it; None when there is none or it is empty."""
+    """The text of the last closed <answer>...</answer>, without the spaces around it; None when there is none
+    or it is empty.
+    """
     before, _, _ = text.rpartition("</answer>")
     _, opened, behind = before.rpartition("<answer>")
     return (behind.partition("</answer>")[0].strip() or None) if opened else None
@@ -71,7 +85,11 @@ def _whole_text(text: str) -> str | None:
     return text.strip() or None
 
 
-_EXTRACTIONS: dict[str, Callable[[str], str | None]] = {"last_number": last_number, "answer_tag": tagged_answer, "all": _whole_text}
+_EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
+    "last_number": last_number,
+    "answer_tag": tagged_answer,
+    "all": _whole_text,
+}
 
 
 def _verdict(scorer: Scorer, problem: Problem, answer: str | None) -> Score:
@@ -79,7 +97,9 @@ def _verdict(scorer: Scorer, problem: Problem, answer: str | None) -> Score:
         return Score(0.0, ScoreStatus.UNPARSABLE)
     try:
         value = float(scorer(answer, problem.metadata))
-    except Exception:  # foreign code on text that the policy made up: whatever it raises says that it cannot read the answer
+    except (
+        Exception
+    ):  # foreign code on text that the policy made up: whatever it raises says that it cannot read the answer
         return Score(0.0, ScoreStatus.UNPARSABLE)
     if not math.isfinite(value):
         return Score(0.0, ScoreStatus.UNPARSABLE)
@@ -94,14 +114,16 @@ def _vote(answer: str) -> str:
 def _scorer(problem: Problem, extract: Extraction) -> Scorer:
     if "question" not in problem.metadata:
         raise DataError(
-            f"problem {problem.id} does not come from reasoning-gym, so that reward=reasoning_gym has no scorer for it; "
+            f"problem {problem.id} does not come from reasoning-gym, so that reward=reasoning_gym has no "
+            f"scorer for it; "
             "choose another reward, e.g. reward=last_number"
         )
     scorer, runs_the_answer = _scorer_of(problem.source)
     if runs_the_answer and extract != "last_number":
         raise ConfigError(
             [
-                f"reward.extract={extract} hands text of the policy to the scorer of {problem.source}, which runs it as Python code; "
+                f"reward.extract={extract} hands text of the policy to the scorer of {problem.source}, which "
+                f"runs it as Python code; "
                 "write reward.extract=last_number, or choose another task"
             ]
         )

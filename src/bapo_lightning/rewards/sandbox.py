@@ -1,8 +1,10 @@
-"""What a verifier worker gives up before it reads the first answer: memory, CPU time, files, other processes, the network, compiling code.
+"""What a verifier worker gives up before it reads the first answer: memory, CPU time, files, other processes,
+the network, compiling code.
 
-The limits are the kernel's (`setrlimit`). The rest is an audit hook of the interpreter (PEP 578): code cannot be compiled from a
-string, so that `eval`, `exec`, sympy's string parser and `lambdify` fail whoever calls them, and nothing is written, started or connected
-to. A hook is no jail for hostile *code*; it is the second wall behind a reader that has no way from text to code in the first place.
+The limits are the kernel's (`setrlimit`). The rest is an audit hook of the interpreter (PEP 578): code cannot
+be compiled from a string, so that `eval`, `exec`, sympy's string parser and `lambdify` fail whoever calls
+them, and nothing is written, started or connected to. A hook is no jail for hostile *code*; it is the second
+wall behind a reader that has no way from text to code in the first place.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ class Refused(Exception):
 
 
 class Sandbox:
-    """The limits of this process, from `enter` to its end. `refusals` lists what was tried since it was last emptied."""
+    """The limits of this process, from `enter` to its end. `refusals` lists what was tried since it was last
+    emptied.
+    """
 
     def __init__(self, memory_megabytes: int) -> None:
         self.memory_megabytes = memory_megabytes
@@ -40,7 +44,11 @@ class Sandbox:
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _ALLOWED or (event == "open" and _reads(arguments)) or (event == "compile" and _is_file(arguments)):
+        if (
+            event in _ALLOWED
+            or (event == "open" and _reads(arguments))
+            or (event == "compile" and _is_file(arguments))
+        ):
             return
         self.refusals.append(event)
         raise Refused(event)
@@ -55,7 +63,9 @@ def set_limit(kind: int, value: int) -> None:
 
 
 def limit_cpu_seconds(more: float) -> None:
-    """Let the kernel end this process after `more` further seconds of CPU time, should nobody be there to kill it."""
+    """Let the kernel end this process after `more` further seconds of CPU time, should nobody be there to
+    kill it.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + more) + 2, hard))
@@ -74,7 +84,11 @@ def peak_memory() -> int:
 def _reads(arguments: tuple[Any, ...]) -> bool:
     """Whether an `open` event is the import system reading a module."""
     path, mode, _ = arguments
-    return isinstance(path, str | bytes) and str(path).rstrip("'").endswith((".py", ".pyc")) and mode in ("r", "rb")
+    return (
+        isinstance(path, str | bytes)
+        and str(path).rstrip("'").endswith((".py", ".pyc"))
+        and mode in ("r", "rb")
+    )
 
 
 def _is_file(arguments: tuple[Any, ...]) -> bool:

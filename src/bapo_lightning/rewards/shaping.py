@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OverlongPenalty:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), a function of the response's length L in tokens:
+    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), a function of the response's length L in
+    tokens:
 
     0                                        L <= limit - buffer
     factor * (limit - buffer - L) / buffer   between

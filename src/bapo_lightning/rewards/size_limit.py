@@ -1,4 +1,6 @@
-"""Refuses expressions whose value is too large to be computed, without computing it. Runs in verifier workers only."""
+"""Refuses expressions whose value is too large to be computed, without computing it. Runs in verifier workers
+only.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class TooLarge(Exception):
 
 
 def check_nesting(text: str) -> None:
-    """Raise TooLarge when brackets of any kind in `text` are nested more than MAX_NESTING deep, or too many bars may be."""
+    """Raise TooLarge when brackets of any kind in `text` are nested more than MAX_NESTING deep, or too many
+    bars may be.
+    """
     depth = deepest = 0
     for character in text:
         if character in "([{":
@@ -35,7 +39,9 @@ def check_nesting(text: str) -> None:
 
 
 def check_size(expression: Any) -> None:
-    """Raise TooLarge when evaluating `expression` could make a number of more than MAX_BITS bits, or a huge sum, tree or matrix."""
+    """Raise TooLarge when evaluating `expression` could make a number of more than MAX_BITS bits, or a huge
+    sum, tree or matrix.
+    """
     if isinstance(expression, sympy.MatrixBase):
         if len(expression) > MAX_MATRIX_ENTRIES:
             raise TooLarge(f"a matrix of {len(expression)} entries")
@@ -56,15 +62,23 @@ def check_size(expression: Any) -> None:
 
 
 def _bits(node: Any, bits: dict[Any, float]) -> float:
-    """Upper estimate of log2 of the absolute value that `node` evaluates to, at least 0; symbols count as 0."""
+    """Upper estimate of log2 of the absolute value that `node` evaluates to, at least 0; symbols count as
+    0.
+    """
     parts = [bits.get(part, 0.0) for part in node.args]
     if isinstance(node, sympy.Rational):
         return float(max(abs(node.p).bit_length(), node.q.bit_length()))
     if isinstance(node, sympy.Float):
-        return 1.0 + abs(float(sympy.Float(abs(node), 15)._mpf_[2] + sympy.Float(abs(node), 15)._mpf_[3])) if node.is_finite else 0.0
+        return (
+            1.0 + abs(float(sympy.Float(abs(node), 15)._mpf_[2] + sympy.Float(abs(node), 15)._mpf_[3]))
+            if node.is_finite
+            else 0.0
+        )
     if isinstance(node, sympy.Pow | sympy.exp):
         return _power_bits(node, bits)
-    if isinstance(node, sympy.factorial | sympy.gamma | sympy.binomial | sympy.RisingFactorial | sympy.FallingFactorial):
+    if isinstance(
+        node, sympy.factorial | sympy.gamma | sympy.binomial | sympy.RisingFactorial | sympy.FallingFactorial
+    ):
         size = _magnitude(parts[0]) if parts else 0.0
         return size * max(parts[0], 1.0) if parts else 0.0
     if isinstance(node, sympy.Sum | sympy.Product | sympy.Integral):
@@ -91,7 +105,11 @@ def _power_bits(node: Any, bits: dict[Any, float]) -> float:
 def _check_bounds(node: Any, bits: dict[Any, float]) -> float:
     for limits in node.limits:
         for bound in limits[1:]:
-            if bound.is_finite and not isinstance(node, sympy.Integral) and _magnitude(bits.get(bound, 0.0)) > 2 * MAX_TERMS:
+            if (
+                bound.is_finite
+                and not isinstance(node, sympy.Integral)
+                and _magnitude(bits.get(bound, 0.0)) > 2 * MAX_TERMS
+            ):
                 raise TooLarge("a sum or product of too many terms")
     return max((bits.get(part, 0.0) for part in node.args), default=0.0)
 

@@ -1,7 +1,8 @@
 """A fixed number of killable worker processes that judge answers, each within its deadline.
 
-Any thread may call `judge`; calls take turns. After a fork (a subprocess of the caller) the pool starts workers of its own at its first
-use there. A worker that misses its deadline or dies is killed and replaced, so that the pool keeps its size.
+Any thread may call `judge`; calls take turns. After a fork (a subprocess of the caller) the pool starts
+workers of its own at its first use there. A worker that misses its deadline or dies is killed and replaced,
+so that the pool keeps its size.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class _Processes:
     owner: int = field(default_factory=os.getpid)
 
     def end(self) -> None:
-        """End the nursery, which ends the workers. In a forked copy of the owner: only let go of the connections."""
+        """End the nursery, which ends the workers. In a forked copy of the owner: only let go of the
+        connections.
+        """
         self.control.close()
         for worker in self.workers:
             worker.connection.close()
@@ -71,10 +74,16 @@ class _Processes:
 
 
 class VerifierPool:
-    """Judges pairs of gold answer and answer in `num_workers` processes, which are started at the first use."""
+    """Judges pairs of gold answer and answer in `num_workers` processes, which are started at the first
+    use.
+    """
 
     def __init__(self, num_workers: int, timeout_seconds: float, memory_megabytes: int) -> None:
-        self.num_workers, self.timeout_seconds, self.memory_megabytes = num_workers, timeout_seconds, memory_megabytes
+        self.num_workers, self.timeout_seconds, self.memory_megabytes = (
+            num_workers,
+            timeout_seconds,
+            memory_megabytes,
+        )
         self._processes: _Processes | None = None
         self._finalizer: weakref.finalize[..., VerifierPool] | None = None
         self._lock, self._lock_owner = threading.Lock(), os.getpid()
@@ -92,7 +101,9 @@ class VerifierPool:
         if not pairs:
             return []
         timeout_seconds = self.timeout_seconds if timeout_seconds is None else timeout_seconds
-        if self._lock_owner != os.getpid():  # forked: the lock may be held by a thread that does not exist here
+        if (
+            self._lock_owner != os.getpid()
+        ):  # forked: the lock may be held by a thread that does not exist here
             self._lock, self._lock_owner = threading.Lock(), os.getpid()
         with self._lock:
             processes = self._running()
@@ -114,7 +125,9 @@ class VerifierPool:
         if self._finalizer is not None:
             self._finalizer()
 
-    def _judge(self, processes: _Processes, pairs: Sequence[tuple[str, str]], timeout_seconds: float) -> list[Verdict]:
+    def _judge(
+        self, processes: _Processes, pairs: Sequence[tuple[str, str]], timeout_seconds: float
+    ) -> list[Verdict]:
         verdicts: dict[int, Verdict] = {}
         waiting = deque(range(len(pairs)))
         busy: dict[Connection, tuple[int, _Worker, float]] = {}
@@ -135,7 +148,8 @@ class VerifierPool:
                         del busy[worker.connection]
                         verdicts[number] = Verdict(ScoreStatus.TIMEOUT)
                         self._replace(processes, worker)
-        finally:  # interrupted: an answer that is still being judged must not be taken for that of the next call
+        # interrupted: an answer that is still being judged must not be taken for that of the next call
+        finally:
             for _, worker, _ in busy.values():
                 self._replace(processes, worker)
         return [verdicts[number] for number in range(len(pairs))]
@@ -160,7 +174,9 @@ class VerifierPool:
         return Verdict(ScoreStatus(status), reason)
 
     def _running(self) -> _Processes:
-        """The processes, started where there are none, where they belong to the parent of this process, or where the nursery has died."""
+        """The processes, started where there are none, where they belong to the parent of this process, or
+        where the nursery has died.
+        """
         processes = self._processes
         if processes is not None and processes.owner == os.getpid() and processes.nursery.poll() is None:
             return processes
@@ -179,18 +195,29 @@ class VerifierPool:
             processes.control.sendall(KILL + worker.pid.to_bytes(PID_BYTES, "big"))
             fresh = _spawn(processes)
         except OSError:
-            raise RewardError("the process that starts verifier workers died; was it killed for memory?") from None
+            raise RewardError(
+                "the process that starts verifier workers died; was it killed for memory?"
+            ) from None
         processes.workers[processes.workers.index(worker)] = fresh
         return fresh
 
 
 def start_nursery(memory_megabytes: int) -> _Processes:
-    """Start the process that forks workers, and wait until it is warm. Raises RewardError when it cannot start."""
+    """Start the process that forks workers, and wait until it is warm. Raises RewardError when it cannot
+    start.
+    """
     ours, theirs = socket.socketpair()
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
     # Verdicts must not depend on the order of sympy's sets; secrets stay out of the sandbox.
     environment |= {"PYTHONPATH": str(_SOURCE), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-m", "bapo_lightning.rewards.nursery", str(theirs.fileno()), str(memory_megabytes)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "bapo_lightning.rewards.nursery",
+        str(theirs.fileno()),
+        str(memory_megabytes),
+    ]
     with theirs:
         nursery = subprocess.Popen(
             command,
@@ -210,7 +237,9 @@ def start_nursery(memory_megabytes: int) -> _Processes:
         nursery.kill()
         _, errors = nursery.communicate()
         last_line = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise RewardError(f"the verifier could not start ({last_line}); try: {sys.executable} -c 'import math_verify'")
+        raise RewardError(
+            f"the verifier could not start ({last_line}); try: {sys.executable} -c 'import math_verify'"
+        )
     assert nursery.stderr is not None
     nursery.stderr.close()
     return _Processes(nursery, ours)

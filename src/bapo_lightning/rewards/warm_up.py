@@ -1,7 +1,9 @@
-"""What the nursery does before it forks workers, because a worker cannot: code that sympy makes for itself, and first uses.
+"""What the nursery does before it forks workers, because a worker cannot: code that sympy makes for itself,
+and first uses.
 
-sympy compiles small functions for polynomials in n variables (from a template that holds nothing but indices) and reads a table of
-integrals through its string parser. A worker compiles nothing, so both are done here, once, for all workers.
+sympy compiles small functions for polynomials in n variables (from a template that holds nothing but indices)
+and reads a table of integrals through its string parser. A worker compiles nothing, so both are done here,
+once, for all workers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The life of one verifier worker: it reads (gold, answer) from its connection, answers with a verdict, until the connection ends.
+"""The life of one verifier worker: it reads (gold, answer) from its connection, answers with a verdict, until
+the connection ends.
 
-A message in is JSON `[gold, answer, seconds]`, a message out is `[status, reason, is_last]` with the status of `types.ScoreStatus`; after
-its last message the worker ends.
+A message in is JSON `[gold, answer, seconds]`, a message out is `[status, reason, is_last]` with the status
+of `types.ScoreStatus`; after its last message the worker ends.
 """
 
 from __future__ import annotations

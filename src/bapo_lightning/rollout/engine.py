@@ -19,8 +19,9 @@ UNSYNCED_VERSION = -1  # an engine that holds no weights of the trainer: new, re
 class SamplingParams:
     """How tokens are drawn. The same temperature must be used by the trainer when it scores them.
 
-    `top_p` and `top_k` are for evaluation: the nucleus that the trainer would recompute from its own log-probs differs at the edge
-    from the engine's, so that some sampled tokens would have probability zero there and a ratio that means nothing.
+    `top_p` and `top_k` are for evaluation: the nucleus that the trainer would recompute from its own
+    log-probs differs at the edge from the engine's, so that some sampled tokens would have probability zero
+    there and a ratio that means nothing.
     """
 
     temperature: float  # 1.0 = the model's own distribution; 0.0 = greedy, for evaluation only
@@ -39,7 +40,9 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Continue `token_ids` by at most `max_new_tokens`. A resumed rollout is a request whose tokens include the part sampled before."""
+    """Continue `token_ids` by at most `max_new_tokens`. A resumed rollout is a request whose tokens include
+    the part sampled before.
+    """
 
     token_ids: array[int]
     max_new_tokens: int
@@ -66,24 +69,29 @@ class EngineDied(EngineError):
 def check_synced(version: int) -> None:
     """Raises EngineError for an engine of version `UNSYNCED_VERSION`, whose samples would be of no policy."""
     if version == UNSYNCED_VERSION:
-        raise EngineError("the engine was asked to generate before it was given weights: push them with WeightSync first")
+        raise EngineError(
+            "the engine was asked to generate before it was given weights: push them with WeightSync first"
+        )
 
 
 class WeightSource(Protocol):
     """Where an engine's weights come from."""
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Full weights under their Hugging Face names, one at a time, tied weights once. Every call starts anew, in the same order."""
+        """Full weights under their Hugging Face names, one at a time, tied weights once. Every call starts
+        anew, in the same order.
+        """
         ...
 
 
 class RolloutEngine(Protocol):
     """Samples tokens from a copy of the policy.
 
-    Every engine keeps these promises (one contract test runs against all of them): a segment carries the version of the weights that
-    sampled it; log-probs are those of the distribution that was sampled from, temperature included (0 under greedy sampling); equal
-    seeds give equal tokens on the same machine, whatever else is sampled beside them; the trainer's random state, threads,
-    environment and process group are left alone; `generate` returns one result per request, in order.
+    Every engine keeps these promises (one contract test runs against all of them): a segment carries the
+    version of the weights that sampled it; log-probs are those of the distribution that was sampled from,
+    temperature included (0 under greedy sampling); equal seeds give equal tokens on the same machine,
+    whatever else is sampled beside them; the trainer's random state, threads, environment and process group
+    are left alone; `generate` returns one result per request, in order.
     """
 
     @property
@@ -92,7 +100,9 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Sample one continuation per request. Raises EngineDied when the engine's process is lost or makes no progress."""
+        """Sample one continuation per request. Raises EngineDied when the engine's process is lost or makes
+        no progress.
+        """
         ...
 
     def load_weights(self, source: WeightSource, version: int) -> None:
@@ -103,11 +113,15 @@ class RolloutEngine(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Give device memory to the trainer until the next `load_weights`, where the engine shares its device; nothing otherwise."""
+        """Give device memory to the trainer until the next `load_weights`, where the engine shares its
+        device; nothing otherwise.
+        """
         ...
 
     def restart(self) -> None:
-        """Start a dead engine's process anew, without the trainer's weights. Raises EngineError where there is none to restart."""
+        """Start a dead engine's process anew, without the trainer's weights. Raises EngineError where there
+        is none to restart.
+        """
         ...
 
     def close(self) -> None:

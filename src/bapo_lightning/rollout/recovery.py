@@ -1,6 +1,8 @@
-"""Keeps a run going when its engine's process dies or hangs: restart, weights again, and only what was interrupted is sampled again.
+"""Keeps a run going when its engine's process dies or hangs: restart, weights again, and only what was
+interrupted is sampled again.
 
-A request's draw depends on its seed alone, so that what is sampled again is what the dead engine would have sampled.
+A request's draw depends on its seed alone, so that what is sampled again is what the dead engine would have
+sampled.
 """
 
 from __future__ import annotations
@@ -9,11 +11,19 @@ import sys
 from collections.abc import Callable, Sequence
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.rollout.engine import (
+    EngineDied,
+    Generation,
+    GenerationRequest,
+    RolloutEngine,
+    SamplingParams,
+)
 
 
 class EngineRecovery:
-    """Restarts a dead engine, at most so many times in a run. It does not send weights: whoever owns the policy does."""
+    """Restarts a dead engine, at most so many times in a run. It does not send weights: whoever owns the
+    policy does.
+    """
 
     def __init__(self, max_restarts: int) -> None:
         """`max_restarts`: an engine that dies more often has a cause that restarts do not cure."""
@@ -34,21 +44,30 @@ class EngineRecovery:
         """
         while self.num_restarts < self.max_restarts:
             self.num_restarts += 1
-            print(f"rollout engine lost ({death}); restart {self.num_restarts} of at most {self.max_restarts}", file=sys.stderr, flush=True)
+            print(
+                f"rollout engine lost ({death}); restart {self.num_restarts} of at most {self.max_restarts}",
+                file=sys.stderr,
+                flush=True,
+            )
             try:
                 return engine.restart()
             except EngineError as error:
                 death = error
         raise EngineError(
-            f"the rollout engine died after {self.num_restarts} restarts ({death}); rollout.max_restarts={self.max_restarts} allows no "
+            f"the rollout engine died after {self.num_restarts} restarts ({death}); "
+            f"rollout.max_restarts={self.max_restarts} allows no "
             "more. Its log says why: look for lack of memory first"
         ) from death
 
 
 def generate_all(
-    engine: RolloutEngine, requests: Sequence[GenerationRequest], sampling: SamplingParams, revive: Callable[[EngineDied], None]
+    engine: RolloutEngine,
+    requests: Sequence[GenerationRequest],
+    sampling: SamplingParams,
+    revive: Callable[[EngineDied], None],
 ) -> list[Generation]:
-    """`engine.generate`, carried on after every death of the engine until each request has its generation, in order.
+    """`engine.generate`, carried on after every death of the engine until each request has its generation, in
+    order.
 
     Args:
         engine: may raise EngineDied.

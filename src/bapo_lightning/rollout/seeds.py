@@ -1,4 +1,5 @@
-"""Random numbers that belong to a request, not to an engine: a draw can be repeated whatever was sampled before or beside it.
+"""Random numbers that belong to a request, not to an engine: a draw can be repeated whatever was sampled
+before or beside it.
 
 After a restart of an engine, or in another order, the same request gives the same tokens on the same machine.
 """
@@ -12,8 +13,11 @@ import numpy as np
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 
 
-def request_seed(run_seed: int, version: int, problem_id: str, sample_index: int, epoch: int = 0, position: int = 0) -> int:
-    """Seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples share nothing.
+def request_seed(
+    run_seed: int, version: int, problem_id: str, sample_index: int, epoch: int = 0, position: int = 0
+) -> int:
+    """Seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples share
+    nothing.
 
     Args:
         run_seed: of the run.
@@ -21,14 +25,18 @@ def request_seed(run_seed: int, version: int, problem_id: str, sample_index: int
         problem_id: of the problem.
         sample_index: number of the sample in its group.
         epoch: of the problem stream. A small set can be drawn twice under one version.
-        position: tokens sampled before, under this version or an older one; a resumed rollout must not repeat its first draws.
+        position: tokens sampled before, under this version or an older one; a resumed rollout must not repeat
+            its first draws.
     """
-    key = f"{run_seed}/{version}/{sample_index}/{problem_id}" + (f"/{epoch}/{position}" if epoch or position else "")
+    key = f"{run_seed}/{version}/{sample_index}/{problem_id}" + (
+        f"/{epoch}/{position}" if epoch or position else ""
+    )
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
-    """Number `position` of the SplitMix64 stream of each seed (Steele, Lea and Flood, OOPSLA 2014), as float64 in [0, 1).
+    """Number `position` of the SplitMix64 stream of each seed (Steele, Lea and Flood, OOPSLA 2014), as
+    float64 in [0, 1).
 
     Args:
         seeds: [B] uint64.

@@ -2,8 +2,8 @@
 
     WeightSync.push(policy, engine, version):  named_weights() --stream--> engine.load_weights --> sample a probe, score it, compare
 
-*When* to push is the data module's decision; this file is only about *how*. A push that cannot be proven raises, because stale weights
-in an engine show up as nothing but slightly wrong log-probs, days later.
+*When* to push is the data module's decision; this file is only about *how*. A push that cannot be proven
+raises, because stale weights in an engine show up as nothing but slightly wrong log-probs, days later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class ScoringWeightSource(Protocol):
         ...
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Log-probs in nats of each rollout's response tokens at the sampling temperature, `token_budget` padded tokens at once."""
+        """Log-probs in nats of each rollout's response tokens at the sampling temperature, `token_budget`
+        padded tokens at once.
+        """
         ...
 
 
@@ -45,7 +47,9 @@ class SyncReport:
     version: int
     transfer_seconds: float  # load_weights
     probe_seconds: float  # the proof
-    mean_logprob_difference: float  # nats, over the probe's tokens; of the worst engine where there are several
+    mean_logprob_difference: (
+        float  # nats, over the probe's tokens; of the worst engine where there are several
+    )
     max_logprob_difference: float
 
     @property
@@ -55,23 +59,30 @@ class SyncReport:
 
 
 class WeightSync:
-    """Streams weights into an engine, then lets it sample from fixed prompts and compares its log-probs with the trainer's.
+    """Streams weights into an engine, then lets it sample from fixed prompts and compares its log-probs with
+    the trainer's.
 
-    Sampling, not scoring: this goes the way that training data go, so that a stale prefix cache, a wrong temperature or log-probs
-    of another distribution are found as well as weights that did not arrive. It does not decide when to push, and keeps no weights.
+    Sampling, not scoring: this goes the way that training data go, so that a stale prefix cache, a wrong
+    temperature or log-probs of another distribution are found as well as weights that did not arrive. It does
+    not decide when to push, and keeps no weights.
     """
 
     def __init__(
-        self, tolerance: float, temperature: float = 1.0, num_probes: int = 4, probe_tokens: int = 16, sampled_tokens: int = 4
+        self,
+        tolerance: float,
+        temperature: float = 1.0,
+        num_probes: int = 4,
+        probe_tokens: int = 16,
+        sampled_tokens: int = 4,
     ) -> None:
         """
         Args:
-            tolerance: largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2 when one of
-                them computes in bfloat16. What it must catch is 1 to 18 nats.
+            tolerance: largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute
+                in float32, 0.2 when one of them computes in bfloat16. What it must catch is 1 to 18 nats.
             temperature: the one that training samples at.
             num_probes: number of prompts.
-            probe_tokens: their length, drawn uniformly from the vocabulary; longer than a block of the engine's prefix cache, if it
-                has one, so that a stale cache is met.
+            probe_tokens: their length, drawn uniformly from the vocabulary; longer than a block of the
+                engine's prefix cache, if it has one, so that a stale cache is met.
             sampled_tokens: tokens sampled after each.
         """
         self.tolerance = tolerance
@@ -81,47 +92,71 @@ class WeightSync:
         self.sampled_tokens = sampled_tokens
 
     def probe(self, vocab_size: int, num_engines: int = 1) -> list[GenerationRequest]:
-        """The same requests for every push, so that differences can be followed over time; as many for each engine."""
+        """The same requests for every push, so that differences can be followed over time; as many for each
+        engine.
+        """
         generator = random.Random(0)
         count = self.num_probes * num_engines
-        prompts = [array("i", (generator.randrange(vocab_size) for _ in range(self.probe_tokens))) for _ in range(count)]
+        prompts = [
+            array("i", (generator.randrange(vocab_size) for _ in range(self.probe_tokens)))
+            for _ in range(count)
+        ]
         return [GenerationRequest(prompt, self.sampled_tokens, seed) for seed, prompt in enumerate(prompts)]
 
-    def push(self, source: ScoringWeightSource, engine: RolloutEngine, version: int, vocab_size: int, num_engines: int = 1) -> SyncReport:
+    def push(
+        self,
+        source: ScoringWeightSource,
+        engine: RolloutEngine,
+        version: int,
+        vocab_size: int,
+        num_engines: int = 1,
+    ) -> SyncReport:
         """Make `engine` hold the weights of `source` as policy version `version`.
 
         Args:
             source: the trainer's policy.
-            engine: maybe several ones, that share requests in contiguous parts of equal number; each is proven for itself.
+            engine: maybe several ones, that share requests in contiguous parts of equal number; each is
+                proven for itself.
             version: of the policy.
             vocab_size: of its tokenizer.
             num_engines: behind `engine`.
 
         Raises:
-            EngineError: a weight is missing or has another shape, or the two sides disagree about the probe afterwards.
+            EngineError: a weight is missing or has another shape, or the two sides disagree about the probe
+                afterwards.
         """
         start = time.perf_counter()
         engine.load_weights(source, version)
         loaded = time.perf_counter()
         if engine.version != version:
-            raise EngineError(f"after the weight sync the engine reports version {engine.version}, expected {version}")
+            raise EngineError(
+                f"after the weight sync the engine reports version {engine.version}, expected {version}"
+            )
         requests = self.probe(vocab_size, num_engines)
         generations = engine.generate(requests, SamplingParams(self.temperature, stop_token_ids=()))
-        rollouts = [Rollout(request.token_ids, (made.segment,), made.finish) for request, made in zip(requests, generations, strict=True)]
+        rollouts = [
+            Rollout(request.token_ids, (made.segment,), made.finish)
+            for request, made in zip(requests, generations, strict=True)
+        ]
         differences = logprob_differences(source, rollouts)
         mean = worst_part(differences, num_engines)
         if not mean <= self.tolerance:
             raise EngineError(
-                f"after the sync of version {version}, engine and trainer disagree by {mean:.3g} nats (mean over the probe's tokens, "
-                f"tolerance {self.tolerance:.3g}) about log-probs: the engine does not hold the trainer's weights, or samples from another "
-                "distribution than it says. Rollouts from it would be mislabelled; check the engine's weight loading and temperature, or "
+                f"after the sync of version {version}, engine and trainer disagree by {mean:.3g} nats (mean "
+                f"over the probe's tokens, "
+                f"tolerance {self.tolerance:.3g}) about log-probs: the engine does not hold the trainer's "
+                f"weights, or samples from another "
+                "distribution than it says. Rollouts from it would be mislabelled; check the engine's weight "
+                "loading and temperature, or "
                 "raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
         return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, max(differences))
 
 
 def worst_part(differences: Sequence[float], num_parts: int) -> float:
-    """The largest mean of `num_parts` equal parts: one engine of many that is wrong must not be hidden by the others."""
+    """The largest mean of `num_parts` equal parts: one engine of many that is wrong must not be hidden by the
+    others.
+    """
     size = len(differences) // num_parts
     means = [fmean(differences[first : first + size]) for first in range(0, len(differences), size)]
     return next((mean for mean in means if mean != mean), max(means))
@@ -130,4 +165,7 @@ def worst_part(differences: Sequence[float], num_parts: int) -> float:
 def logprob_differences(source: ScoringWeightSource, rollouts: Sequence[Rollout]) -> list[float]:
     """|engine's log-prob - trainer's| in nats of every sampled token, in order."""
     own = chain.from_iterable(source.response_logprobs(rollouts, PROBE_TOKEN_BUDGET))
-    return [abs(a - b) for a, b in zip(own, chain.from_iterable(rollout.logprobs for rollout in rollouts), strict=True)]
+    return [
+        abs(a - b)
+        for a, b in zip(own, chain.from_iterable(rollout.logprobs for rollout in rollouts), strict=True)
+    ]

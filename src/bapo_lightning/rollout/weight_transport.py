@@ -1,4 +1,5 @@
-"""Sending weights to vLLM servers, the trainer's side: through shared memory on one machine here, between GPUs in `nccl_transport`.
+"""Sending weights to vLLM servers, the trainer's side: through shared memory on one machine here, between
+GPUs in `nccl_transport`.
 
 Both ends of a part in shared memory, for whoever has weights to hand to another process of this machine.
 """
@@ -26,7 +27,9 @@ ALIGNMENT = 64  # bytes; a view of another dtype must start at a multiple of its
 
 
 class ControlClient(Protocol):
-    """The control plane of one server: vLLM's own `VLLMWeightSyncClient`, and calls of the worker extension."""
+    """The control plane of one server: vLLM's own `VLLMWeightSyncClient`, and calls of the worker
+    extension.
+    """
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Once after the server's start."""
@@ -83,7 +86,9 @@ class WeightPart(TypedDict):
 
 
 class SharedMemoryTransport:
-    """Writes weights into shared memory part by part, so that the extra memory is one part, and lets all servers load each."""
+    """Writes weights into shared memory part by part, so that the extra memory is one part, and lets all
+    servers load each.
+    """
 
     backend = SHARED_MEMORY_BACKEND
 
@@ -91,7 +96,8 @@ class SharedMemoryTransport:
         """
         Args:
             part_megabytes: size of a part; a larger tensor is a part of its own.
-            dtype: weights are cast to it before they are written, for engines of lower precision; None sends them as they are.
+            dtype: weights are cast to it before they are written, for engines of lower precision; None sends
+                them as they are.
         """
         self._part_bytes = part_megabytes << 20
         self._dtype = getattr(torch, dtype) if dtype else None
@@ -116,11 +122,15 @@ class SharedMemoryTransport:
                     all_clients(lambda client: client.finish_weight_update())
                 raise
             all_clients(lambda client: client.finish_weight_update(str(version)))
-            missing = sorted({name for names in all_clients(lambda client: client.missing_weights()) for name in names})
+            missing = sorted(
+                {name for names in all_clients(lambda client: client.missing_weights()) for name in names}
+            )
         check_complete(missing)
 
 
-def weight_parts(source: WeightSource, part_bytes: int, dtype: torch.dtype | None = None) -> Generator[WeightPart, None, None]:
+def weight_parts(
+    source: WeightSource, part_bytes: int, dtype: torch.dtype | None = None
+) -> Generator[WeightPart, None, None]:
     """All weights in files of shared memory, each of which exists until the next one is asked for.
 
     Args:
@@ -145,13 +155,16 @@ def weight_parts(source: WeightSource, part_bytes: int, dtype: torch.dtype | Non
 
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:
-    """Write tensors into a file of shared memory, hand it out once, remove it. Raises EngineError when there is no room."""
+    """Write tensors into a file of shared memory, hand it out once, remove it. Raises EngineError when there
+    is no room.
+    """
     sizes = (-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for _, weight in tensors)
     *offsets, num_bytes = accumulate(sizes, initial=0)
     free = shutil.disk_usage(SHARED_MEMORY_FOLDER).free
     if free < num_bytes:
         raise EngineError(
-            f"shared memory has {free >> 20} MiB left, a part of the weights needs {num_bytes >> 20}; give it more (docker run --shm-size) "
+            f"shared memory has {free >> 20} MiB left, a part of the weights needs {num_bytes >> 20}; give "
+            f"it more (docker run --shm-size) "
             "or lower part_megabytes below rollout.engine"
         )
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY_FOLDER, prefix="bapo-weights-") as file:
@@ -170,9 +183,13 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
 
 
 def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of a part, as views of the shared memory: valid as long as they are referenced, even after the file is removed."""
+    """Tensors of a part, as views of the shared memory: valid as long as they are referenced, even after the
+    file is removed.
+    """
     memory = torch.from_file(part["path"], shared=True, size=part["num_bytes"], dtype=torch.uint8)
-    for name, dtype_name, shape, offset in zip(part["names"], part["dtypes"], part["shapes"], part["offsets"], strict=True):
+    for name, dtype_name, shape, offset in zip(
+        part["names"], part["dtypes"], part["shapes"], part["offsets"], strict=True
+    ):
         dtype = getattr(torch, dtype_name)
         count = torch.Size(shape).numel()
         yield name, memory[offset : offset + count * dtype.itemsize].view(dtype).view(shape)
@@ -181,4 +198,7 @@ def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:
 def check_complete(missing: Sequence[str]) -> None:
     """Raises EngineError when weights were missing."""
     if missing:
-        raise EngineError(f"the weight sync left {len(missing)} weights unset, first {missing[0]!r}: the engine is in no usable state")
+        raise EngineError(
+            f"the weight sync left {len(missing)} weights unset, first {missing[0]!r}: the engine is in no "
+            f"usable state"
+        )

@@ -30,12 +30,18 @@ class StartingFigures:
 
     def table(self) -> str:
         """Rows of a Markdown table, one per figure."""
-        return "\n".join(f"| {name} | {value:.3f} |" for name, value in asdict(self).items() if isinstance(value, float))
+        return "\n".join(
+            f"| {name} | {value:.3f} |" for name, value in asdict(self).items() if isinstance(value, float)
+        )
 
 
 @torch.no_grad()
 def measure(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, seed: int = 0, num_problems: int = 256, samples: int = 4
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int = 0,
+    num_problems: int = 256,
+    samples: int = 4,
 ) -> StartingFigures:
     """Sample validation problems at temperature 1 with torch's global generator seeded to `seed`."""
     torch.manual_seed(seed)
@@ -52,14 +58,19 @@ def measure(
         entropy_nats=_mean_entropy(model, tokenizer, repeated, response_BT, length_B),
         length_right=length_B[right_B].mean().item(),
         length_not_right=length_B[~right_B].mean().item(),
-        cut_fraction=sum(completion.finish is FinishReason.LENGTH for completion in completions) / len(completions),
+        cut_fraction=sum(completion.finish is FinishReason.LENGTH for completion in completions)
+        / len(completions),
     )
 
 
-def _respond(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, problems: list[Problem]) -> tuple[Tensor, list[Completion]]:
+def _respond(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, problems: list[Problem]
+) -> tuple[Tensor, list[Completion]]:
     prompts = tokenizer([problem.prompt for problem in problems], return_tensors="pt")
     # transformers 5 types `generate` by a self argument that no model class satisfies.
-    tokens = cast(Any, model).generate(**prompts, do_sample=True, top_k=0, top_p=1.0, max_new_tokens=TinyWorld().response_tokens)
+    tokens = cast(Any, model).generate(
+        **prompts, do_sample=True, top_k=0, top_p=1.0, max_new_tokens=TinyWorld().response_tokens
+    )
     response_BT = tokens[:, prompts.input_ids.shape[1] :]
     return response_BT, [_completion(tokenizer, row) for row in response_BT]
 
@@ -79,12 +90,19 @@ def _right(problems: list[Problem], completions: list[Completion]) -> Tensor:
 
 def _share_first_right(problems: list[Problem], completions: list[Completion]) -> float:
     first = [re.match(r"\d*", completion.text) for completion in completions]
-    right = [match is not None and match.group() == problem.answer for match, problem in zip(first, problems, strict=True)]
+    right = [
+        match is not None and match.group() == problem.answer
+        for match, problem in zip(first, problems, strict=True)
+    ]
     return sum(right) / len(right)
 
 
 def _mean_entropy(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, problems: list[Problem], response_BT: Tensor, length_B: Tensor
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: list[Problem],
+    response_BT: Tensor,
+    length_B: Tensor,
 ) -> float:
     """Entropy of the next-token distribution, averaged over the sampled response tokens."""
     prompt_BP = tokenizer([problem.prompt for problem in problems], return_tensors="pt").input_ids

@@ -1,11 +1,12 @@
-"""The toy language: two-digit addition whose answers overthink, so that wrong answers are longer than right ones.
+"""The toy language: two-digit addition whose answers overthink, so that wrong answers are longer than right
+ones.
 
     prompt    37+85=
     response  112,122;122:122.122#      a value, re-checks after `,` `;` `:`, then `.`, the last value again, `#`
 
-Demonstrations are noisy on purpose: a value may be wrong, and one re-check follows another although nothing is gained. A
-response that does not find its end is cut by the token limit and has no answer: most wrong answers are truncated
-rambling, as those of long-thinking models are.
+Demonstrations are noisy on purpose: a value may be wrong, and one re-check follows another although nothing
+is gained. A response that does not find its end is cut by the token limit and has no answer: most wrong
+answers are truncated rambling, as those of long-thinking models are.
 """
 
 from __future__ import annotations
@@ -40,19 +41,30 @@ class TinyWorld:
 
 
 def tiny_problems(split: Split, limit: int | None = None, world: TinyWorld = TinyWorld()) -> list[Problem]:
-    """Problems of one split in a fixed, shuffled order, the first `limit` of them; the two splits share no problem."""
+    """Problems of one split in a fixed, shuffled order, the first `limit` of them; the two splits share no
+    problem.
+    """
     terms = range(world.smallest_term, world.largest_term + 1)
     pairs = [(first, second) for first in terms for second in terms]
     random.Random(world.split_seed).shuffle(pairs)
-    chosen = pairs[: world.validation_problems] if split == "validation" else pairs[world.validation_problems :]
+    chosen = (
+        pairs[: world.validation_problems] if split == "validation" else pairs[world.validation_problems :]
+    )
     return [
-        Problem(id=f"{SOURCE}/{first}+{second}", prompt=f"{first}+{second}=", answer=str(first + second), source=SOURCE)
+        Problem(
+            id=f"{SOURCE}/{first}+{second}",
+            prompt=f"{first}+{second}=",
+            answer=str(first + second),
+            source=SOURCE,
+        )
         for first, second in chosen[:limit]
     ]
 
 
 def demonstration(problem: Problem, generator: random.Random, world: TinyWorld = TinyWorld()) -> str:
-    """One noisy response to `problem`, at most `world.response_tokens` characters, the end mark included unless cut."""
+    """One noisy response to `problem`, at most `world.response_tokens` characters, the end mark included
+    unless cut.
+    """
     total = int(problem.answer)
     value = _value(total, generator, world)
     text = str(value)

@@ -11,7 +11,8 @@ PAD_TOKEN = "<pad>"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Tokenizer of the toy language: `<pad>` is id 0, the end token `#` the last id; no token is added to a prompt.
+    """Tokenizer of the toy language: `<pad>` is id 0, the end token `#` the last id; no token is added to a
+    prompt.
 
     A character outside the language becomes `<pad>`, since the language has no word for "unknown".
     """

@@ -2,8 +2,8 @@
 
     python -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model
 
-The demonstrations overthink, so the model does too, although its arithmetic is good: it rarely finds an end before the token
-limit. That gap is what reinforcement learning closes.
+The demonstrations overthink, so the model does too, although its arithmetic is good: it rarely finds an end
+before the token limit. That gap is what reinforcement learning closes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ IGNORED = -100  # the label torch's cross entropy leaves out
 
 README = """# Warm-started model of the tiny world
 
-Made by `python -m bapo_lightning.tiny_world.warm_start --steps {steps} --seed {seed}` with {threads} torch thread(s);
-supervised on {count} noisy demonstrations, final loss {loss:.4f}.
+Made by `python -m bapo_lightning.tiny_world.warm_start --steps {steps} --seed {seed}` with {threads} torch
+thread(s); supervised on {count} noisy demonstrations, final loss {loss:.4f}.
 
-Measured on {figures.num_problems} validation problems, {figures.samples} samples each at temperature 1, at most {tokens} tokens:
+Measured on {figures.num_problems} validation problems, {figures.samples} samples each at temperature 1, at
+most {tokens} tokens:
 
 | quantity | value |
 | --- | --- |
@@ -39,7 +40,9 @@ Measured on {figures.num_problems} validation problems, {figures.samples} sample
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Untrained Llama: 2 layers, hidden size 64, 2 heads of 32 (vLLM on CPU needs head sizes from 32 on), tied embeddings."""
+    """Untrained Llama: 2 layers, hidden size 64, 2 heads of 32 (vLLM on CPU needs head sizes from 32 on),
+    tied embeddings.
+    """
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
@@ -58,7 +61,9 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> float:
-    """Supervised training on fresh demonstrations, one-cycle learning rate; returns the last loss in nats per token."""
+    """Supervised training on fresh demonstrations, one-cycle learning rate; returns the last loss in nats per
+    token.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
     generator, problems, loss = random.Random(seed), tiny_problems("train"), torch.tensor(float("nan"))
@@ -75,7 +80,9 @@ def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
     return loss.item()
 
 
-def _batch(tokenizer: PreTrainedTokenizerFast, generator: random.Random, problems: list[Problem]) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(
+    tokenizer: PreTrainedTokenizerFast, generator: random.Random, problems: list[Problem]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-padded token ids and labels [B, T]; prompt and padding carry no loss."""
     chosen = [generator.choice(problems) for _ in range(BATCH_SIZE)]
     texts = [problem.prompt + demonstration(problem, generator) for problem in chosen]
@@ -99,10 +106,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Make the tiny world's starting model.")
     parser.add_argument("--output", type=Path, required=True, help="model folder to write")
     parser.add_argument("--steps", type=int, default=2000, help="supervised updates (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of weights and demonstrations (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if options.steps < 1:
-        parser.error(f"--steps is {options.steps}, but training needs at least one update: write --steps 2000")
+        parser.error(
+            f"--steps is {options.steps}, but training needs at least one update: write --steps 2000"
+        )
     set_seed(options.seed)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer)

@@ -1,4 +1,5 @@
-"""`conf/figures.yaml` (which runs there are) and `conf/figure/*.yaml` (what is drawn from them, and what the paper says of it), checked.
+"""`conf/figures.yaml` (which runs there are) and `conf/figure/*.yaml` (what is drawn from them, and what the
+paper says of it), checked.
 
 kinds x seeds -> runs -> a figure's kinds -> picture, verdicts on its claims
 """
@@ -39,7 +40,9 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering that the paper asserts: `more` above `less` seed by seed, or the mean of `of` above or below a number."""
+    """An ordering that the paper asserts: `more` above `less` seed by seed, or the mean of `of` above or
+    below a number.
+    """
 
     says: str
     value: str  # a name of `values.VALUES`
@@ -67,7 +70,9 @@ class Figure:
     claims: tuple[Claim, ...]
     labels: dict[str, str] = field(default_factory=dict)  # of kinds, where the protocol's are too long
     metrics: tuple[str, ...] = ()  # of curves
-    series: dict[str, dict[str, str]] = field(default_factory=dict)  # of bars: label -> place on the axis -> kind
+    series: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # of bars: label -> place on the axis -> kind
     axis: str = ""  # of bars: what the places are
     values: tuple[str, ...] = ()  # of bars
 
@@ -88,11 +93,15 @@ def figure_names(conf: Path) -> list[str]:
 def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
     """Raises ConfigError with all that is wrong with the figure's file, or when there is none."""
     if name not in figure_names(conf):
-        raise ConfigError([f"figure={name} is no figure; write one of {', '.join(figure_names(conf))} (FIG=2 with make)"])
+        raise ConfigError(
+            [f"figure={name} is no figure; write one of {', '.join(figure_names(conf))} (FIG=2 with make)"]
+        )
     path = conf / "figure" / f"{name}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if unknown := sorted(set(content) - _FIGURE_KEYS):
-        raise ConfigError([f"{path}: {', '.join(unknown)} means nothing; write {', '.join(sorted(_FIGURE_KEYS))}"])
+        raise ConfigError(
+            [f"{path}: {', '.join(unknown)} means nothing; write {', '.join(sorted(_FIGURE_KEYS))}"]
+        )
     series = content.get("series", {})
     claims = tuple(Claim(**claim) for claim in content["claims"])
     drawn = content.get("kinds") or [kind for row in series.values() for kind in row.values()]
@@ -104,7 +113,8 @@ def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
         draw=content["draw"],
         kinds=kinds,
         claims=claims,
-        labels={kind: protocol.kinds[kind].label for kind in kinds if kind in protocol.kinds} | content.get("labels", {}),
+        labels={kind: protocol.kinds[kind].label for kind in kinds if kind in protocol.kinds}
+        | content.get("labels", {}),
         metrics=tuple(content.get("metrics", ())),
         series=series,
         axis=content.get("axis", ""),
@@ -117,14 +127,28 @@ def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
 
 def _problems(figure: Figure, protocol: Protocol) -> Sequence[str]:
     known = ", ".join(protocol.kinds)
-    found = [f"the kind {kind} is not in figures.yaml; write one of {known}" for kind in figure.kinds if kind not in protocol.kinds]
+    found = [
+        f"the kind {kind} is not in figures.yaml; write one of {known}"
+        for kind in figure.kinds
+        if kind not in protocol.kinds
+    ]
     wanted = {claim.value for claim in figure.claims} | set(figure.values)
-    found += [f"the value {value} does not exist; write one of {', '.join(VALUES)}" for value in sorted(wanted - set(VALUES))]
+    found += [
+        f"the value {value} does not exist; write one of {', '.join(VALUES)}"
+        for value in sorted(wanted - set(VALUES))
+    ]
     if figure.draw not in _DRAWINGS:
         found.append(f"draw: {figure.draw} does not exist; write one of {', '.join(_DRAWINGS)}")
     for claim in figure.claims:
         is_pair = claim.more is not None and claim.less is not None and claim.of is None
-        is_number = claim.of is not None and (claim.above is None) != (claim.below is None) and claim.more is claim.less is None
+        is_number = (
+            claim.of is not None
+            and (claim.above is None) != (claim.below is None)
+            and claim.more is claim.less is None
+        )
         if not (is_pair or is_number):
-            found.append(f"the claim {claim.says!r} must name `more` and `less`, or `of` and one of `above` and `below`")
+            found.append(
+                f"the claim {claim.says!r} must name `more` and `less`, or `of` and one of `above` and "
+                f"`below`"
+            )
     return found

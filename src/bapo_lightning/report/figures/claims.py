@@ -18,14 +18,18 @@ class Verdict:
 
     figure: str
     claim: Claim
-    interval: Interval | None  # 95 %, of the difference in the claimed direction: positive agrees with the paper
+    interval: (
+        Interval | None
+    )  # 95 %, of the difference in the claimed direction: positive agrees with the paper
     verdict: str
     p_value: float | None  # two-sided t-test, paired by seed where two kinds are compared
     adjusted: float | None = None  # by Holm over all claims that were judged together
 
 
 def judge(figure: str, claim: Claim, table: Table) -> Verdict:
-    """`holds` or `the opposite holds` when the 95 % interval lies wholly on that side of zero, else `not shown`."""
+    """`holds` or `the opposite holds` when the 95 % interval lies wholly on that side of zero, else `not
+    shown`.
+    """
     if claim.of is None:
         more, less = (table.get(kind or "", {}).get(claim.value, {}) for kind in (claim.more, claim.less))
         interval, p_value = paired_difference(more, less), paired_p_value(more, less)
@@ -33,7 +37,10 @@ def judge(figure: str, claim: Claim, table: Table) -> Verdict:
         found = table.get(claim.of, {}).get(claim.value, {})
         sign, level = (1.0, claim.above) if claim.above is not None else (-1.0, claim.below or 0.0)
         values = {seed: sign * (value - level) for seed, value in found.items()}
-        interval, p_value = mean_interval(list(values.values())), paired_p_value(values, dict.fromkeys(values, 0.0))
+        interval, p_value = (
+            mean_interval(list(values.values())),
+            paired_p_value(values, dict.fromkeys(values, 0.0)),
+        )
     if interval is None or interval.half_width is None:
         return Verdict(figure, claim, interval, NO_DATA, None)
     verdict = OPEN if not interval.excludes_zero else HOLDS if interval.mean > 0 else OPPOSITE

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE, Run
-from bapo_lightning.report.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.report.plot_style import (
     BLUE,
     GREEN,
@@ -51,13 +51,22 @@ _COLUMNS = 2
 
 
 def kind_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, LineStyle]]:
-    """Colour and line of each kind that has runs: an algorithm's own colour where it comes once, else by turns."""
+    """Colour and line of each kind that has runs: an algorithm's own colour where it comes once, else by
+    turns.
+    """
     drawn = [kind for kind in figure.kinds if runs[kind]]
     algorithms = [runs[kind][0]["algorithm"] for kind in drawn]
     others = [BLUE, ORANGE, VERMILLION, GREEN, PURPLE, SKY_BLUE]
     alone = len(set(algorithms)) == len(algorithms)
-    colours = [algorithm_colour(name) for name in algorithms] if alone else [others[rank % len(others)] for rank in range(len(drawn))]
-    return {kind: (colour, LINES[rank % len(LINES)]) for rank, (kind, colour) in enumerate(zip(drawn, colours, strict=True))}
+    colours = (
+        [algorithm_colour(name) for name in algorithms]
+        if alone
+        else [others[rank % len(others)] for rank in range(len(drawn))]
+    )
+    return {
+        kind: (colour, LINES[rank % len(LINES)])
+        for rank, (kind, colour) in enumerate(zip(drawn, colours, strict=True))
+    }
 
 
 def seeds_text(count: int) -> str:
@@ -74,29 +83,49 @@ def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
     styles = kind_styles(figure, runs)
     panels = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
     for number, (axes, metric) in enumerate(zip(panels, figure.metrics, strict=False)):
-        style_axes(axes, TITLES[metric][0], XLABEL if number >= len(figure.metrics) - _COLUMNS else "", TITLES[metric][1])
+        style_axes(
+            axes,
+            TITLES[metric][0],
+            XLABEL if number >= len(figure.metrics) - _COLUMNS else "",
+            TITLES[metric][1],
+        )
         reached: list[float] = []
         for kind, (colour, line) in styles.items():
             curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
             if curves:
                 period = runs[kind][0]["staleness"]
                 draw_band(axes, mean_curve(curves, period), period, colour, line)
-                reached += [value for _, values in curves for value in smoothed(values, smoothing_window(len(values), period))]
+                reached += [
+                    value
+                    for _, values in curves
+                    for value in smoothed(values, smoothing_window(len(values), period))
+                ]
         if not reached:
             say_missing(axes, "was not recorded")
         else:
             scale_to(axes, min(reached), max(reached), metric in _LOGARITHMIC)
     handles = [
-        Line2D([], [], color=colour, linestyle=line, linewidth=2.0, label=f"{figure.labels[kind]} ({seeds_text(len(runs[kind]))})")
+        Line2D(
+            [],
+            [],
+            color=colour,
+            linestyle=line,
+            linewidth=2.0,
+            label=f"{figure.labels[kind]} ({seeds_text(len(runs[kind]))})",
+        )
         for kind, (colour, line) in styles.items()
     ]
     if handles:
-        canvas.legend(handles=handles, loc="outside upper center", ncols=2, fontsize=10, frameon=False, labelcolor=INK)
+        canvas.legend(
+            handles=handles, loc="outside upper center", ncols=2, fontsize=10, frameon=False, labelcolor=INK
+        )
     return save_png(canvas, path)
 
 
 def scale_to(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
-    """Show what single runs reach; where few seeds disagree a band goes far beyond it, and would flatten everything else."""
+    """Show what single runs reach; where few seeds disagree a band goes far beyond it, and would flatten
+    everything else.
+    """
     from matplotlib.ticker import LogLocator, NullLocator
 
     if not logarithmic or low <= 0:
@@ -114,10 +143,22 @@ def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
     """Shares of positive and negative tokens in the loss and among the tokens, of the figure's first kind."""
     canvas = new_figure(11.0, 3.9)
     kind = figure.kinds[0]
-    canvas.suptitle(f"{figure.labels[kind]}: mean over {seeds_text(len(runs[kind]))} with 95 % band", fontsize=11, color=INK)
+    canvas.suptitle(
+        f"{figure.labels[kind]}: mean over {seeds_text(len(runs[kind]))} with 95 % band",
+        fontsize=11,
+        color=INK,
+    )
     panels = canvas.subplots(1, 2, sharey=True)
-    named = ((LOSS_SHARE, "Share of the loss", "share of the loss that is not clipped,\nweighted by behaviour probability"),)
-    for axes, (metric, title, ylabel) in zip(panels, (*named, (TOKEN_SHARE, "Share of the tokens", "fraction of tokens")), strict=True):
+    named = (
+        (
+            LOSS_SHARE,
+            "Share of the loss",
+            "share of the loss that is not clipped,\nweighted by behaviour probability",
+        ),
+    )
+    for axes, (metric, title, ylabel) in zip(
+        panels, (*named, (TOKEN_SHARE, "Share of the tokens", "fraction of tokens")), strict=True
+    ):
         style_axes(axes, title, XLABEL, ylabel)
         curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
         if not curves:
@@ -132,7 +173,9 @@ def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
     return save_png(canvas, path)
 
 
-def draw_band(axes: Axes, curve: MeanCurve, staleness: int, colour: str, line: LineStyle, label: str = "") -> None:
+def draw_band(
+    axes: Axes, curve: MeanCurve, staleness: int, colour: str, line: LineStyle, label: str = ""
+) -> None:
     """A mean with its band over rollout batches, of which each is trained on for `staleness` updates."""
     batches = [(step + 1) / staleness for step in curve.steps]
     axes.plot(batches, curve.means, color=colour, linestyle=line, linewidth=1.8, label=label or None)

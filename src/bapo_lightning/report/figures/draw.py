@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.report.comparison.study import collect
 from bapo_lightning.report.figures.bars import draw_bars
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.claims import Table, adjust, judge
@@ -15,8 +16,7 @@ from bapo_lightning.report.figures.findings import Findings, Source, write_findi
 from bapo_lightning.report.figures.rule import draw_entropy_rule
 from bapo_lightning.report.figures.tokens import draw_tokens
 from bapo_lightning.report.figures.values import CURVES, VALUES, Run
-from bapo_lightning.report.study import collect
-from bapo_lightning.report.token_records import Columns, read_tokens
+from bapo_lightning.run_folder.token_records import Columns, read_tokens
 
 RunsByKind = Mapping[str, Sequence[Run]]
 _DRAWINGS: dict[str, Callable[[Figure, RunsByKind, Path], Path]] = {
@@ -28,8 +28,11 @@ _DRAWINGS: dict[str, Callable[[Figure, RunsByKind, Path], Path]] = {
 }
 
 
-def draw_figures(figures: Sequence[Figure], folder: Path, kind_of_run: Mapping[str, str], arguments: Sequence[str]) -> Findings:
-    """Draw `figures` from the finished runs in `folder`, judge their claims together, write figures.md and figures.json.
+def draw_figures(
+    figures: Sequence[Figure], folder: Path, kind_of_run: Mapping[str, str], arguments: Sequence[str]
+) -> Findings:
+    """Draw `figures` from the finished runs in `folder`, judge their claims together, write figures.md and
+    figures.json.
 
     Args:
         figures: to draw.
@@ -37,9 +40,15 @@ def draw_figures(figures: Sequence[Figure], folder: Path, kind_of_run: Mapping[s
         kind_of_run: which runs belong to them.
         arguments: of the command line, so that the page can name the command.
     """
-    runs = {kind: [run for run in found if run["problem"] is None] for kind, found in _by_kind(folder, kind_of_run).items()}
+    runs = {
+        kind: [run for run in found if run["problem"] is None]
+        for kind, found in _by_kind(folder, kind_of_run).items()
+    }
     table = value_table(runs)
-    pictures = {figure.name: _DRAWINGS[figure.draw](figure, runs, folder / f"figure_{figure.name}.png") for figure in figures}
+    pictures = {
+        figure.name: _DRAWINGS[figure.draw](figure, runs, folder / f"figure_{figure.name}.png")
+        for figure in figures
+    }
     verdicts = adjust([judge(figure.name, claim, table) for figure in figures for claim in figure.claims])
     sources = {figure.name: _source(figure, runs) for figure in figures}
     findings = Findings(tuple(figures), pictures, tuple(verdicts), sources, tuple(arguments))
@@ -53,14 +62,18 @@ def value_table(runs: RunsByKind) -> Table:
     for kind, members in runs.items():
         for name, value_of in VALUES.items():
             found = {run["seed"]: value_of(run) for run in members}
-            table.setdefault(kind, {})[name] = {seed: value for seed, value in found.items() if value is not None}
+            table.setdefault(kind, {})[name] = {
+                seed: value for seed, value in found.items() if value is not None
+            }
     return table
 
 
 def _by_kind(folder: Path, kind_of_run: Mapping[str, str]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {kind: [] for kind in kind_of_run.values()}
     for kind, members in found.items():
-        members += collect([folder / run for run, its_kind in kind_of_run.items() if its_kind == kind], CURVES)
+        members += collect(
+            [folder / run for run, its_kind in kind_of_run.items() if its_kind == kind], CURVES
+        )
         for run in members:
             run["tokens"] = _recorded_tokens(run["path"])
     return found

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.claims import Table, Verdict
 from bapo_lightning.report.intervals import Interval
-from bapo_lightning.report.summary import write_json
-from bapo_lightning.report.text_file import write_text
+from bapo_lightning.report.run.summary import write_json
+from bapo_lightning.run_folder.text_file import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,23 +51,52 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 
     console = console or Console()
     table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for title, right in (("figure", False), ("the paper says", False), ("difference", True), ("p (Holm)", True), ("here", False)):
+    for title, right in (
+        ("figure", False),
+        ("the paper says", False),
+        ("difference", True),
+        ("p (Holm)", True),
+        ("here", False),
+    ):
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     for verdict in findings.verdicts:
-        table.add_row(verdict.figure, verdict.claim.says, interval_text(verdict.interval), p_text(verdict), verdict.verdict)
+        table.add_row(
+            verdict.figure,
+            verdict.claim.says,
+            interval_text(verdict.interval),
+            p_text(verdict),
+            verdict.verdict,
+        )
     console.print(table)
-    console.print(f"  difference: mean {_PLUS_MINUS} 95 % interval over seeds, in the direction that the paper claims", highlight=False)
+    console.print(
+        f"  difference: mean {_PLUS_MINUS} 95 % interval over seeds, in the direction that the paper claims",
+        highlight=False,
+    )
     for path in [*findings.pictures.values(), next(iter(findings.pictures.values())).parent / "figures.md"]:
         console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def write_findings(findings: Findings, table: Table, folder: Path) -> None:
     """figures.md, a page with all pictures and tables, and figures.json with every value of every run."""
-    page = "\n".join(["# The paper's figures in small", "", *(line for figure in findings.figures for line in section(findings, figure))])
+    page = "\n".join(
+        [
+            "# The paper's figures in small",
+            "",
+            *(line for figure in findings.figures for line in section(findings, figure)),
+        ]
+    )
     write_text(folder / "figures.md", page)
     claims = [
-        {**asdict(verdict.claim), "figure": verdict.figure, "verdict": verdict.verdict, "p_value": verdict.p_value}
-        | {"holm": verdict.adjusted, "interval": None if verdict.interval is None else asdict(verdict.interval)}
+        {
+            **asdict(verdict.claim),
+            "figure": verdict.figure,
+            "verdict": verdict.verdict,
+            "p_value": verdict.p_value,
+        }
+        | {
+            "holm": verdict.adjusted,
+            "interval": None if verdict.interval is None else asdict(verdict.interval),
+        }
         for verdict in findings.verdicts
     ]
     sources = {name: asdict(source) for name, source in findings.sources.items()}
@@ -84,7 +113,8 @@ def section(findings: Findings, figure: Figure) -> Sequence[str]:
     return [
         f"## {name}: {figure.title}",
         "",
-        f"`make figure FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, {source.seconds / 60:.0f} minutes of runs.",
+        f"`make figure FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, "
+        f"{source.seconds / 60:.0f} minutes of runs.",
         "",
         f"The paper: {figure.paper}",
         "",
@@ -93,7 +123,8 @@ def section(findings: Findings, figure: Figure) -> Sequence[str]:
         "| claim | difference, 95 % | p | p, Holm | here |",
         "|---|---|---|---|---|",
         *(
-            f"| {verdict.claim.says} | {interval_text(verdict.interval)} | {p_text(verdict, adjusted=False)} | {p_text(verdict)} "
+            f"| {verdict.claim.says} | {interval_text(verdict.interval)} | {p_text(verdict, adjusted=False)} "
+            f"| {p_text(verdict)} "
             f"| {verdict.verdict} |"
             for verdict in findings.of(figure)
         ),

@@ -1,4 +1,6 @@
-"""The Entropy-Clip Rule against what an update did to the entropy: a panel for each kind, a dot for each measured update."""
+"""The Entropy-Clip Rule against what an update did to the entropy: a panel for each kind, a dot for each
+measured update.
+"""
 
 from __future__ import annotations
 

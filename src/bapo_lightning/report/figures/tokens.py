@@ -1,4 +1,6 @@
-"""What tokens of which importance ratio are like: probability and entropy, over all recorded tokens of all seeds."""
+"""What tokens of which importance ratio are like: probability and entropy, over all recorded tokens of all
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,16 @@ from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.curves import seeds_text
 from bapo_lightning.report.figures.values import Run
 from bapo_lightning.report.intervals import mean_interval
-from bapo_lightning.report.plot_style import BLUE, INK, VERMILLION, new_figure, save_png, say_missing, style_axes
-from bapo_lightning.report.token_records import Columns
+from bapo_lightning.report.plot_style import (
+    BLUE,
+    INK,
+    VERMILLION,
+    new_figure,
+    save_png,
+    say_missing,
+    style_axes,
+)
+from bapo_lightning.run_folder.token_records import Columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,12 +35,18 @@ _SHOWN_RATIOS = (0.1, 10.0)
 
 
 def draw_tokens(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """Scatter of ratio against probability coloured by entropy, and means by classes of the ratio, for the figure's first kind."""
+    """Scatter of ratio against probability coloured by entropy, and means by classes of the ratio, for the
+    figure's first kind.
+    """
     canvas = new_figure(12.0, 4.6)
     tables: list[Columns] = [run["tokens"] for run in runs[figure.kinds[0]] if run["tokens"] is not None]
     scatter, probabilities, entropies = canvas.subplots(1, 3, width_ratios=(1.35, 1.0, 1.0))
     count = sum(len(table["ratio"]) for table in tables)
-    canvas.suptitle(f"{figure.labels[figure.kinds[0]]}: {count:,} recorded tokens of {seeds_text(len(tables))}", fontsize=11, color=INK)
+    canvas.suptitle(
+        f"{figure.labels[figure.kinds[0]]}: {count:,} recorded tokens of {seeds_text(len(tables))}",
+        fontsize=11,
+        color=INK,
+    )
     style_axes(scatter, "Every dot a token", "importance ratio, log scale", "probability under the policy")
     style_axes(probabilities, "Probability by ratio", "importance ratio", "mean probability, 95 % over seeds")
     style_axes(entropies, "Entropy by ratio", "importance ratio", "mean entropy [nats], 95 % over seeds")
@@ -45,7 +61,11 @@ def draw_tokens(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
 
 
 def _draw_scatter(canvas: Canvas, axes: Axes, tables: Sequence[Columns]) -> None:
-    rows = [row for table in tables for row in zip(table["ratio"], table["probability"], table["entropy"], strict=True)]
+    rows = [
+        row
+        for table in tables
+        for row in zip(table["ratio"], table["probability"], table["entropy"], strict=True)
+    ]
     chosen = rows[:: max(1, len(rows) // _DRAWN)]
     low, high = _SHOWN_RATIOS
     dots = axes.scatter(
@@ -70,12 +90,16 @@ def _draw_classes(axes: Axes, tables: Sequence[Columns], name: str, colour: str)
     for place, (low, high) in enumerate(pairwise(_EDGES)):
         means = []
         for table in tables:
-            members = [value for ratio, value in zip(table["ratio"], table[name], strict=True) if low <= ratio < high]
+            members = [
+                value for ratio, value in zip(table["ratio"], table[name], strict=True) if low <= ratio < high
+            ]
             if members:
                 means.append(fmean(members))
         interval = mean_interval(means)
         if interval is not None:
             axes.errorbar(place, interval.mean, interval.half_width or 0.0, fmt="o", color=colour, capsize=3)
     names = [f"{low:g} to {high:g}" for low, high in pairwise(_EDGES[1:-1])]
-    axes.set_xticks(range(len(_EDGES) - 1), [f"< {_EDGES[1]:g}", *names, f"≥ {_EDGES[-2]:g}"], rotation=45, ha="right")
+    axes.set_xticks(
+        range(len(_EDGES) - 1), [f"< {_EDGES[1]:g}", *names, f"≥ {_EDGES[-2]:g}"], rotation=45, ha="right"
+    )
     axes.set_ylim(bottom=0.0)

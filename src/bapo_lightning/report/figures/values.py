@@ -7,19 +7,29 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from bapo_lightning.report.study import HELD_OUT
+from bapo_lightning.report.comparison.study import HELD_OUT
 
 Run = dict[str, Any]  # of `study.collect`, and `tokens`: what `read_tokens` found, or None
 PREDICTED, MEASURED = "entropy_rule/predicted_delta", "entropy_rule/measured_delta"
 LOSS_SHARE, TOKEN_SHARE = "bapo/positive_share", "bapo/positive_token_fraction"
 CURVES = (
-    *("train/reward", "policy/entropy", "train/grad_norm", "train/clip_fraction", LOSS_SHARE, TOKEN_SHARE, "bapo/clip_high"),
+    *(
+        "train/reward",
+        "policy/entropy",
+        "train/grad_norm",
+        "train/clip_fraction",
+        LOSS_SHARE,
+        TOKEN_SHARE,
+        "bapo/clip_high",
+    ),
     *("bapo/clip_low", "bapo/target_met", "staleness/age_mean", PREDICTED, MEASURED, HELD_OUT),
 )
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's, in [-1, 1], ties at their mean rank; None with fewer than 3 pairs or where one side does not vary."""
+    """Spearman's, in [-1, 1], ties at their mean rank; None with fewer than 3 pairs or where one side does
+    not vary.
+    """
     if len(first) < 3 or len(set(first)) == 1 or len(set(second)) == 1:
         return None
     x, y = _ranks(first), _ranks(second)

@@ -1,0 +1,81 @@
+"""Runs of a W&B group as run folders, so that they can be compared like any others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bapo_lightning.callbacks.loggers.wandb import MANIFEST, ROLLOUTS, STEP
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.run.summary import write_json
+from bapo_lightning.run_folder.text_file import write_text
+
+_OURS = ("_", "media/", "trainer/")  # what W&B adds to the rows itself
+
+
+def fetch_group(name: str, target: Path, api: Any = None) -> Path:
+    """Download configuration, manifest and metrics of every run of a group; returns the folder that holds one
+    run folder for each.
+
+    Args:
+        name: ENTITY/PROJECT/GROUP; the group may hold slashes (ours are scale/regime).
+        target: folder to make the folder of the group in.
+        api: W&B's, for tests.
+
+    Raises:
+        DataError: the name is incomplete, the server cannot be asked, or the group is empty.
+    """
+    entity, _, rest = name.partition("/")
+    project, _, group = rest.partition("/")
+    if not (entity and project and group):
+        raise DataError(
+            f"wandb:{name} names no group; write wandb:ENTITY/PROJECT/GROUP, such as "
+            f"wandb:me/bapo-lightning/tiny/replay"
+        )
+    try:
+        if api is None:
+            import wandb
+
+            api = wandb.Api()
+        runs = list(api.runs(f"{entity}/{project}", filters={"group": group}))
+    except (
+        Exception
+    ) as error:  # network, account, project: W&B has a type for each, and raises those of requests besides
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"wandb:{name} could not be read ({reason}); log in with `wandb login`, or give the run folders "
+            f"instead"
+        ) from error
+    if not runs:
+        raise DataError(
+            f"wandb:{name}: the project {entity}/{project} has no run in the group {group!r}; look at its "
+            f"page for the name"
+        )
+    folder = target / f"{entity}-{project}-{group}".replace("/", "-")
+    for run in runs:
+        write_run(run, folder / run.id)
+    return folder
+
+
+def write_run(run: Any, folder: Path) -> None:
+    """One run of W&B's API as a run folder. A run that was not made by this package lacks its manifest, and a
+    comparison leaves it out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {key: value for key, value in run.config.items() if not key.startswith("_")}
+    manifest = config.pop(MANIFEST, {})
+    status = "finished" if run.state == "finished" else run.state
+    write_json(folder / "manifest.json", {**manifest, "status": run.summary.get("status") or status})
+    write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    rows = [
+        {
+            "step": row[STEP],
+            **{key: value for key, value in row.items() if not key.startswith(_OURS) and value is not None},
+        }
+        for row in run.scan_history()
+        if row.get(STEP) is not None and ROLLOUTS not in row
+    ]
+    write_text(folder / "metrics.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in rows))

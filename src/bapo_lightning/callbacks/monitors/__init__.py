@@ -1,0 +1,1 @@
+"""Callbacks that turn an update into metrics."""

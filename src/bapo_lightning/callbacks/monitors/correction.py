@@ -1,0 +1,31 @@
+"""What the correction of the engine-trainer mismatch does to the tokens of an update."""
+
+from __future__ import annotations
+
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.objectives.correction import effective_sample_size
+from bapo_lightning.objectives.surrogate import importance_ratio
+
+
+class CorrectionMonitor(Monitor):
+    """Emits `correction/{weight_mean, weight_min}`, `correction/masked_fraction` (of the tokens: weight 0),
+    `correction/truncated_fraction` (weight below pi_proximal / pi_behaviour, but not 0) and
+    `correction/effective_sample_size` (share of the tokens, see `objectives.correction`) in every update;
+    nothing without a correction.
+    """
+
+    def measure(self, update: Update) -> Metrics:
+        """See `Monitor.measure`."""
+        correction, tokens = update.module.correction, update.tokens
+        if correction is None:
+            return {}
+        weight = correction(tokens.proximal_logp - tokens.behaviour_logp)
+        masked = weight == 0
+        truncated = (weight < importance_ratio(tokens.proximal_logp, tokens.behaviour_logp)) & ~masked
+        return {
+            "correction/weight_mean": weight.mean(),
+            "correction/weight_min": weight.min(),
+            "correction/masked_fraction": masked.float().mean(),
+            "correction/truncated_fraction": truncated.float().mean(),
+            "correction/effective_sample_size": effective_sample_size(weight),
+        }

@@ -1,0 +1,48 @@
+"""Writes the metrics of each update to every logger, once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+import torch
+
+from bapo_lightning.callbacks.monitors.monitor import Metrics
+
+SHOWN = {
+    "reward": "train/reward",
+    "entropy": "policy/entropy",
+    "share": "bapo/positive_share",
+    "high": "bapo/clip_high",
+}
+
+
+class MetricsWriter(L.Callback):
+    """Comes after all monitors. They do not use Lightning's `self.log`, whose bookkeeping runs per metric,
+    and there are fifty of them; here all tensors are read in one transfer. `trainer.callback_metrics` is
+    filled, so that Lightning's own callbacks can follow any metric.
+    """
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Read all tensors together, drop what is undefined in this update, write."""
+        values = to_floats(outputs["metrics"])
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=batch_idx)
+        if trainer.progress_bar_callback is not None:
+            shown = {short: values[name] for short, name in SHOWN.items() if name in values}
+            pl_module.log_dict(shown, prog_bar=True, logger=False)
+
+
+def to_floats(metrics: Mapping[str, float | torch.Tensor]) -> dict[str, float]:
+    """All finite metrics as Python numbers, tensors fetched in one transfer; a non-finite one is undefined in
+    this update and left out.
+    """
+    tensors = {name: value for name, value in metrics.items() if isinstance(value, torch.Tensor)}
+    fetched = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
+    numbers: Metrics = {**metrics, **dict(zip(tensors, fetched, strict=True))}
+    return {name: value for name, value in sorted(numbers.items()) if math.isfinite(value)}  # type: ignore[misc]

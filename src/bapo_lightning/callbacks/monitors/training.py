@@ -1,0 +1,71 @@
+"""Rewards, lengths, clipping and progress of an update."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+
+
+class TrainingMonitor(Monitor):
+    """`train/reward` is the verdict before any length shaping, so that algorithms with and without it can be
+    compared.
+
+    Emits `train/{reward, shaped_reward, response_length, response_length_positive, response_length_negative,
+    clip_fraction, clip_fraction_positive, clip_fraction_negative, learning_rate}` and `progress/{samples,
+    tokens}` (rollouts and tokens generated so far).
+    """
+
+    def __init__(self) -> None:
+        self._num_samples = 0
+        self._num_tokens = 0
+
+    def measure(self, update: Update) -> Metrics:
+        """See `Monitor.measure`."""
+        self._num_samples += int(update.batch.metrics["rollout/num_samples"])
+        self._num_tokens += int(update.batch.metrics["rollout/num_tokens"])
+        samples = [sample for group in update.batch.groups for sample in group.samples]
+        return (
+            {
+                "train/reward": fmean(sample.score.value for sample in samples),
+                "train/shaped_reward": fmean(sample.reward for sample in samples),
+                "train/response_length": fmean(sample.rollout.length for sample in samples),
+                "train/learning_rate": update.module.last_learning_rate,
+                "progress/samples": self._num_samples,
+                "progress/tokens": self._num_tokens,
+            }
+            | clip_fractions(update)
+            | length_by_sign(update)
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running counts."""
+        return {"num_samples": self._num_samples, "num_tokens": self._num_tokens}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self._num_samples, self._num_tokens = state_dict["num_samples"], state_dict["num_tokens"]
+
+
+def clip_fractions(update: Update) -> Metrics:
+    """Share of the tokens, and of the positive and negative ones, whose gradient the bounds cut off."""
+    advantage = update.tokens.advantage
+    clipped = update.clipped.float()
+    positive, negative = (advantage > 0).float(), (advantage < 0).float()
+    return {
+        "train/clip_fraction": clipped.mean(),
+        "train/clip_fraction_positive": (clipped * positive).sum() / positive.sum(),
+        "train/clip_fraction_negative": (clipped * negative).sum() / negative.sum(),
+    }
+
+
+def length_by_sign(update: Update) -> Metrics:
+    """Mean response length in tokens of the samples with a positive and with a negative advantage."""
+    lengths: dict[bool, list[int]] = {True: [], False: []}
+    for group in update.batch.groups:
+        for sample, advantage in zip(group.samples, group.advantages, strict=True):
+            if advantage:
+                lengths[advantage > 0].append(sample.rollout.length)
+    names = {True: "train/response_length_positive", False: "train/response_length_negative"}
+    return {names[sign]: fmean(values) for sign, values in lengths.items() if values}

@@ -1,0 +1,1 @@
+"""From groups to minibatches and micro-batches."""

@@ -1,0 +1,142 @@
+"""How samples stand in a micro-batch: the arithmetic of places.
+
+    PADDED   a row for each sample, filled up to the longest
+    PACKED   one row, sample after sample
+    SHARED   one row; a prompt, then all responses to it without their last tokens, from which nothing is predicted
+
+A sample's columns count its own tokens: the prompt's, then the response's. Arrays live on the host; those of
+a class are [B], one number for each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from bapo_lightning.types import Rollout
+
+LENGTH_RATIO = 2  # of the samples whose attention is computed together: at most half of a grid is padding
+
+
+class Layout(StrEnum):
+    """See the module."""
+
+    PADDED = "padded"
+    PACKED = "packed"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True)
+class SharedRow:
+    """Where each sample's two pieces stand in the row."""
+
+    prompt_start: np.ndarray
+    prompt_length: np.ndarray
+    response_start: np.ndarray
+    response_length: np.ndarray  # without the last token
+    first: np.ndarray  # whether the sample is the first with its prompt, and so owns the prompt's place
+
+    def place(self, sample: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Places in the row of a sample's columns; both arrays have any shape."""
+        beyond = column - self.prompt_length[sample]
+        return np.where(beyond < 0, self.prompt_start[sample] + column, self.response_start[sample] + beyond)
+
+    @cached_property
+    def owned(self) -> tuple[np.ndarray, np.ndarray]:
+        """(sample, column) of each place in the row."""
+        sample = np.repeat(np.arange(len(self.first)), self._own_length)
+        start = np.where(self.first, 0, self.prompt_length)
+        return sample, ramps(self._own_length) + start[sample]
+
+    @property
+    def _own_length(self) -> np.ndarray:
+        return np.where(self.first, self.prompt_length, 0) + self.response_length
+
+    def grids(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Samples of similar length side by side, longest first: of each grid its samples [R] and the place
+        in the row of each of its cells [R, L]. Cells behind a sample's end repeat its last token.
+        """
+        lengths = self.prompt_length + self.response_length
+        order = np.argsort(-lengths, kind="stable")
+        found = []
+        while len(order):
+            longest = lengths[order[0]]
+            together = int(np.searchsorted(-lengths[order], -longest / LENGTH_RATIO, side="right"))
+            samples, order = order[:together], order[together:]
+            columns = np.minimum(np.arange(longest), lengths[samples, None] - 1)
+            found.append((samples, self.place(samples[:, None], columns)))
+        return found
+
+
+def shared_row(prompts: Sequence[int], prompt_lengths: np.ndarray, response_lengths: np.ndarray) -> SharedRow:
+    """The row of B samples, in their order.
+
+    Args:
+        prompts: number of each sample's prompt, equal where prompts are.
+        prompt_lengths: tokens of each prompt, at least 1.
+        response_lengths: tokens of each response, at least 1.
+    """
+    _, owner, number = np.unique(np.asarray(prompts), return_index=True, return_inverse=True)
+    response = response_lengths - 1
+    first = np.zeros(len(response), np.bool_)
+    first[owner] = True
+    lead = np.where(first, prompt_lengths, 0)
+    start = (lead + response).cumsum() - lead - response
+    return SharedRow(start[owner][number], prompt_lengths, start + lead, response, first)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A micro-batch's cells, and where samples stand in them."""
+
+    samples: np.ndarray  # [B, 1] or [1, T]: the sample of each cell
+    columns: np.ndarray  # [B, T] or [1, T]: the column of the sample that stands there
+    place: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (sample, column) -> flat number of the cell
+    packed_lengths: tuple[int, ...] = ()  # tokens of each sample in a packed row
+    shared: SharedRow | None = None
+
+
+def arranged(
+    layout: Layout, prompts: Sequence[int], prompt_lengths: np.ndarray, lengths: np.ndarray
+) -> Arrangement:
+    """The cells of B samples, in their order.
+
+    Args:
+        layout: of the micro-batch.
+        prompts: number of each sample's prompt, equal where prompts are.
+        prompt_lengths: tokens of each prompt, at least 1.
+        lengths: tokens of each prompt and its response, at least one more.
+    """
+    if layout is Layout.SHARED:
+        row = shared_row(prompts, prompt_lengths, lengths - prompt_lengths)
+        samples, columns = row.owned
+        return Arrangement(samples[None], columns[None], row.place, shared=row)
+    if layout is Layout.PACKED:
+        starts, samples = lengths.cumsum() - lengths, np.repeat(np.arange(len(lengths)), lengths)
+        return Arrangement(
+            samples[None],
+            ramps(lengths)[None],
+            lambda sample, column: starts[sample] + column,
+            tuple(lengths.tolist()),
+        )
+    width = int(lengths.max())
+    return Arrangement(
+        np.arange(len(lengths))[:, None],
+        np.arange(width)[None],
+        lambda sample, column: sample * width + column,
+    )
+
+
+def prompt_numbers(rollouts: Sequence[Rollout]) -> tuple[int, ...]:
+    """A number for each rollout, equal where prompts are."""
+    known: dict[bytes, int] = {}
+    return tuple(known.setdefault(rollout.prompt_ids.tobytes(), len(known)) for rollout in rollouts)
+
+
+def ramps(lengths: np.ndarray) -> np.ndarray:
+    """0 .. length-1 of each length, one after another."""
+    return np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)

@@ -1,0 +1,88 @@
+"""Which samples pass through the model together: as few micro-batches as the token budget allows, none
+smaller than it must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from bapo_lightning.data.batches.balance import balanced_parts
+from bapo_lightning.data.batches.layout import Layout
+
+
+def rows_by_token_budget(
+    lengths: Sequence[int], token_budget: int, layout: Layout = Layout.PADDED, prompts: Sequence[int] = ()
+) -> list[list[int]]:
+    """Partition rows into parts of about equal size within a token budget. A row beyond the budget stands
+    alone.
+
+    Args:
+        lengths: tokens of each row.
+        token_budget: largest number of tokens in a part. Padding counts where there is any: rows times
+            longest row. A shared prompt counts once for each row, as it does in attention.
+        layout: rows without padding may stand together whatever their lengths; otherwise rows of similar
+            length do.
+        prompts: number of each row's prompt; rows that share one stand together as far as they can.
+
+    Returns:
+        Row numbers of each part. Padded: the longest rows first, throughout. Otherwise the largest part
+        first, its rows in ascending order.
+    """
+    if layout is Layout.SHARED:
+        families = _families(lengths, token_budget, prompts)
+        parts = _packed_parts([sum(lengths[row] for row in family) for family in families], token_budget)
+        return [sorted(row for family in part for row in families[family]) for part in parts]
+    if layout is Layout.PACKED:
+        return _packed_parts(lengths, token_budget)
+    # Parts filled to the brim leave a small rest. The smallest budget that makes no more parts of them
+    # spreads it over all.
+    most = len(_padded_parts(lengths, token_budget))
+    enough, too_few = token_budget, 0
+    while most > 1 and enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        if len(_padded_parts(lengths, middle)) > most:
+            too_few = middle
+        else:
+            enough = middle
+    return _padded_parts(lengths, enough)
+
+
+def _padded_parts(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Longest rows first, each part filled up: the fewest parts that neighbours in this order can make."""
+    parts: list[list[int]] = []
+    longest = 0
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if not parts or (len(parts[-1]) + 1) * longest > token_budget:
+            parts.append([])
+            longest = lengths[row]
+        parts[-1].append(row)
+    return parts
+
+
+def _families(lengths: Sequence[int], token_budget: int, prompts: Sequence[int]) -> list[list[int]]:
+    """Rows of the same prompt, as many together as the budget allows."""
+    families: list[list[int]] = []
+    filling: dict[int, int] = {}  # prompt -> its family that is not full
+    room: dict[int, int] = {}
+    for row, prompt in enumerate(prompts):
+        if prompt not in filling or lengths[row] > room[prompt]:
+            filling[prompt], room[prompt] = len(families), token_budget
+            families.append([])
+        families[filling[prompt]].append(row)
+        room[prompt] -= lengths[row]
+    return families
+
+
+def _packed_parts(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """The fewest balanced parts within the budget; rows beyond it are set apart first."""
+    alone = [[row] for row, length in enumerate(lengths) if length >= token_budget]
+    rows = [row for row, length in enumerate(lengths) if length < token_budget]
+    costs = [lengths[row] for row in rows]
+    num_parts = ceil(sum(costs) / token_budget)
+    while rows:
+        parts = [[rows[item] for item in part] for part in balanced_parts(costs, num_parts)]
+        if all(sum(lengths[row] for row in part) <= token_budget for part in parts):
+            return alone + parts
+        num_parts += 1
+    return alone

@@ -1,0 +1,66 @@
+"""A minibatch split over ranks: each gets whole samples of nearly equal cost, and only those."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from bapo_lightning.data.batches.balance import balanced_parts
+from bapo_lightning.data.batches.batch import TrainBatch
+
+
+def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
+    """The share of every rank, a batch like any other but without groups and metrics; it may have no sample
+    at all. Sums over the shares are sums over the minibatch, whatever the number of ranks.
+    """
+    lengths = [
+        context + response
+        for context, response in zip(batch.context_lengths, batch.response_lengths, strict=True)
+    ]
+    return [rows_of(batch, rows) for rows in balanced_parts(lengths, num_ranks)]
+
+
+def rows_of(batch: TrainBatch, rows: list[int]) -> TrainBatch:
+    """Some samples of a batch in tensors of their own, cut to the longest of them."""
+    names = ("context_lengths", "response_lengths", "prompts", "prompt_lengths")
+    numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
+    width = max(
+        (
+            context + response
+            for context, response in zip(numbers["context_lengths"], numbers["response_lengths"], strict=True)
+        ),
+        default=0,
+    )
+    picked = torch.tensor(rows, dtype=torch.long)
+    grids = ("input_ids", "response_mask", "behaviour_logp", "proximal_logp", "version")
+    return replace(
+        batch,
+        **{name: getattr(batch, name)[picked, :width] for name in grids},
+        advantage=batch.advantage[picked],
+        **numbers,
+        groups=(),
+        metrics={},
+    )
+
+
+def blank_batch(device: torch.device) -> TrainBatch:
+    """One sample that adds nothing to any sum: a rank with less work passes it through the model while others
+    have more, because sharded weights are gathered, and gradients summed, by all ranks together.
+    """
+    zeros = torch.zeros(1, 2, device=device)
+    return TrainBatch(
+        input_ids=zeros.long(),
+        response_mask=torch.tensor([[False, True]], device=device),
+        behaviour_logp=zeros,
+        proximal_logp=zeros,
+        version=zeros.long(),
+        advantage=zeros[0, :1],
+        context_lengths=(1,),
+        response_lengths=(1,),
+        prompts=(0,),
+        prompt_lengths=(1,),
+        groups=(),
+        metrics={},
+    )

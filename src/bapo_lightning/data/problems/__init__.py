@@ -1,0 +1,1 @@
+"""From tables, files and the hub to filtered problems and their prompts."""

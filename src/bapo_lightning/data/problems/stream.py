@@ -1,0 +1,151 @@
+"""An endless, shuffled stream of problems."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+from bapo_lightning.data.problems.mixture import Mixing, furthest_behind
+from bapo_lightning.errors import DataError
+from bapo_lightning.types import Problem, WorkItem
+
+WHOLE = ""  # name of the only part of a stream that mixes nothing
+
+Places = dict[str, tuple[int, int]]  # epoch, and draws taken of it, of each part
+
+
+class ProblemStream:
+    """Yields every problem once per epoch, in an order drawn anew for each epoch from the stream's own seed.
+
+    With a mixing each of its sets has epochs of its own, see `mixture`.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        seed: int,
+        overlong: Sequence[Problem] = (),
+        mixing: Mixing | None = None,
+    ) -> None:
+        """
+        Args:
+            problems: training set.
+            seed: of the order.
+            overlong: problems of the set that are never drawn, since their prompts are too long; kept for the
+                ledger.
+            mixing: sets with weights; None: the problems are one set.
+
+        Raises:
+            DataError: there are no problems, or none of one set, or two share an id.
+        """
+        self._shares = {WHOLE: 1.0} if mixing is None else dict(mixing.shares)
+        self._part_of = {} if mixing is None else mixing.set_of
+        if not problems:
+            raise DataError("the training set holds no problems")
+        self._by_id = {problem.id: problem for problem in problems}
+        if len(self._by_id) != len(problems):
+            raise DataError(f"problem ids must be unique, got {len(problems)} problems with repeated ids")
+        self._parts, self._overlong = self._divided(problems), self._divided(overlong)
+        empty = [name for name, part in self._parts.items() if not part]
+        if empty:
+            raise DataError(
+                f"no problem of {', '.join(empty)} in data.train is left after filters and prompt limit; "
+                f"change them, or leave it out"
+            )
+        self._seed = seed
+        self._fingerprint = fingerprint(problems)
+        self._go_to(dict.fromkeys(self._parts, (0, 0)))
+
+    @property
+    def places(self) -> Places:
+        """Epoch, and draws taken of it, of each part."""
+        return dict(self._places)
+
+    def take(self, count: int) -> list[WorkItem]:
+        """The next `count` problems; a new epoch begins whenever one is used up."""
+        return [self._next() for _ in range(count)]
+
+    def never_drawn_since(self, places: Places) -> list[WorkItem]:
+        """What cannot be drawn of the epochs that began since then: the problems whose prompts are too
+        long.
+        """
+        found = []
+        for name, (now, position) in self._places.items():
+            epoch, taken = places[name]
+            begun = range(epoch if taken == 0 else epoch + 1, now + (position > 0))
+            found += [WorkItem(problem, which) for which in begun for problem in self._overlong[name]]
+        return found
+
+    def problem(self, problem_id: str) -> Problem:
+        """The problem of this id. Raises DataError when the training set has none."""
+        if problem_id not in self._by_id:
+            raise DataError(
+                f"a checkpoint holds rollouts of problem {problem_id!r}, which the training set does not "
+                f"have; was it changed?"
+            )
+        return self._by_id[problem_id]
+
+    def describe(self) -> str:
+        """Where it is, in words."""
+        told = {name: f"epoch {epoch}, {position} drawn" for name, (epoch, position) in self._places.items()}
+        return (
+            "data position ("
+            + "; ".join(f"{name}: {place}" if name else place for name, place in told.items())
+            + ")"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, and of which training set."""
+        return {
+            "places": {name: list(place) for name, place in self._places.items()},
+            "training_set": self._fingerprint,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there. Raises DataError when the training set is another one."""
+        if state["training_set"] != self._fingerprint or set(state["places"]) != set(self._parts):
+            raise DataError(
+                "the training set is not the one of the checkpoint: its file, or a filter (also the "
+                "validation sets that an overlap filter "
+                "stays away from), has changed; put it back, or begin a new run"
+            )
+        self._go_to({name: (epoch, position) for name, (epoch, position) in state["places"].items()})
+
+    def _next(self) -> WorkItem:
+        taken = {
+            name: epoch * len(self._parts[name]) + position
+            for name, (epoch, position) in self._places.items()
+        }
+        name = furthest_behind(taken, self._shares)
+        epoch, position = self._places[name]
+        if position == len(self._parts[name]):
+            epoch, position = epoch + 1, 0
+            self._orders[name] = self._epoch_order(name, epoch)
+        self._places[name] = epoch, position + 1
+        return WorkItem(self._parts[name][self._orders[name][position]], epoch)
+
+    def _go_to(self, places: Places) -> None:
+        self._places = dict(places)
+        self._orders = {name: self._epoch_order(name, epoch) for name, (epoch, _) in places.items()}
+
+    def _divided(self, problems: Sequence[Problem]) -> dict[str, list[Problem]]:
+        parts: dict[str, list[Problem]] = {name: [] for name in self._shares}
+        for problem in problems:
+            parts[self._part_of.get(problem.id, WHOLE)].append(problem)
+        return parts
+
+    def _epoch_order(self, name: str, epoch: int) -> list[int]:
+        order = list(range(len(self._parts[name])))
+        random.Random(f"{self._seed}/{name}/{epoch}" if name else f"{self._seed}/{epoch}").shuffle(order)
+        return order
+
+
+def fingerprint(problems: Sequence[Problem]) -> str:
+    """A digest of what the problems are and of their order."""
+    digest = sha256()
+    for problem in problems:
+        for text in (problem.id, problem.prompt, problem.answer):
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()

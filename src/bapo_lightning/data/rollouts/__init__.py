@@ -1,0 +1,1 @@
+"""From problems to scored groups: what is generated when, and what becomes of it."""

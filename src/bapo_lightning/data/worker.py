@@ -1,0 +1,87 @@
+"""The data side of a rank that is not the leader: it does what the leader says, and trains on the share it is
+given. See `leader`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import lightning as L
+
+from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.data.data_module import RolloutLoader, VersionedPolicyOwner
+from bapo_lightning.errors import RankError
+from bapo_lightning.ranks.channel import Channel
+from bapo_lightning.rollout.distributed.engine import LocalEngine
+
+END_SECONDS = 60  # for the leader to end, too
+
+
+class WorkerDataModule(L.LightningDataModule):
+    """Has no problems, no queue and nothing to save."""
+
+    def __init__(self, member: LocalEngine, control: Channel, engines: Channel, num_updates: int) -> None:
+        """
+        Args:
+            member: this rank's engine.
+            control: of the trainer's thread.
+            engines: by which the leader asks for samples; served by a thread where it is another one.
+            num_updates: length of the run.
+        """
+        super().__init__()
+        self.num_updates = num_updates
+        self._member = member
+        self._control = control
+        self._engines = engines
+        self._thread: threading.Thread | None = None
+
+    def train_dataloader(self) -> RolloutLoader:
+        """Lightning's source of batches."""
+        return RolloutLoader(self)
+
+    def next_batch(self) -> TrainBatch:
+        """This rank's share of the next minibatch."""
+        return cast(TrainBatch, self._serve())
+
+    def assist_evaluation(self) -> None:
+        """Sample for the leader until it has what it wants."""
+        self._serve()
+
+    def close(self) -> None:
+        """Give the engine back, and wait until the leader asks nothing more of it: Python cannot end while a
+        thread waits for another rank. Calling it twice is fine.
+        """
+        if self._member.engine is not None:
+            self._member.engine.close()
+        if self._thread is not None:
+            self._thread.join(END_SECONDS)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no thread waits for the leader any more, after `close`."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def teardown(self, stage: str) -> None:
+        """Close."""
+        self.close()
+
+    def _serve(self) -> Any:
+        owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
+        handlers: dict[str, Callable[[Any], Any]] = {
+            "load_weights": lambda version: self._member.load(owner.policy, self._control, version),
+            "score": lambda work: owner.policy.response_logprobs(*work),
+        }
+        if self._engines is self._control:
+            handlers |= self._member.handlers()
+        elif self._thread is None:
+            self._thread = threading.Thread(target=self._serve_engine, name="engine", daemon=True)
+            self._thread.start()
+        return self._control.serve(handlers)
+
+    def _serve_engine(self) -> None:
+        try:
+            self._engines.serve(self._member.handlers())
+        except RankError:  # the trainer's thread meets the same, and tells
+            return

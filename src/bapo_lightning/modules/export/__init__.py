@@ -1,0 +1,1 @@
+"""The policy as a Hugging Face model folder."""

@@ -1,0 +1,103 @@
+"""The README.md of an exported model: what it was made from, how, and what was measured. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bapo_lightning.run_folder.record import Row
+
+METRICS = (
+    "train/reward",
+    "train/response_length",
+    "policy/entropy",
+    "policy/approx_kl",
+    "bapo/clip_low",
+    "bapo/clip_high",
+)
+SETTINGS = (
+    "scale.prompts_per_batch",
+    "scale.group_size",
+    "scale.max_new_tokens",
+    "rollout.temperature",
+    "regime.epochs",
+    "regime.minibatches",
+    "optimizer.optimizer.lr",
+    "optimizer.optimizer.weight_decay",
+    "positive_share_target",
+)
+
+
+def model_card(
+    run: Mapping[str, Any], manifest: Mapping[str, Any], rows: Sequence[Row], update: int, dtype: str
+) -> str:
+    """The card of the policy after `update` updates.
+
+    Args:
+        run: resolved configuration.
+        manifest: the run's; {} where there is none.
+        rows: of its metrics.
+        update: of the run.
+        dtype: of the exported weights.
+    """
+    base, name = run["model"]["path"], Path(run["run_folder"]).name
+    front = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["reinforcement-learning", run["algorithm"]["name"]],
+    }
+    if _is_hub_name(base):
+        front["base_model"] = base
+    sets = ", ".join(run["data"]["validation"])
+    parts = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
+        f"# {run['name']}: {run['algorithm']['name']}, {update} updates\n",
+        f"`{base}` after {update} updates of {run['algorithm']['name']} (regime {run['regime']['name']}, "
+        f"seed {run['seed']}) on "
+        f"{run['data']['name']}, validated on {sets}. Weights in {dtype}. Trained with bapo-lightning "
+        f"({manifest.get('versions', {}).get('bapo-lightning', 'version unknown')}, commit "
+        f"{manifest.get('git_commit') or 'unknown'}), "
+        f"run `{name}`.\n",
+        "## Settings\n",
+        _table(("key", "value"), [(key, _value(run, key)) for key in SETTINGS]),
+        "## Measured\n",
+        _measured(rows, update),
+    ]
+    if manifest.get("command"):
+        parts += ["## Command\n", f"```sh\n{manifest['command']}\n```\n"]
+    return "\n".join(parts)
+
+
+def _measured(rows: Sequence[Row], update: int) -> str:
+    """The newest value of every metric up to `update`."""
+    newest: dict[str, tuple[int, float]] = {}
+    for row in rows[:update]:
+        step = int(row["step"]) + 1
+        newest |= {
+            key: (step, value) for key, value in row.items() if key in METRICS or key.startswith("val/")
+        }
+    if not newest:
+        return "Nothing yet.\n"
+    return _table(
+        ("metric", "value", "after update"),
+        [(key, f"{value:.4g}", step) for key, (step, value) in sorted(newest.items())],
+    )
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows) + "\n"
+
+
+def _value(run: Mapping[str, Any], key: str) -> Any:
+    value: Any = run
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def _is_hub_name(path: str) -> bool:
+    return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).parent.exists()

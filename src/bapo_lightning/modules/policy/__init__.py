@@ -1,0 +1,1 @@
+"""The policy: how it is built and how it scores tokens."""

@@ -1,0 +1,104 @@
+"""Builds policies: the one place that knows how the choices about a model fit together.
+
+weights or meta device -> attention kernel -> Liger kernels -> LoRA -> activation checkpointing -> Policy
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.activation_checkpointing import checkpoint_layers
+from bapo_lightning.modules.policy.lora import add_adapters
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.packing import check_packable, packed_attention
+from bapo_lightning.modules.policy.policy import Policy
+
+
+def build_policy(options: ModelOptions, temperature: float, on_meta: bool = False) -> Policy:
+    """A policy with the weights of `options.path`. Dropout stays off: with it the ratio would not be 1 for
+    unchanged weights.
+
+    Args:
+        options: choices about the model.
+        temperature: of the sampling distribution that log-probs refer to.
+        on_meta: shapes without memory, and no weight is read: for what is only measured, and for ranks that
+            receive their shards.
+
+    Raises:
+        ConfigError: the model cannot be what the options ask for.
+    """
+    model = _on_meta(options) if on_meta else _loaded(options)
+    model.config.use_cache = False
+    model.eval()
+    packed = options.packing == "padding_free"
+    if packed:
+        check_packable(model)
+    if options.liger:
+        _use_liger(model)
+    if options.lora is not None:
+        add_adapters(model, options.lora, on_meta)
+    if options.activation_checkpointing:
+        checkpoint_layers(decoder_layers(model))
+    return Policy(model, temperature, packed)
+
+
+def decoder_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """The model's decoder layers, in order: what is checkpointed, and sharded, one by one.
+
+    Raises:
+        ConfigError: the model keeps them somewhere else than all known ones do.
+    """
+    layers = getattr(model.base_model, "layers", None)
+    if not isinstance(layers, torch.nn.ModuleList):
+        raise ConfigError(
+            [
+                f"{type(model).__name__} has no list of decoder layers; use a decoder-only model, e.g. Llama "
+                f"or Qwen"
+            ]
+        )
+    return list(layers)
+
+
+def _attention(options: ModelOptions) -> dict[str, str]:
+    """Argument that names the kernel; none leaves the choice to the model."""
+    if options.packing == "padding_free":
+        return {"attn_implementation": packed_attention(options.attention)}
+    return {} if options.attention is None else {"attn_implementation": options.attention}
+
+
+def _loaded(options: ModelOptions) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(
+        options.path, dtype=getattr(torch, options.dtype), **_attention(options)
+    )
+
+
+def _on_meta(options: ModelOptions) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(options.path)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, options.dtype), **_attention(options)
+        )
+
+
+def _use_liger(model: PreTrainedModel) -> None:
+    """Exchange RMSNorm, SwiGLU and rotary embeddings. The loss of Liger is left out: token scores have their
+    own.
+
+    Liger exchanges the classes of the model's module too, so models of the same type that are made later in
+    this process have them.
+    """
+    from liger_kernel.transformers.monkey_patch import (
+        MODEL_TYPE_TO_APPLY_LIGER_FN,
+        _apply_liger_kernel_to_instance,
+    )
+
+    if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+        raise ConfigError(
+            [
+                f"model.liger=true: Liger has no kernels for models of type {model.config.model_type}; write "
+                f"model.liger=false"
+            ]
+        )
+    _apply_liger_kernel_to_instance(model, cross_entropy=False, fused_linear_cross_entropy=False)

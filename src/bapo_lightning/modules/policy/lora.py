@@ -1,0 +1,124 @@
+"""LoRA through peft: adapters in the model, merged weights for everybody outside of it.
+
+The model keeps its class and its weights their places; an adapted layer `x` holds its weight as
+`x.base_layer.weight`, and its addition as `x.lora_A.default.weight` [rank, in] and `x.lora_B.default.weight`
+[out, rank].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.options import LoraOptions
+from bapo_lightning.ranks.collectives import full_tensor
+
+ADAPTER = "default"
+ADAPTER_MARK = ".lora_"  # in the name of every weight of an adapter
+BASE_MARK = ".base_layer."  # in the name of every weight that an adapter adds to
+
+
+def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = False) -> None:
+    """Freeze the model and add what is trained, in float32. The additions are zero at first, so the policy is
+    still the model.
+
+    Raises:
+        ConfigError: `target_modules` names no linear layer, or one that token scores and embeddings read
+            directly.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.tuners_utils import cast_adapter_dtype
+
+    targets = (
+        options.target_modules if isinstance(options.target_modules, str) else list(options.target_modules)
+    )
+    try:
+        inject_adapter_in_model(
+            LoraConfig(
+                r=options.rank,
+                lora_alpha=options.alpha,
+                target_modules=targets,
+                lora_dropout=0.0,
+                bias="none",
+            ),
+            model,
+            ADAPTER,
+            low_cpu_mem_usage=on_meta,
+        )
+    except ValueError as error:
+        raise ConfigError(
+            [f"model.lora.target_modules={targets}: {str(error).splitlines()[0]} write all-linear"]
+        ) from None
+    for layer in (model.get_output_embeddings(), model.get_input_embeddings()):
+        if is_adapted(layer):
+            raise ConfigError(
+                [
+                    f"model.lora.target_modules={targets}: head and embeddings cannot be adapted, their "
+                    f"weights are read directly; "
+                    "write all-linear, or names of layers inside the decoder"
+                ]
+            )
+    cast_adapter_dtype(model, ADAPTER)  # small updates would vanish in bfloat16
+    model.eval()
+
+
+def is_adapted(layer: Any) -> bool:
+    """Whether a layer has an adapter."""
+    return hasattr(layer, "lora_A")
+
+
+def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """All weights under the names they have without adapters, additions included, one tensor at a time. A
+    tied head is left out.
+    """
+    for name, parameter in model.named_parameters():
+        if ADAPTER_MARK in name:
+            continue
+        yield name.replace(BASE_MARK, "."), _merged(model, name, parameter)
+
+
+def merged_shapes(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, ...], torch.dtype]]:
+    """Name, shape and dtype of what `merged_weights` gives, in its order; the model may be on the meta
+    device.
+    """
+    for name, parameter in model.named_parameters():
+        if ADAPTER_MARK not in name:
+            yield name.replace(BASE_MARK, "."), tuple(parameter.shape), parameter.dtype
+
+
+def _merged(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
+    weight = full_tensor(parameter.detach())
+    place, mark, last = name.partition(BASE_MARK)
+    if not mark or last != "weight":
+        return weight
+    layer: Any = model.get_submodule(place)
+    down, up = (full_tensor(factors[ADAPTER].weight.detach()) for factors in (layer.lora_A, layer.lora_B))
+    return (weight + (up @ down) * layer.scaling[ADAPTER]).to(weight.dtype)
+
+
+def leave_frozen_weights_out(module: nn.Module) -> None:
+    """Let the module's state dict hold what is trained, and nothing that the model's own files hold, too."""
+    frozen = {
+        name
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if not parameter.requires_grad
+    }
+    if not frozen:
+        return
+
+    def drop(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name in frozen:
+            state.pop(prefix + name, None)
+
+    def expect(module: nn.Module, incompatible: Any) -> None:
+        incompatible.missing_keys[:] = [
+            key for key in incompatible.missing_keys if not key.endswith(tuple(frozen))
+        ]
+
+    module.register_state_dict_post_hook(drop)
+    module.register_load_state_dict_post_hook(expect)

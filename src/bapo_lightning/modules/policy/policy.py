@@ -1,0 +1,111 @@
+"""A Hugging Face causal language model as a policy."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from bapo_lightning.data.batches.batch import ModelInput, model_input
+from bapo_lightning.data.batches.layout import Layout, prompt_numbers
+from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.fsdp.sharding import reshard
+from bapo_lightning.modules.policy.lora import leave_frozen_weights_out, merged_weights
+from bapo_lightning.modules.policy.packing import row_arguments, row_layout
+from bapo_lightning.modules.token_scores import token_scores
+from bapo_lightning.ranks.collectives import max_over_ranks
+from bapo_lightning.types import FinishReason, Rollout, Segment
+
+# Heads that do more to the logits than a matrix product; scoring them as if they did not would be silently
+# wrong.
+LOGIT_TRANSFORMS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
+
+BLANK = Rollout(array("i", [0]), (Segment(array("i", [0]), array("f", [0.0]), 0),), FinishReason.STOP)
+
+
+class Policy(nn.Module):
+    """Scores response tokens. It never builds the logits of a whole micro-batch, and it does not sample:
+    engines do.
+
+    Its state dict holds what is trained: all weights, or the adapters alone where the rest is frozen.
+    """
+
+    def __init__(self, model: PreTrainedModel, temperature: float, packed: bool = False) -> None:
+        """
+        Args:
+            model: causal LM in eval mode whose logits are `hidden @ head.weight.T`;
+                `model_factory.build_policy` makes it.
+            temperature: of the sampling distribution that log-probs refer to.
+            packed: micro-batches are one row without padding, which the model's attention must be made for.
+        """
+        super().__init__()
+        for name, neutral in LOGIT_TRANSFORMS.items():
+            if getattr(model.config, name, neutral) not in (neutral, None):
+                raise ConfigError(
+                    [
+                        f"the model transforms its logits ({name}={getattr(model.config, name)}), which "
+                        f"token scoring does not support"
+                    ]
+                )
+        if getattr(model.get_output_embeddings(), "bias", None) is not None:
+            raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
+        self.model = model
+        self.temperature = temperature
+        self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
+        leave_frozen_weights_out(self)
+
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """What the optimizer changes."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def forward(self, inputs: ModelInput) -> tuple[Tensor, Tensor]:
+        """(log-prob[N] in nats, entropy[N] in nats) of the response tokens; gradients flow through the
+        log-probs.
+
+        Padding stands on the right, where causal attention never looks, so no attention mask is needed.
+        """
+        arguments = row_arguments(inputs, self.model.config._attn_implementation)
+        hidden = self.model.base_model(
+            input_ids=inputs.input_ids, use_cache=False, **arguments
+        ).last_hidden_state
+        picked = hidden.flatten(0, 1).index_select(0, inputs.index)
+        return token_scores(
+            picked, self.model.get_output_embeddings().weight, inputs.targets, self.temperature
+        )
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Weights under their Hugging Face names, adapters merged, one at a time; a tied head is left out, as
+        in the model's files.
+        """
+        return merged_weights(self.model)
+
+    @torch.no_grad()
+    def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
+        """Log-probs in nats of each rollout's response tokens under the current weights at the policy's
+        temperature, in order.
+
+        Args:
+            rollouts: any number of them.
+            token_budget: tokens that pass through the model at once; padding counts unless they are packed.
+        """
+        device = self.model.get_output_embeddings().weight.device
+        lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
+        found: dict[int, array[float]] = {}
+        passes = rows_by_token_budget(lengths, token_budget, self.layout, prompt_numbers(rollouts))
+        for _ in range(
+            max_over_ranks(len(passes)) - len(passes)
+        ):  # sharded weights are gathered by all ranks together
+            self(model_input([BLANK], device, self.layout))
+        for rows in passes:
+            part = [rollouts[row] for row in rows]
+            logp = self(model_input(part, device, self.layout))[0].float().cpu()
+            pieces = logp.split([rollout.length for rollout in part])
+            found |= {
+                row: array("f", piece.numpy().tobytes()) for row, piece in zip(rows, pieces, strict=True)
+            }
+        reshard(self)
+        return [found[row] for row in range(len(rollouts))]

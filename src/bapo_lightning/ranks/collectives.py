@@ -1,0 +1,69 @@
+"""What all ranks compute together: the identity on one rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def num_ranks() -> int:
+    """World size, 1 when not distributed."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Element-wise sum of `values` over all ranks, in one all-reduce. Every rank must call it."""
+    if num_ranks() == 1:
+        return values
+    total = values.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def count_over_ranks(*counts: int, device: torch.device) -> tuple[int, ...]:
+    """Host integers summed over all ranks; needs no device work on one rank."""
+    if num_ranks() == 1:
+        return counts
+    return tuple(int(count) for count in sum_over_ranks(torch.tensor(counts, device=device)).tolist())
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """A tensor as it is, or put together from its shards. Every rank must call it, in the same order. vLLM
+    loads in inference mode, in which shards cannot be gathered.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    with torch.inference_mode(False), torch.no_grad():
+        return tensor.full_tensor()
+
+
+def max_over_ranks(count: int) -> int:
+    """The largest of the ranks' counts. Every rank must call it."""
+    if num_ranks() == 1:
+        return count
+    counts = torch.tensor(count)
+    dist.all_reduce(counts, dist.ReduceOp.MAX)
+    return int(counts)
+
+
+def from_controller(value: Any) -> Any:
+    """The leader's value, through the host. Every rank must call it."""
+    if num_ranks() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def gather_on_controller(value: Any) -> list[Any] | None:
+    """The values of all ranks in rank order on rank 0, through the host; None elsewhere. Every rank must call
+    it.
+    """
+    leads = dist.get_rank() == 0
+    found: list[Any] = [None] * num_ranks()
+    dist.gather_object(value, found if leads else None, dst=0)
+    return found if leads else None

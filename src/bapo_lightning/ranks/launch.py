@@ -1,0 +1,133 @@
+"""Starts the ranks of a run on this machine, passes signals on to them, and ends all when one is lost. Needs
+no torch.
+
+Each rank is the same command in a process of its own, in a session of its own: a Ctrl-C reaches this process
+alone, which passes every signal on once. torchrun and SLURM do this themselves; then nothing here is used.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+STARTED_BY_RUN = "BAPO_RANKS"  # as in `ranks.team`, which needs torch
+LOOK_SECONDS = 0.1
+END_SECONDS = 20  # for the others to end by themselves after one is lost
+PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+
+
+def starts_ranks(config: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is none of several ranks, and has to start them."""
+    devices, nodes = config["trainer"]["devices"], config["trainer"]["num_nodes"]
+    if not isinstance(devices, int) or devices < 2 or nodes != 1:
+        return False
+    started = {"LOCAL_RANK", "TORCHELASTIC_RUN_ID", STARTED_BY_RUN} & set(environment)
+    by_slurm = "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", 1)) > 1
+    return not started and not by_slurm
+
+
+def leads(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the first rank, or the only one; before ranks have met."""
+    return environment.get("RANK", environment.get("SLURM_PROCID", "0")) == "0"
+
+
+def launch(num_ranks: int, arguments: Sequence[str]) -> int:
+    """Train in `num_ranks` processes with these command line arguments; returns the exit code of the run."""
+    ranks = [start(rank, num_ranks, port, arguments) for port in [free_port()] for rank in range(num_ranks)]
+    previous = {number: signal.signal(number, pass_on(ranks)) for number in PASSED_ON}
+    try:
+        return watch(ranks)
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def start(rank: int, num_ranks: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """One rank."""
+    place = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": num_ranks,
+        "LOCAL_WORLD_SIZE": num_ranks,
+        STARTED_BY_RUN: num_ranks,
+    }
+    variables = {name: str(value) for name, value in place.items()}
+    variables |= {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *arguments]
+    return subprocess.Popen(
+        command, env={**os.environ, **threads(num_ranks), **variables}, start_new_session=True
+    )
+
+
+def threads(num_ranks: int) -> dict[str, str]:
+    """Ranks share the cores; torch would take all of them in each."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_ranks))}
+
+
+def watch(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Wait until all ranks have ended, and tell which one was lost, if one was; returns the exit code of the
+    run.
+    """
+    deadline: float | None = None
+    while None in (codes := [rank.poll() for rank in ranks]):
+        if deadline is None and any(codes):
+            tell(codes)
+            deadline = time.monotonic() + END_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            for rank in ranks:
+                rank.kill()
+        time.sleep(LOOK_SECONDS)
+    if deadline is None:
+        tell(codes)
+    return exit_code([rank.returncode for rank in ranks])
+
+
+def tell(codes: Sequence[int | None]) -> None:
+    """One line about the ranks that a signal ended: these said nothing themselves."""
+    lost = [(rank, -code) for rank, code in enumerate(codes) if code is not None and code < 0]
+    if lost:
+        who = ", ".join(f"rank {rank} was ended by {signal.Signals(number).name}" for rank, number in lost)
+        print(
+            f"error: {who}; the other ranks end, too. The run goes on from its last checkpoint with "
+            f"resume=auto",
+            file=sys.stderr,
+        )
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """Of the leader if it failed by itself, else of the first rank that did; 128 + the signal of one that was
+    ended.
+    """
+    failed = next((code for code in codes if code), 0)
+    return failed if failed >= 0 else 128 - failed
+
+
+def pass_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Any:
+    """A handler that gives a signal to every rank."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.send_signal(number)
+
+    return handler
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

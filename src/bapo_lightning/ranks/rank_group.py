@@ -1,0 +1,152 @@
+"""This process's place among the ranks of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.ranks.channel import Channel, ControllerFailed, outcome_of, values
+
+STARTED_BY_RUN = "BAPO_RANKS"  # set, to their number, for ranks that a run started itself
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """All ranks. The leader, rank 0, holds what exists once; `control` serves the trainer's thread, `engines`
+    whoever generates.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    size: int = 1
+    environment: ClusterEnvironment | None = None  # Lightning's, for its Trainer; None: a process of its own
+    control: Channel | None = None
+    engines: Channel | None = None
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def on_controller(self, work: Callable[[], T]) -> T:
+        """What `work` returns on the leader. Every rank must call it. Its error is raised there; elsewhere
+        ControllerFailed.
+        """
+        if self.control is None:
+            return work()
+        outcome = outcome_of(self.rank, work) if self.is_controller else None
+        outcome = self.control.from_controller(outcome)
+        if outcome.error is not None and not self.is_controller:
+            raise ControllerFailed(str(outcome.error))
+        return cast(T, values([outcome])[0])
+
+    def everywhere(self, work: Callable[[], T]) -> T:
+        """What `work` returns on this rank. Every rank must call it. The first error of any of them is raised
+        on the leader; elsewhere ControllerFailed.
+        """
+        if self.control is None:
+            return work()
+        outcome = outcome_of(self.rank, work)
+        errors = [error for error in self.control.all(outcome.error) if error is not None]
+        if errors:
+            raise errors[0] if self.is_controller else ControllerFailed(str(errors[0]))
+        return cast(T, outcome.value)
+
+    def barrier(self) -> None:
+        """Wait for all ranks, however long one of them takes."""
+        if self.control is not None:
+            self.control.all(None)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+ALONE = RankGroup()
+
+
+def uses_cuda(accelerator: str) -> bool:
+    """Whether Lightning would take NVIDIA GPUs for `trainer.accelerator`."""
+    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+
+
+def join(accelerator: str, devices: int, num_nodes: int, wait_minutes: float, needs_group: bool) -> RankGroup:
+    """Meet the other ranks: before anything is built, so that there is one configuration, the leader's.
+
+    Args:
+        accelerator: of the trainer.
+        devices: ranks on each node.
+        num_nodes: number of nodes.
+        wait_minutes: of a rank for the others, in training.
+        needs_group: make a process group even of one rank, as sharding does.
+
+    Raises:
+        ConfigError: as many processes were started as the configuration does not say.
+    """
+    size = devices * num_nodes
+    environment = find_environment()
+    rank, started = place(environment)
+    if started != size:
+        raise ConfigError([
+            f"{started} processes were started (by torchrun, SLURM or through LOCAL_RANK), but "
+            f"trainer.devices={devices} x "
+            f"trainer.num_nodes={num_nodes} are {size} ranks; start as many, or write both keys as they were "
+            f"started"
+        ])  # fmt: skip
+    if size == 1 and not needs_group:
+        return RankGroup()
+    cuda = uses_cuda(accelerator)
+    if cuda:
+        torch.cuda.set_device(environment.local_rank())
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
+        environment.main_address,
+        str(environment.main_port),
+    )
+    # Both backends: what is on the host goes by gloo, also the norms of weights that are kept there.
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(minutes=wait_minutes))
+    if size == 1:
+        return RankGroup(environment=environment)
+    return RankGroup(
+        rank, environment.local_rank(), size, environment, Channel(rank, size), Channel(rank, size)
+    )
+
+
+def find_environment() -> ClusterEnvironment:
+    """Lightning's view of who started this process."""
+    if STARTED_BY_RUN not in os.environ:
+        if TorchElasticEnvironment.detect():
+            return TorchElasticEnvironment()
+        if SLURMEnvironment.detect():
+            return SLURMEnvironment()
+    return LightningEnvironment()
+
+
+def place(environment: ClusterEnvironment) -> tuple[int, int]:
+    """(rank, number of ranks) of this process. Lightning's own environment learns both only from a
+    strategy.
+    """
+    if not isinstance(environment, LightningEnvironment):
+        return environment.global_rank(), environment.world_size()
+    if "LOCAL_RANK" not in os.environ:
+        return 0, 1
+    return int(os.environ.get("RANK", os.environ["LOCAL_RANK"])), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def visible_gpus(local_rank: int) -> str:
+    """The one GPU of this rank as CUDA_VISIBLE_DEVICES of a process that it starts."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return listed.split(",")[local_rank] if listed else str(local_rank)

@@ -1,0 +1,1 @@
+"""Several finished runs side by side: table, page, pictures."""

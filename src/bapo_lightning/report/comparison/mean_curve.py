@@ -1,0 +1,70 @@
+"""The mean of several runs' curves with its 95 % band, aligned by update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.report.plot_style import smoothed, smoothing_window
+
+
+@dataclass(frozen=True)
+class MeanCurve:
+    """Mean and half-width of the 95 % interval at each update; the half-width is 0 where there is one run
+    only.
+    """
+
+    steps: list[int]
+    means: list[float]
+    half_widths: list[float]
+    num_runs: int
+    last_recorded: tuple[int, int]  # updates at which the shortest and the longest curve end
+
+    @property
+    def lower(self) -> list[float]:
+        """Lower ends of the band."""
+        return [mean - width for mean, width in zip(self.means, self.half_widths, strict=True)]
+
+    @property
+    def upper(self) -> list[float]:
+        """Upper ends of the band."""
+        return [mean + width for mean, width in zip(self.means, self.half_widths, strict=True)]
+
+    def thinned(self, most: int) -> MeanCurve:
+        """At most about `most` points, evenly chosen, the last one among them."""
+        stride = -(-len(self.steps) // most) or 1
+        chosen = range(len(self.steps) - 1, -1, -stride)[::-1]
+        picked = [[values[index] for index in chosen] for values in (self.means, self.half_widths)]
+        return MeanCurve(
+            [self.steps[index] for index in chosen], picked[0], picked[1], self.num_runs, self.last_recorded
+        )
+
+
+def mean_curve(curves: Sequence[tuple[list[int], list[float]]], period: int) -> MeanCurve:
+    """Smooth every curve by itself, then average at the updates that all have, so that the mean never changes
+    its members on the way.
+
+    Args:
+        curves: (updates, values) of each run; those without a value are left out.
+        period: updates on one rollout batch, see `smoothing_window`.
+    """
+    recorded = [(steps, values) for steps, values in curves if values]
+    smooth = [
+        dict(zip(steps, smoothed(values, smoothing_window(len(values), period)), strict=True))
+        for steps, values in recorded
+    ]
+    common = sorted(set.intersection(*map(set, smooth))) if smooth else []
+    intervals = [
+        interval
+        for step in common
+        if (interval := mean_interval([curve[step] for curve in smooth])) is not None
+    ]
+    ends = [steps[-1] for steps, _ in recorded] or [0]
+    return MeanCurve(
+        common,
+        [interval.mean for interval in intervals],
+        [interval.half_width or 0.0 for interval in intervals],
+        len(recorded),
+        (min(ends), max(ends)),
+    )

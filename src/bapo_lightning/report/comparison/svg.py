@@ -1,0 +1,152 @@
+"""The panels of the comparison page: inline SVG whose groups the page can hide, and the numbers that it shows
+under the pointer.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bapo_lightning.report.comparison.mean_curve import MeanCurve
+from bapo_lightning.report.comparison.study_plot import draw_mean
+from bapo_lightning.report.comparison.table import Comparison, Quantity
+from bapo_lightning.report.plot_style import line_styles, new_figure, say_missing, style_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH, _HEIGHT = 3.7, 2.55  # inches
+_MOST_POINTS = 160  # of a curve; more cannot be told apart at this width
+_SPIKE = 20.0  # how many times the lowest mean the highest must be for a logarithmic axis
+_POINTS_PER_INCH = 72  # unit of matplotlib's SVG
+
+
+@dataclass(frozen=True)
+class PanelPicture:
+    """One quantity under one condition."""
+
+    condition: str
+    svg: str
+    numbers: str  # JSON for the page's script: where the axes are, and the curves
+
+
+def draw_panels(
+    comparison: Comparison, quantity: Quantity, colours: Mapping[str, str], salt: str
+) -> list[PanelPicture]:
+    """One panel for each condition, all with the same vertical axis. `salt`: unique on the page, as are then
+    the ids in the SVG.
+    """
+    cells = {
+        condition: {
+            setting: comparison.curves[setting, condition, quantity.metric].thinned(_MOST_POINTS)
+            for setting in comparison.settings
+            if (setting, condition, quantity.metric) in comparison.curves
+        }
+        for condition in comparison.conditions
+    }
+    limits, is_log = _limits([curve for cell in cells.values() for curve in cell.values()], quantity.spiky)
+    return [
+        _draw_panel(condition, cell, quantity, colours, (limits, is_log), f"{salt}-{rank}")
+        for rank, (condition, cell) in enumerate(cells.items())
+    ]
+
+
+def _draw_panel(
+    condition: str,
+    cell: Mapping[str, MeanCurve],
+    quantity: Quantity,
+    colours: Mapping[str, str],
+    scale: tuple[tuple[float, float] | None, bool],
+    salt: str,
+) -> PanelPicture:
+    figure = new_figure(_WIDTH, _HEIGHT)
+    axes = figure.subplots()
+    limits, is_log = scale
+    style_axes(
+        axes, f"staleness {condition}", "optimizer update", f"{quantity.unit}{', log' if is_log else ''}"
+    )
+    drawn = {setting: curve for setting, curve in cell.items() if curve.steps}
+    order, lines = list(colours), line_styles(colours)
+    for setting, curve in drawn.items():
+        draw_mean(axes, curve, colours[setting], lines[setting])
+        axes.lines[-1].set_gid(f"line-{order.index(setting)}")
+        axes.collections[-1].set_gid(f"band-{order.index(setting)}")
+    if not drawn:
+        say_missing(axes, "was not recorded")
+    elif limits is not None:
+        if is_log:
+            axes.set_yscale("log")
+        axes.set_ylim(*limits)
+    svg = _inline_svg(figure, salt)
+    series = [
+        {
+            "setting": setting,
+            "index": order.index(setting),
+            "steps": curve.steps,
+            "means": [float(f"{mean:.4g}") for mean in curve.means],
+            "widths": [float(f"{width:.3g}") for width in curve.half_widths] if curve.num_runs > 1 else None,
+        }
+        for setting, curve in drawn.items()
+    ]
+    return PanelPicture(condition, svg, json.dumps({**_frame(axes), "series": series}, separators=(",", ":")))
+
+
+def _limits(curves: list[MeanCurve], spiky: bool) -> tuple[tuple[float, float] | None, bool]:
+    """Common limits of the vertical axis with a little room, and whether it is logarithmic.
+
+    A band over very few seeds can be so wide that it would flatten every mean; it is then cut off at three
+    times the range of the means.
+    """
+    means = [mean for curve in curves for mean in curve.means]
+    if not means:
+        return None, False
+    least, most = min(means), max(means)
+    if spiky and least > 0 and most > _SPIKE * least:
+        return (0.7 * least, 1.4 * most), True
+    spread = (most - least) or abs(most) or 1.0
+    lower = max(min(value for curve in curves for value in [*curve.lower, least]), least - spread)
+    upper = min(max(value for curve in curves for value in [*curve.upper, most]), most + spread)
+    room = 0.05 * spread
+    # What cannot be negative shows no room for it.
+    return (max(lower - room, -0.4 * room) if least >= 0 else lower - room, upper + room), False
+
+
+def _inline_svg(figure: Figure, salt: str) -> str:
+    """The drawing as an element of HTML: text stays text, ids are its own, and nothing names an address."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    figure.patch.set_visible(False)
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        FigureCanvasSVG(figure).print_svg(
+            text, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = (
+        re.sub(r'\s(xmlns(:\w+)?|version|width|height)="[^"]*"', "", svg.split(">", 1)[0])
+        + ">"
+        + svg.split(">", 1)[1]
+    )
+    svg = svg.replace("xlink:href", "href")
+    svg = re.sub(r'id="(line|band)-(\d+)"', r'class="s\2"', svg)
+    named = set(re.findall(r"#([\w.-]+)", svg))
+    svg = re.sub(r'\sid="([^"]*)"', lambda found: found[0] if found[1] in named else "", svg)
+    return re.sub(r">\s+<", "><", svg)
+
+
+def _frame(axes: Axes) -> dict[str, Any]:
+    """Where the axes are in the coordinates of the SVG, and which updates their sides stand for."""
+    box = axes.get_position()
+    width, height = _WIDTH * _POINTS_PER_INCH, _HEIGHT * _POINTS_PER_INCH
+    sides = [box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height]
+    return {"box": [round(side, 2) for side in sides], "x": [round(limit, 3) for limit in axes.get_xlim()]}

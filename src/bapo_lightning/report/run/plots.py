@@ -1,0 +1,224 @@
+"""Plots of one run: a moving average over faint raw points, one PNG per quantity and an overview of all six.
+
+A quantity that was never recorded leaves a panel that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bapo_lightning.report.plot_style import (
+    BLACK,
+    FAINT,
+    GRID,
+    INK,
+    NEGATIVE,
+    POSITIVE,
+    algorithm_colour,
+    draw_legend,
+    new_figure,
+    save_png,
+    say_missing,
+    scale_from_zero,
+    smoothed,
+    smoothing_window,
+    style_axes,
+)
+from bapo_lightning.run_folder.record import RunRecord, finite, read_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_XLABEL = "optimizer update"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric in a panel."""
+
+    metric: str
+    colour: str
+    label: str = ""
+    line: str = "-"
+    spiky: bool = False  # rare large values matter: moving median over joined raw points
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot: which curves, and what is drawn around them."""
+
+    name: str  # file name without .png
+    title: str
+    ylabel: str
+    curves: tuple[Curve, ...]
+    decorate: Callable[[Axes, RunRecord], None] | None = None
+
+
+def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]:
+    """Draw the plots of the run in `folder` into `plots/` (under `output`, by default the folder itself);
+    returns the PNG paths.
+
+    Raises:
+        DataError: `folder` is not a run folder.
+    """
+    record = read_run(folder)
+    target = Path(output or folder) / "plots"
+    panels = run_panels(str(record.manifest.get("algorithm", "")))
+    paths = []
+    for panel in panels:
+        figure = new_figure(6.4, 4.0)
+        draw_panel(figure.subplots(), panel, record)
+        figure.suptitle(record.name, fontsize=8, color=FAINT)
+        paths.append(save_png(figure, target / f"{panel.name}.png"))
+    figure = new_figure(14.0, 7.4)
+    figure.suptitle(_overview_title(record), fontsize=12, color=INK)
+    for axes, panel in zip(figure.subplots(2, 3).flat, panels, strict=True):
+        draw_panel(axes, panel, record)
+    paths.append(save_png(figure, target / "overview.png"))
+    return paths
+
+
+def run_panels(algorithm: str) -> tuple[Panel, ...]:
+    """The six panels, the leading curve of each in the algorithm's colour."""
+    colour = algorithm_colour(algorithm)
+    share = (
+        Curve("bapo/positive_share_unclipped", FAINT, "without clipping", "--"),
+        Curve("bapo/positive_share", colour, "at the chosen bounds"),
+    )
+    bounds = (
+        Curve("bapo/clip_high", POSITIVE, "upper bound"),
+        Curve("bapo/clip_low", NEGATIVE, "lower bound"),
+    )
+    clipped = (
+        Curve("train/clip_fraction_positive", POSITIVE, "of positive tokens", "--"),
+        Curve("train/clip_fraction_negative", NEGATIVE, "of negative tokens", "-."),
+        Curve("train/clip_fraction", BLACK, "of all tokens"),
+    )
+    return (
+        Panel("reward", "Reward", "mean reward per sample", (Curve("train/reward", colour),)),
+        Panel(
+            "entropy",
+            "Policy entropy",
+            "entropy per token [nats]",
+            (Curve("policy/entropy", colour),),
+            _from_zero,
+        ),
+        Panel("positive_share", "Positive share of the gradient", "share [fraction]", share, _draw_target),
+        Panel("bounds", "Clipping bounds", "importance ratio", bounds, _draw_trust_region),
+        Panel(
+            "grad_norm",
+            "Gradient norm",
+            "L2 norm",
+            (Curve("train/grad_norm", colour, spiky=True),),
+            _scale_grad_norm,
+        ),
+        Panel("clip_fraction", "Clipped tokens", "fraction of tokens", clipped, _from_zero),
+    )
+
+
+def draw_panel(axes: Axes, panel: Panel, record: RunRecord) -> None:
+    """Draw one panel; curves that were not recorded are left out, and a panel without any says so."""
+    from matplotlib.ticker import MaxNLocator
+
+    style_axes(axes, panel.title, _XLABEL, panel.ylabel)
+    recorded = [(curve, *record.series(curve.metric)) for curve in panel.curves]
+    recorded = [(curve, steps, values) for curve, steps, values in recorded if values]
+    if not recorded:
+        say_missing(axes, f"{panel.curves[-1].metric}\nwas not recorded")
+        return
+    for curve, steps, values in recorded:
+        _draw_curve(axes, curve, steps, values, batch_period(record.manifest))
+    if panel.decorate:
+        panel.decorate(axes, record)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if any(curve.label for curve, _, _ in recorded):
+        draw_legend(axes)
+
+
+def batch_period(manifest: dict[str, Any]) -> int:
+    """Updates on each rollout batch, 1 where the manifest does not say."""
+    staleness = manifest.get("staleness")
+    return staleness if isinstance(staleness, int) and staleness > 0 else 1
+
+
+def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float], period: int) -> None:
+    window = smoothing_window(len(values), period)
+    if curve.spiky:
+        # Spikes are the message: join the raw points, and keep them out of the smooth curve, where a mean
+        # would smear them.
+        axes.plot(steps, values, color=curve.colour, alpha=0.35, linewidth=0.8)
+        middle = smoothed(values, window, median)
+    else:
+        axes.scatter(steps, values, s=7, color=curve.colour, alpha=0.3, linewidths=0)
+        middle = smoothed(values, window)
+    marker = "o" if len(values) == 1 else ""
+    axes.plot(
+        steps,
+        middle,
+        color=curve.colour,
+        linewidth=1.8,
+        linestyle=curve.line,
+        marker=marker,
+        label=curve.label,
+    )
+
+
+def target_share(config: dict[str, Any]) -> tuple[float, str] | None:
+    """(share, kind) that the algorithm in `config` aims at: `target` in `algorithm` or below, converted when
+    its `measure` is P/N.
+    """
+    stack: list[Any] = [config.get("algorithm")]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            target = finite(node.get("target"))
+            if target is not None:
+                share = target / (1.0 + target) if node.get("measure") == "ratio" else target
+                return share, str(node.get("kind", "gradient"))
+            stack.extend(node.values())
+    return None
+
+
+def _draw_target(axes: Axes, record: RunRecord) -> None:
+    target = target_share(record.config)
+    if target is not None:
+        share, kind = target
+        # The curves show the gradient; a search over the surrogate balances another quantity, so its target
+        # need not be met here.
+        label = f"target {share:.3g}" if kind == "gradient" else f"target {share:.3g} (of the {kind})"
+        axes.axhline(share, color=INK, linewidth=1.0, linestyle=":", label=label)
+
+
+def _draw_trust_region(axes: Axes, record: RunRecord) -> None:
+    axes.axhline(1.0, color=FAINT, linewidth=0.8, linestyle=":")
+    (low_steps, lows), (high_steps, highs) = record.series("bapo/clip_low"), record.series("bapo/clip_high")
+    if lows and low_steps == high_steps:
+        window = smoothing_window(len(lows), batch_period(record.manifest))
+        axes.fill_between(
+            low_steps,
+            smoothed(lows, window),
+            smoothed(highs, window),
+            color=GRID,
+            alpha=0.6,
+            linewidth=0,
+            zorder=0,
+        )
+
+
+def _from_zero(axes: Axes, record: RunRecord) -> None:
+    axes.set_ylim(bottom=0.0)
+
+
+def _scale_grad_norm(axes: Axes, record: RunRecord) -> None:
+    scale_from_zero(axes, record.series("train/grad_norm")[1])
+
+
+def _overview_title(record: RunRecord) -> str:
+    manifest = record.manifest
+    parts = [manifest.get("experiment"), manifest.get("algorithm"), manifest.get("regime")]
+    parts += [f"{key} {manifest[key]}" for key in ("staleness", "seed") if manifest.get(key) is not None]
+    return "  |  ".join(str(part) for part in (*parts, manifest.get("status")) if part)

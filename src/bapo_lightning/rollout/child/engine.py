@@ -1,0 +1,209 @@
+"""An in-process engine in a process of its own on this machine: it samples while the trainer trains, and its
+crash is not the trainer's.
+
+Weights go through shared memory, part by part; requests and generations through a pipe (`child_main` has what
+is said there).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.child.main import Answer
+from bapo_lightning.rollout.child.process import ChildProcess
+from bapo_lightning.rollout.engine import (
+    UNSYNCED_VERSION,
+    EngineDied,
+    Generation,
+    GenerationRequest,
+    RolloutEngine,
+    SamplingParams,
+    WeightSource,
+    check_synced,
+)
+from bapo_lightning.rollout.weight_transport import weight_parts
+
+
+class ChildEngine:
+    """Runs another engine in a child process. Calls may come from different threads, but for `close` not at
+    the same time.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        make_engine: Callable[..., RolloutEngine],
+        deadline_seconds: float = 600,
+        start_seconds: float = 900,
+        cpu_threads: int | None = None,
+        cpu_affinity: Sequence[int] = (),
+        visible_gpus: str | None = None,
+        part_megabytes: int = 64,
+    ) -> None:
+        """The process is started here, so that what the inner engine's constructor complains of is told
+        before a run begins.
+
+        Args:
+            model_path: Hugging Face folder or hub name.
+            make_engine: called in the child as `make_engine(model_path=model_path)`; must be picklable, such
+                as a partial of a class.
+            deadline_seconds: a child that needs longer for a call of `generate`, or for a part of the
+                weights, is taken for dead.
+            start_seconds: the same for the engine's making and its first weights, with which vLLM starts.
+            cpu_threads: of the child's kernels; None takes what torch takes in a new process.
+            cpu_affinity: cores that the child may run on; empty leaves it this process's. Ignored where the
+                system has no such thing.
+            visible_gpus: GPUs that the child sees, such as "1" or "2,3"; None: the same as this process.
+            part_megabytes: extra memory of a weight sync, in MiB; a larger tensor is a part of its own.
+
+        Raises:
+            BapoLightningError: what the inner engine's constructor raises; any other error, and the child's
+                death, as EngineError.
+        """
+        self._recipe = pickle.dumps(partial(make_engine, model_path=model_path))
+        self._deadline_seconds = deadline_seconds
+        self._start_seconds = start_seconds
+        self._environment = {"CUDA_VISIBLE_DEVICES": visible_gpus} if visible_gpus is not None else {}
+        if cpu_threads is not None:
+            self._environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(cpu_threads))
+        self._cpu_threads = cpu_threads
+        self._cores = tuple(cpu_affinity)
+        self._part_bytes = part_megabytes << 20
+        self._version = UNSYNCED_VERSION
+        self._child: ChildProcess | None = None
+        self._had_weights = False  # since the child's start
+        self._busy = threading.Lock()
+        self._closed = False
+        self._start()
+
+    @property
+    def version(self) -> int:
+        """Policy version of the weights held."""
+        return self._version
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child; None while there is none."""
+        return self._child.pid if self._child is not None else None
+
+    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        """See `RolloutEngine.generate`. All requests have one deadline together; of a call that is
+        interrupted, none is finished.
+        """
+        check_synced(self._version)
+        with self._talk() as child:
+            return result(child.ask(("generate", list(requests), sampling), self._deadline_seconds))
+
+    def load_weights(self, source: WeightSource, version: int) -> None:
+        """See `RolloutEngine.load_weights`."""
+        self._version = UNSYNCED_VERSION
+        seconds = (
+            self._deadline_seconds if self._had_weights else max(self._deadline_seconds, self._start_seconds)
+        )
+        with self._talk() as child:
+            self._send_weights(child, source, version, seconds)
+        self._had_weights = True
+        self._version = version
+
+    def sleep(self) -> None:
+        """See `RolloutEngine.sleep`. A child that is dead sleeps: the next `load_weights` tells."""
+        with contextlib.suppress(EngineDied), self._talk() as child:
+            if result(child.ask(("sleep",), self._deadline_seconds)) == UNSYNCED_VERSION:
+                self._version = UNSYNCED_VERSION
+
+    def restart(self) -> None:
+        """Start a new child, which has no weights. Raises EngineError when it ends while it starts, or the
+        engine was closed.
+        """
+        with self._busy:
+            self._end()
+            self._start()
+
+    def close(self) -> None:
+        """End the child. A call that another thread is in ends with EngineError."""
+        self._closed = True
+        self._version = UNSYNCED_VERSION
+        if self._busy.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._busy.release()
+        elif (child := self._child) is not None:
+            child.kill()  # the thread that is in a call forgets it
+
+    def _start(self) -> None:
+        if self._closed:
+            raise EngineError("the engine was closed")
+        self._had_weights = False
+        child = self._child = ChildProcess(self._environment)
+        try:
+            result(child.ask((sys.path, self._cores, self._cpu_threads, self._recipe), self._start_seconds))
+            if self._closed:  # by another thread, which may have come before there was a process to kill
+                raise EngineDied("the engine was closed")
+        except EngineDied as death:
+            self._end()
+            raise EngineError(f"the rollout engine did not start: {death}") from None
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        self._version = UNSYNCED_VERSION
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop()
+
+    @contextlib.contextmanager
+    def _talk(self) -> Iterator[ChildProcess]:
+        """The child, for a call; its death leaves no child and no weights."""
+        with self._busy:
+            if self._child is None:
+                raise (
+                    EngineError("the engine was closed")
+                    if self._closed
+                    else EngineDied("its process ended before")
+                )
+            try:
+                yield self._child
+            except EngineDied:
+                self._child.kill()
+                self._end()
+                if self._closed:
+                    raise EngineError("the engine was closed while it was at work") from None
+                raise
+
+    def _send_weights(self, child: ChildProcess, source: WeightSource, version: int, seconds: float) -> None:
+        """Give the child part after part, as its engine asks for them."""
+        parts = weight_parts(source, self._part_bytes)
+        try:
+            answer, content = child.ask(("load_weights", version), seconds)
+            while answer in (Answer.FIRST, Answer.NEXT):
+                if answer == Answer.FIRST:
+                    parts.close()
+                    parts = weight_parts(source, self._part_bytes)
+                try:
+                    part = next(parts, None)
+                except BaseException as error:
+                    child.ask(
+                        f"the trainer could not send its weights ({type(error).__name__}: {error})", seconds
+                    )
+                    raise
+                answer, content = child.ask(part, seconds)
+        finally:
+            parts.close()  # removes the file of the part at hand
+        result((answer, content))
+
+
+def result(answered: tuple[str, Any]) -> Any:
+    """Content of a child's answer. Raises the error that it holds, if it does."""
+    answer, content = answered
+    if answer == Answer.FAILED:
+        raise content
+    return content

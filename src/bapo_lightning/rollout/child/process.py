@@ -1,0 +1,148 @@
+"""The trainer's end of the process of a `ChildEngine`: starts it, talks to it, knows when it is dead, ends
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from multiprocessing import Pipe
+from typing import Any
+
+from bapo_lightning.rollout.engine import EngineDied
+
+STOP_SECONDS = 15  # for an engine to close itself
+LOOK_SECONDS = 1.0  # between looks at a process that says nothing
+# Of a launcher such as torchrun: they name the trainer's process group, which the engine's process is not in.
+GROUP_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+class ChildProcess:
+    """A process of `child_main` in a session of its own: no Ctrl-C of the terminal reaches it, and nothing of
+    it stays when it is ended.
+
+    It is a fresh interpreter, not a fork and not multiprocessing's spawn: a fork of a process with threads
+    may hang, and a spawn imports the trainer's main module again and takes its environment only from the
+    trainer's own.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """`environment`: variables on top of this process's."""
+        self._connection, theirs = Pipe()
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bapo_lightning.rollout.child.main", str(number), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                env=inherited() | dict(environment),
+                pass_fds=[number],
+                start_new_session=True,
+            )
+        # For an engine that nobody closes; at the latest when Python ends.
+        self._finalizer = weakref.finalize(self, kill, self._process, os.getpid())
+
+    @property
+    def pid(self) -> int:
+        """Of the process; its process group has the same number."""
+        return self._process.pid
+
+    def ask(self, message: Any, deadline_seconds: float) -> tuple[str, Any]:
+        """Send a message, wait for the answer: its kind and content.
+
+        Raises:
+            EngineDied: the process ended, or did not answer within `deadline_seconds` and was killed.
+        """
+        with self._deadline(deadline_seconds):
+            self._connection.send(message)
+            while not self._connection.poll(LOOK_SECONDS):
+                if self._process.poll() is not None and not self._connection.poll():
+                    raise EOFError
+            return self._connection.recv()
+
+    def stop(self) -> None:
+        """Let the engine close itself, then end its process. Only while nobody waits for an answer."""
+        with contextlib.suppress(OSError):
+            self._connection.send(None)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        self.kill()
+        self._connection.close()
+
+    def kill(self) -> None:
+        """End the process at once. Whoever waits for its answer gets EngineDied."""
+        self._finalizer()
+
+    @contextlib.contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """A watch that kills the process: only its death ends a write into a pipe that nobody reads."""
+        overdue = threading.Event()
+
+        def end() -> None:
+            overdue.set()
+            self.kill()
+
+        watch = threading.Timer(seconds, end)
+        watch.daemon = True
+        watch.start()
+        try:
+            yield
+        except (EOFError, OSError):
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # it closes its pipe a moment before it ends by itself
+                self._process.wait(LOOK_SECONDS)
+            self.kill()
+            raise EngineDied(
+                f"it did not answer within {seconds:g} s and was killed" if overdue.is_set() else self._end()
+            ) from None
+        except (
+            BaseException
+        ):  # such as a second Ctrl-C: its answer would be taken for that of the next message
+            self.kill()
+            raise
+        finally:
+            watch.cancel()
+
+    def _end(self) -> str:
+        code = self._process.wait()
+        return (
+            f"its process was ended by {signal.Signals(-code).name}"
+            if code < 0
+            else f"its process ended with exit code {code}"
+        )
+
+
+def kill(process: subprocess.Popen[bytes], owner: int) -> None:
+    """End a process and its group, and leave no zombie; nothing in a fork of process `owner`, whose own it is
+    not.
+    """
+    if os.getpid() != owner:
+        return
+    with contextlib.suppress(
+        ProcessLookupError, PermissionError
+    ):  # macOS: no permission for a group of zombies
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def inherited() -> dict[str, str]:
+    """This process's environment without what names its process group."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in GROUP_VARIABLES and not name.startswith("TORCHELASTIC_")
+    }

@@ -1,0 +1,1 @@
+"""The engines of all ranks as one."""

@@ -1,0 +1,62 @@
+"""The policy's weights for the engines of several ranks at once.
+
+Weights that are sharded over the ranks are gathered tensor by tensor by all ranks together, but engines do
+not ask in step: one starts anew with the first tensor, another dies half-way, a third rank has none. So ranks
+agree before each pass over the weights, and every rank goes through the whole pass, whether its engine still
+listens or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import torch
+
+from bapo_lightning.ranks.channel import Channel
+from bapo_lightning.rollout.engine import RolloutEngine, WeightSource
+
+
+class CollectiveWeightSource:
+    """A `WeightSource` for the engine of this rank, during one `feed`."""
+
+    def __init__(self, source: WeightSource, channel: Channel) -> None:
+        """
+        Args:
+            source: the policy; going through its weights may be a collective.
+            channel: of the trainer's threads.
+        """
+        self._source = source
+        self._channel = channel
+        self._passes: list[Generator[tuple[str, torch.Tensor]]] = []
+
+    def feed(self, engine: RolloutEngine | None, version: int) -> None:
+        """Give `engine` the weights as policy `version`; without one, only help the other ranks. Every rank
+        must call it.
+
+        Raises:
+            EngineError: this rank's engine failed; the other ranks' got theirs all the same.
+        """
+        try:
+            if engine is not None:
+                engine.load_weights(self, version)
+        finally:
+            for begun in self._passes:
+                begun.close()
+            while any(self._channel.all(False)):
+                for _ in self._source.named_weights():
+                    pass
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `WeightSource.named_weights`."""
+        self._passes.append(self._one_pass())
+        return self._passes[-1]
+
+    def _one_pass(self) -> Generator[tuple[str, torch.Tensor]]:
+        self._channel.all(True)
+        weights = self._source.named_weights()
+        try:
+            for item in weights:  # noqa: UP028 - `yield from` would close it with this generator
+                yield item
+        finally:
+            for _ in weights:
+                pass

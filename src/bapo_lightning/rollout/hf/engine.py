@@ -1,0 +1,208 @@
+"""The in-process engine for small models: batched sampling with a KV cache through `transformers`, no server,
+no GPU needed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.engine import (
+    UNSYNCED_VERSION,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    WeightSource,
+    check_synced,
+)
+from bapo_lightning.rollout.hf.kv_cache import move_rows, roomy_cache
+from bapo_lightning.rollout.hf.sampling import sample_tokens
+from bapo_lightning.rollout.seeds import uniforms
+from bapo_lightning.rollout.weight_transport import check_complete
+from bapo_lightning.types import FinishReason, Segment
+
+COMPACTION_SHARE = (
+    0.125  # rows leave the batch once this share of it has finished: each compaction copies the KV cache
+)
+
+
+class HFEngine:
+    """Samples with its own copy of the model. It does not share memory with the trainer, so its weights
+    change only by a sync.
+    """
+
+    def __init__(
+        self, model_path: str, max_rows: int = 512, dtype: str = "float32", device: str = "auto"
+    ) -> None:
+        """
+        Args:
+            model_path: Hugging Face folder or hub name; only its config is read, weights come from the
+                trainer.
+            max_rows: rows sampled at once; bounds the KV cache.
+            dtype: of weights and cache, for example float32 or bfloat16.
+            device: torch device to sample on; auto takes a GPU where there is one.
+        """
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        config = AutoConfig.from_pretrained(model_path)
+        self._model: PreTrainedModel = (
+            AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).to(device).eval()
+        )
+        self._model.requires_grad_(False)
+        self._device = torch.device(device)
+        self._max_rows = max_rows
+        self._version = UNSYNCED_VERSION
+
+    @property
+    def version(self) -> int:
+        """Policy version of the weights held."""
+        return self._version
+
+    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        """See `RolloutEngine.generate`."""
+        check_synced(self._version)
+        results: list[Generation] = []
+        with torch.inference_mode():
+            for first in range(0, len(requests), self._max_rows):
+                results += self._generate_rows(requests[first : first + self._max_rows], sampling)
+        return results
+
+    def load_weights(self, source: WeightSource, version: int) -> None:
+        """See `RolloutEngine.load_weights`."""
+        own = dict(self._model.named_parameters())
+        missing = set(own)
+        with torch.no_grad():
+            for name, weight in source.named_weights():
+                if name not in own:
+                    raise EngineError(
+                        f"the trainer sent a weight {name!r} that the engine's model does not have"
+                    )
+                if own[name].shape != weight.shape:
+                    raise EngineError(
+                        f"weight {name!r} has shape {tuple(weight.shape)}, the engine's has "
+                        f"{tuple(own[name].shape)}"
+                    )
+                own[name].copy_(weight)
+                missing.discard(name)
+        check_complete(sorted(missing))
+        self._version = version
+
+    def sleep(self) -> None:
+        """Nothing: its memory is small and stays."""
+
+    def restart(self) -> None:
+        """There is no process that could have died."""
+        raise EngineError("an engine inside the training process cannot be restarted")
+
+    def close(self) -> None:
+        """Nothing to give back beyond memory, which goes with the object."""
+
+    def _generate_rows(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> list[Generation]:
+        """Sample all rows together; a row leaves the batch soon after it finishes."""
+        limits = torch.tensor([request.max_new_tokens for request in requests], device=self._device)
+        stops = torch.tensor(sampling.stop_token_ids, device=self._device)
+        sampled = torch.zeros(len(requests), int(limits.max()), dtype=torch.int32, device=self._device)
+        logprobs = torch.zeros(sampled.shape, dtype=torch.float32, device=self._device)
+        lengths = torch.zeros_like(limits)
+        seeds = np.array([request.seed for request in requests], dtype=np.uint64)
+        rows = torch.arange(len(requests), device=self._device)  # request of each row still in the batch
+        alive = torch.ones_like(rows, dtype=torch.bool)
+        stopped = torch.zeros_like(alive)
+        context = _Context(
+            self._model, [request.token_ids for request in requests], sampled.shape[1], self._device
+        )
+        for step in range(sampled.shape[1]):
+            draws = torch.from_numpy(uniforms(seeds, step)).to(self._device)
+            chosen, chosen_logprobs = sample_tokens(context.logits, sampling, draws)
+            sampled[rows, step] = chosen.int()
+            logprobs[rows, step] = chosen_logprobs
+            lengths[rows] += alive
+            ended = alive & torch.isin(chosen, stops)
+            stopped[rows] |= ended
+            alive = alive & ~ended & (step + 1 < limits[rows])
+            num_alive = int(alive.sum())
+            if num_alive == 0:
+                break
+            if num_alive <= (1 - COMPACTION_SHARE) * len(rows):
+                keep = alive.nonzero()[:, 0]
+                context.keep_rows(keep)
+                chosen, rows, alive, seeds = chosen[keep], rows[keep], alive[keep], seeds[keep.cpu().numpy()]
+            context.append(chosen)
+        return _generations(
+            sampled.cpu().numpy(), logprobs.cpu().numpy(), lengths.tolist(), stopped.tolist(), self._version
+        )
+
+
+class _Context:
+    """What the model has read of each row, and the logits [B, V] of its next token.
+
+    A prompt that many rows share, as a group's samples do, passes through the model once. Where all prompts
+    are equally long nothing is padded, and attention needs no mask.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, prompts: Sequence[array[int]], new_tokens: int, device: torch.device
+    ) -> None:
+        """Read the prompts; `new_tokens` is the largest number that may follow."""
+        self._model = model
+        number: dict[bytes, int] = {}
+        owner = torch.tensor(
+            [number.setdefault(prompt.tobytes(), len(number)) for prompt in prompts], device=device
+        )
+        token_ids, mask = _left_padded([array("i", prompt) for prompt in number], device)
+        self._cache = roomy_cache(token_ids.shape[1] + new_tokens)
+        self._mask = None if bool(mask.all()) else mask
+        self._positions = None if self._mask is None else (mask.cumsum(-1) - 1).clamp_min(0)
+        self.logits = self._forward(token_ids)
+        if len(number) < len(prompts):
+            self.keep_rows(owner)
+            self.logits = self.logits[owner]
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Go on with these rows, in their order; the next call must be `append`."""
+        move_rows(self._cache, rows)
+        if self._mask is not None and self._positions is not None:
+            self._mask, self._positions = self._mask[rows], self._positions[rows]
+
+    def append(self, tokens: torch.Tensor) -> None:
+        """Read one more token of each row."""
+        if self._mask is not None and self._positions is not None:
+            self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
+            self._positions = self._positions[:, -1:] + 1
+        self.logits = self._forward(tokens[:, None])
+
+    def _forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        arguments = {"attention_mask": self._mask, "position_ids": self._positions}
+        return self._model(
+            token_ids, **arguments, past_key_values=self._cache, use_cache=True, logits_to_keep=1
+        ).logits[:, -1]
+
+
+def _left_padded(sequences: Sequence[array[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(sequence) for sequence in sequences)
+    token_ids = torch.zeros(len(sequences), width, dtype=torch.long)
+    mask = torch.zeros(len(sequences), width, dtype=torch.long)
+    for row, sequence in enumerate(sequences):
+        token_ids[row, width - len(sequence) :] = torch.tensor(sequence, dtype=torch.long)
+        mask[row, width - len(sequence) :] = 1
+    return token_ids.to(device), mask.to(device)
+
+
+def _generations(
+    tokens: np.ndarray, logprobs: np.ndarray, lengths: list[int], stopped: list[bool], version: int
+) -> list[Generation]:
+    generations = []
+    for row, length in enumerate(lengths):
+        ids, values = array("i"), array("f")
+        ids.frombytes(tokens[row, :length].tobytes())
+        values.frombytes(logprobs[row, :length].tobytes())
+        finish = FinishReason.STOP if stopped[row] else FinishReason.LENGTH
+        generations.append(Generation(Segment(ids, values, version), finish))
+    return generations

@@ -1,0 +1,77 @@
+"""A KV cache with room for whole responses, so that a step writes one column instead of copying all that is
+there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from transformers import Cache, DynamicLayer
+
+
+def roomy_cache(capacity: int) -> Cache:
+    """For any decoder whose layers attend to all tokens before, `capacity` tokens of prompt and response
+    together.
+    """
+    return Cache(layer_class_to_replicate=partial(RoomyLayer, capacity))  # type: ignore[arg-type]
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values of one layer, [rows, heads, tokens, width]: views of buffers that hold `capacity`
+    tokens.
+
+    transformers' own dynamic layer concatenates in every step, and its static one cannot lose rows.
+    """
+
+    def __init__(self, capacity: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._capacity = capacity
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Make the buffers for as many rows as come first."""
+        super().lazy_initialization(key_states, value_states)
+        self._buffers = [self._room(states, len(states)) for states in (key_states, value_states)]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write new tokens behind those that are there. More than `capacity` of them do not fit, which is an
+        error of the caller.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[: len(states)].narrow(2, start, states.shape[-2]).copy_(
+                states
+            )  # unlike a slice, raises beyond the end
+        return self._show(len(key_states), end)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the rows `indices`, in their order; a row may be taken many times. Fewer rows than before stay
+        in the same buffers.
+        """
+        length, count = self.get_seq_length(), len(indices)
+        for place, buffer in enumerate(self._buffers):
+            chosen = buffer[:, :, :length].index_select(0, indices)
+            if count > len(buffer):
+                self._buffers[place] = buffer = self._room(chosen, count)
+            buffer[:count, :, :length] = chosen
+        self._show(count, length)
+
+    def _room(self, states: Tensor, rows: int) -> Tensor:
+        return states.new_empty(rows, states.shape[1], self._capacity, states.shape[3])
+
+    def _show(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
+        keys, values = (buffer[:rows, :, :length] for buffer in self._buffers)
+        self.keys, self.values = keys, values
+        return keys, values
+
+
+def move_rows(cache: Cache, indices: Tensor) -> None:
+    """`batch_select_indices` of every layer."""
+    for layer in cache.layers:
+        layer.batch_select_indices(indices)  # type: ignore[union-attr]

@@ -1,0 +1,1 @@
+"""The engines that sample through vLLM: in process, and as a server."""

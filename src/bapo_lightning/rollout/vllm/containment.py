@@ -1,0 +1,143 @@
+"""Keeps what vLLM does to its process inside its own calls, because that process is the trainer's.
+
+In process, vLLM seeds and draws from the global random generators, replaces `torch.set_num_threads` and
+`torch.accelerator` functions on a CPU, writes environment variables that children inherit, freezes the
+garbage collector, and at its end destroys the default process group, whoever made it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bapo_lightning.random_states import random_states_kept
+
+PATCHED = ((torch, "set_num_threads"), (torch.accelerator, "synchronize"), (torch.accelerator, "empty_cache"))
+
+
+class Containment:
+    """A context for every call into an in-process engine: vLLM finds the process as it left it, and so does
+    the trainer.
+    """
+
+    def __init__(self, environment: Mapping[str, str], eager: bool) -> None:
+        """
+        Args:
+            environment: variables that are set inside only.
+            eager: keep vLLM's small helpers from being compiled, which takes a compiler and seconds.
+        """
+        self._environment: dict[str, str | None] = dict(environment)
+        self._attributes: list[Any] = [getattr(owner, name) for owner, name in PATCHED]
+        self.eager = eager
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Enter vLLM's view of the process."""
+        with ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", FutureWarning)
+            stack.enter_context(random_states_kept())
+            stack.enter_context(garbage_collector_kept())
+            stack.enter_context(self._environment_kept())
+            stack.enter_context(self._attributes_kept())
+            if self.eager:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+
+    @contextmanager
+    def _environment_kept(self) -> Iterator[None]:
+        before = dict(os.environ)
+        os.environ.update({name: value for name, value in self._environment.items() if value is not None})
+        try:
+            yield
+        finally:
+            changed = {
+                name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)
+            }
+            self._environment |= {name: os.environ.get(name) for name in changed}
+            for name in changed:
+                if name in before:
+                    os.environ[name] = before[name]
+                else:
+                    del os.environ[name]
+
+    @contextmanager
+    def _attributes_kept(self) -> Iterator[None]:
+        before = [getattr(owner, name) for owner, name in PATCHED]
+        for (owner, name), value in zip(PATCHED, self._attributes, strict=True):
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            self._attributes = [getattr(owner, name) for owner, name in PATCHED]
+            for (owner, name), value in zip(PATCHED, before, strict=True):
+                setattr(owner, name, value)
+
+
+@contextmanager
+def garbage_collector_kept() -> Iterator[None]:
+    """Undo a freeze of the garbage collector, which would keep the trainer's own garbage for ever."""
+    frozen = gc.get_freeze_count()
+    try:
+        yield
+    finally:
+        if not frozen and gc.get_freeze_count():
+            gc.unfreeze()
+
+
+@contextmanager
+def default_group_kept() -> Iterator[None]:
+    """Let nobody destroy the default process group, as vLLM does when it shuts down; its own groups it
+    may.
+    """
+    destroy = dist.destroy_process_group
+
+    def destroy_others(group: dist.ProcessGroup | None = None) -> None:
+        if group is not None and group is not dist.group.WORLD:
+            destroy(group)
+
+    dist.destroy_process_group = destroy_others
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy
+
+
+class Deadline:
+    """Ends the process, with the stacks of all threads on stderr, when native code makes no progress.
+
+    A thread stuck in a kernel or a collective cannot be interrupted; an end with a reason is better than a
+    job that hangs for days.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds` without progress."""
+        self._seconds = seconds
+        self._armed_at = 0.0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Watch over a call."""
+        self._arm()
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def progress(self) -> None:
+        """Start to count anew; cheap enough to be called at every step."""
+        if time.monotonic() - self._armed_at > 1:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._armed_at = time.monotonic()
+        faulthandler.dump_traceback_later(self._seconds, exit=True)

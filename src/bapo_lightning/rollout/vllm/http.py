@@ -1,0 +1,120 @@
+"""The control plane of one vLLM server over HTTP: health, weight updates, caches. Generation:
+`vllm_server`.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.engine import EngineDied
+
+# Servers are on this machine or in its cluster: a proxy in the environment is for the outside.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerClient:
+    """Calls one server, each call with a deadline. The routes exist when it was started with
+    VLLM_SERVER_DEV_MODE=1.
+
+    Raises everywhere: EngineDied when the server is gone, hangs or reports a dead engine; EngineError when it
+    refuses.
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        """`timeout` in seconds, for each call."""
+        self.url = url.rstrip("/")
+        self.timeout = timeout
+        self.lost = False  # set with EngineDied: a server whose engine hangs still calls itself healthy
+
+    def is_healthy(self) -> bool:
+        """Whether it answers and its engine lives."""
+        try:
+            with _DIRECT.open(f"{self.url}/health", timeout=min(self.timeout, 10)) as response:
+                return bool(response.status == 200)
+        except (OSError, ValueError):
+            return False
+
+    def model(self) -> tuple[str, int]:
+        """Name and longest sequence, in tokens, of the model it serves."""
+        card = self._call("GET", "/v1/models")["data"][0]
+        return str(card["id"]), int(card["max_model_len"])
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """See `ControlClient`."""
+        self._call("POST", "/init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        """See `ControlClient`."""
+        self._call("POST", "/start_weight_update")
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """See `ControlClient`."""
+        self._call("POST", "/update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """See `ControlClient`."""
+        self._call(
+            "POST",
+            "/finish_weight_update",
+            {"weight_version": weight_version} if weight_version is not None else None,
+        )
+
+    def update_weight_version(self, version: str) -> None:
+        """See `ControlClient`."""
+        self._call("POST", "/update_weight_version", {"new_version": version})
+
+    def missing_weights(self) -> list[str]:
+        """See `ControlClient`."""
+        return [
+            name
+            for names in self._call("POST", "/collective_rpc", {"method": "missing_weights"})["results"]
+            for name in names
+        ]
+
+    def get_world_size(self) -> int:
+        """See `ControlClient`."""
+        return int(self._call("GET", "/get_world_size")["world_size"])
+
+    def weight_version(self) -> str:
+        """Version stamped on the weights it holds."""
+        return str(self._call("GET", "/weight_info")["weight_version"])
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what was computed under older weights."""
+        if not self._call("POST", "/reset_prefix_cache")["success"]:
+            raise EngineError(
+                f"{self.url} did not reset its prefix cache after new weights: requests are still running"
+            )
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with _DIRECT.open(request, timeout=self.timeout) as response:
+                return dict(json.loads(response.read() or b"{}"))
+        except urllib.error.HTTPError as error:
+            reason = error_message(error.read(), error.code)
+            if self.is_healthy():
+                raise EngineError(f"{self.url}{path} was refused: {reason}") from None
+            self.lost = True
+            raise EngineDied(f"{self.url} reports a dead engine at {path}: {reason}") from None
+        except (OSError, ValueError) as error:
+            self.lost = True
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            how = f" within {self.timeout:.0f} s" if isinstance(cause, TimeoutError) else f": {cause}"
+            raise EngineDied(f"{self.url} does not answer at {path}{how}") from None
+
+
+def error_message(body: bytes, status: int) -> str:
+    """The reason in an error answer of vLLM."""
+    try:
+        error = json.loads(body)
+        return str(error["error"]["message"] if "error" in error else error["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {status} {body[:200].decode(errors='replace')}".strip()

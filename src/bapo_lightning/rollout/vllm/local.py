@@ -1,0 +1,226 @@
+"""vLLM inside the training process: on a CPU plainly, on GPUs one engine per trainer rank or tensor-parallel
+group of ranks (SPMD).
+
+load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer) ->
+load_weights ...
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch.distributed as dist
+
+from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.rollout.engine import (
+    UNSYNCED_VERSION,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    WeightSource,
+    check_synced,
+)
+from bapo_lightning.rollout.vllm.containment import Containment, Deadline, default_group_kept
+from bapo_lightning.rollout.vllm.options import VLLMOptions, check_lengths, generation_of
+
+
+class VLLMLocalEngine:
+    """Samples with vLLM in this process. It starts with the first weights, when the trainer's process group
+    exists.
+
+    With several trainer ranks every rank has an engine; ranks of one tensor-parallel group must be given the
+    same requests.
+    """
+
+    def __init__(self, model_path: str, options: VLLMOptions, deadline_seconds: float = 600) -> None:
+        """
+        Args:
+            model_path: Hugging Face folder or hub name; only its config is read, weights come from the
+                trainer.
+            options: of vLLM.
+            deadline_seconds: the process ends with all stacks printed when vLLM makes no progress for so
+                long.
+
+        Raises:
+            ConfigError: vLLM is not installed.
+        """
+        require_vllm()
+        self._model_path = model_path
+        self._options = options
+        self._deadline = Deadline(deadline_seconds)
+        environment = {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        self._contained = Containment(environment, eager=False)
+        self._llm: Any = None
+        self._version = UNSYNCED_VERSION
+        self._asleep = False
+        self._can_sleep = False
+        self._num_calls = 0
+        self._owns_default_group = False
+
+    @property
+    def version(self) -> int:
+        """Policy version of the weights held."""
+        return self._version
+
+    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        """See `RolloutEngine.generate`."""
+        check_synced(self._version)
+        check_lengths(requests, self._options.max_model_len)
+        with self._contained(), self._deadline():
+            return self._generate(requests, sampling)
+
+    def load_weights(self, source: WeightSource, version: int) -> None:
+        """See `RolloutEngine.load_weights`."""
+        with self._deadline():
+            if self._llm is None:
+                self._start()
+            self._version = UNSYNCED_VERSION
+            with self._contained():
+                from bapo_lightning.rollout.vllm.weights import reload_worker
+
+                if self._asleep:
+                    self._llm.wake_up(tags=["weights"])
+                try:
+                    self._llm.collective_rpc(partial(reload_worker, weights=self._watched(source)))
+                except EngineError:
+                    raise
+                except (
+                    KeyError,
+                    ValueError,
+                    RuntimeError,
+                    AssertionError,
+                ) as error:  # vLLM has no one class for this
+                    raise EngineError(
+                        f"vLLM did not take the trainer's weights ({type(error).__name__}: {error})"
+                    ) from error
+                if self._asleep:
+                    self._llm.wake_up(tags=["kv_cache"])
+                self._asleep = False
+                if not self._llm.reset_prefix_cache():
+                    raise EngineError(
+                        "vLLM did not reset its prefix cache after new weights: requests are still running"
+                    )
+        self._version = version
+
+    def sleep(self) -> None:
+        """Drop weights and cache on a GPU; `version` becomes `UNSYNCED_VERSION`, so that the next use brings
+        weights again.
+        """
+        if self._llm is None or self._asleep or not self._can_sleep:
+            return
+        with self._contained():
+            self._llm.sleep(level=2)
+        self._asleep = True
+        self._version = UNSYNCED_VERSION
+
+    def restart(self) -> None:
+        """Its process is the trainer's."""
+        raise EngineError(
+            "an engine inside the training process cannot be restarted; rollout=vllm_server has a process of "
+            "its own"
+        )
+
+    def close(self) -> None:
+        """Shut vLLM down; a process group that was there before it stays."""
+        llm, self._llm = self._llm, None
+        self._version = UNSYNCED_VERSION
+        if llm is None:
+            return
+        with self._contained(), nullcontext() if self._owns_default_group else default_group_kept():
+            llm.llm_engine.engine_core.shutdown()
+
+    def _start(self) -> None:
+        logging.getLogger("vllm").setLevel(logging.ERROR)  # before vLLM reads its own variable for that
+        with self._contained():
+            from vllm import LLM
+            from vllm.platforms import current_platform
+
+            on_cpu = current_platform.is_cpu()
+            arguments = self._options.engine_arguments(self._model_path, on_cpu) | {"disable_log_stats": True}
+            self._can_sleep = arguments["enable_sleep_mode"] = not on_cpu
+            self._owns_default_group = not dist.is_initialized()
+            if dist.is_initialized() and dist.get_world_size() > 1:
+                os.environ.update(spmd_environment())
+                arguments |= {
+                    "distributed_executor_backend": "external_launcher",
+                    "seed": dist.get_rank() // self._options.tensor_parallel_size,
+                }
+            try:
+                self._llm = LLM(**arguments)
+            except (ValueError, RuntimeError) as error:
+                raise EngineError(f"vLLM could not be started for {self._model_path}: {error}") from error
+        self._contained.eager = arguments["enforce_eager"]
+
+    def _generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        engine = self._llm.llm_engine
+        self._num_calls += 1
+        names = [f"{self._num_calls}/{place}" for place in range(len(requests))]
+        for name, request in zip(names, requests, strict=True):
+            engine.add_request(
+                name, {"prompt_token_ids": request.token_ids.tolist()}, vllm_sampling(request, sampling)
+            )
+        finished: dict[str, Any] = {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    finished[output.request_id] = output.outputs[0]
+            self._deadline.progress()
+        outputs = [finished[name] for name in names]
+        return [
+            generation_of(made.token_ids, made.logprobs.logprobs, made.finish_reason, sampling, self._version)
+            for made in outputs
+        ]
+
+    def _watched(self, source: WeightSource) -> Any:
+        for name, weight in source.named_weights():
+            self._deadline.progress()
+            yield name, weight
+
+
+def require_vllm() -> None:
+    """Raises ConfigError unless vLLM is installed."""
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            ["rollout=vllm needs vLLM, which is not installed; run `make setup-vllm`, or write rollout=hf"]
+        )
+
+
+def spmd_environment() -> dict[str, str]:
+    """What vLLM's external launcher reads; Lightning does not set all of it."""
+    return {
+        "RANK": str(dist.get_rank()),
+        "WORLD_SIZE": str(dist.get_world_size()),
+        "LOCAL_RANK": os.environ.get("LOCAL_RANK", str(dist.get_rank())),
+        "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        "MASTER_PORT": os.environ.get("MASTER_PORT", "0"),
+    }
+
+
+def vllm_sampling(request: GenerationRequest, sampling: SamplingParams) -> Any:
+    """vLLM's parameters of one request. `logprobs=0` asks for the sampled token alone; ending is by our stop
+    tokens alone.
+    """
+    from vllm import SamplingParams as VLLMSamplingParams
+
+    return VLLMSamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=request.max_new_tokens,
+        seed=request.seed,
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+    )

@@ -1,0 +1,110 @@
+"""What a vLLM engine is started with, for the engine in this process and for a server alike."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.types import FinishReason, Segment
+
+CPU_KV_CACHE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class VLLMOptions:
+    """The options that a run has to think about; everything else of vLLM goes through `extra`."""
+
+    max_model_len: int  # tokens of prompt and response together
+    dtype: str | None = (
+        # of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, few of which compute in bfloat16
+        None
+    )
+    max_num_seqs: int = 256  # requests in one step
+    tensor_parallel_size: int = 1
+    kv_cache_bytes: int | None = None  # None: on a CPU 1 GiB, on a GPU what gpu_memory_utilization leaves
+    gpu_memory_utilization: float = 0.4  # share of the whole GPU; the trainer needs the rest
+    enforce_eager: bool | None = None  # None: on a CPU yes (compiling takes a minute), on a GPU no
+    extra: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # further vLLM engine arguments under vLLM's own names
+
+    def engine_arguments(self, model_path: str, on_cpu: bool) -> dict[str, Any]:
+        """Arguments of `vllm.LLM`.
+
+        `processed_logprobs` makes log-probs those of the sampling distribution: vLLM's default leaves the
+        temperature out, which biases every importance ratio. Weights come from the trainer, so none are read
+        (`dummy`); prompts and responses are token ids.
+        """
+        arguments = {
+            "model": model_path,
+            "max_model_len": self.max_model_len,
+            "dtype": self.dtype or ("float32" if on_cpu else "bfloat16"),
+            "max_num_seqs": self.max_num_seqs,
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
+            "logprobs_mode": "processed_logprobs",
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "enable_prefix_caching": True,  # a group shares its prompt
+        }
+        if on_cpu:
+            arguments["block_size"] = (
+                32  # the CPU default of 128 leaves short prompts out of the prefix cache
+            )
+            # vLLM 0.32 on a CPU dies of a prompt that is read in several steps beside requests with seeds.
+            arguments["enable_chunked_prefill"] = False
+        else:
+            arguments["gpu_memory_utilization"] = self.gpu_memory_utilization
+        kv_cache_bytes = self.kv_cache_bytes or (CPU_KV_CACHE_BYTES if on_cpu else None)
+        if kv_cache_bytes is not None:
+            arguments["kv_cache_memory_bytes"] = kv_cache_bytes
+        return arguments | dict(self.extra)
+
+
+def generation_of(
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    finish_reason: str,
+    sampling: SamplingParams,
+    version: int,
+) -> Generation:
+    """Our record of what vLLM answers, in process or over HTTP. Greedy tokens have log-prob 0: all mass was
+    on them.
+    """
+    segment = Segment(
+        array("i", token_ids),
+        array("f", logprobs if sampling.temperature > 0 else [0.0] * len(token_ids)),
+        version,
+    )
+    return Generation(segment, FinishReason.STOP if finish_reason == "stop" else FinishReason.LENGTH)
+
+
+def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> None:
+    """Raises EngineError for a request that does not fit: vLLM would cut its response short without saying
+    so.
+    """
+    for place, request in enumerate(requests):
+        if len(request.token_ids) + request.max_new_tokens > max_model_len:
+            raise EngineError(
+                f"request {place} has {len(request.token_ids)} prompt tokens and asks for "
+                f"{request.max_new_tokens} more; vLLM was started "
+                f"for {max_model_len} in all (max_model_len)"
+            )
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """Engine arguments as flags of vLLM's server: `--max-model-len 64 --enforce-eager
+    --no-enable-prefix-caching`.
+    """
+    flags: list[str] = []
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", str(value)]
+    return flags

@@ -1,0 +1,197 @@
+"""Starts, watches and ends one vLLM server on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.vllm.http import ServerClient
+from bapo_lightning.rollout.vllm.options import VLLMOptions, command_line
+
+WORKER_EXTENSION = "bapo_lightning.rollout.vllm.shared_memory.WorkerExtension"
+
+STOP_SECONDS = 15  # vLLM ends within half a second when it is well
+
+
+class ServerProcess:
+    """A server in a process group of its own, so that nothing of it stays when it is ended. Its output goes
+    to a file.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, port: int | None = None
+    ) -> None:
+        """
+        Args:
+            arguments: vLLM's flags without host and port.
+            environment: variables on top of this process's.
+            log: file that its output is appended to.
+            port: None takes a free one.
+        """
+        self.port = port or free_port()
+        self._arguments = [*arguments, "--host", "127.0.0.1", "--port", str(self.port)]
+        self._environment = dict(environment)
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the HTTP server; its engine and workers are below it."""
+        return self._process.pid if self._process is not None else None
+
+    def is_running(self) -> bool:
+        """Whether the process exists; it may still be starting, or hang."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, deadline_seconds: float) -> None:
+        """Start, and wait until it answers. Raises EngineError, with the reason from its log, when it ends or
+        takes too long.
+        """
+        self.stop()
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        logged_before = self._log.stat().st_size if self._log.exists() else 0
+        command = [sys.executable, "-m", "bapo_lightning.rollout.vllm.server_main", *self._arguments]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.PIPE,
+                env={**os.environ, **self._environment},
+                start_new_session=True,
+            )
+        give_up = time.monotonic() + deadline_seconds
+        client = ServerClient(self.url, timeout=5)
+        while not client.is_healthy():
+            if not self.is_running():
+                reason = last_error(self._log, logged_before)
+                self.stop()
+                raise EngineError(
+                    f"the vLLM server ended while it started: {reason} (all of it: {self._log})"
+                )
+            if time.monotonic() > give_up:
+                self.stop()
+                raise EngineError(
+                    f"the vLLM server did not answer within {deadline_seconds:.0f} s; see {self._log}"
+                )
+            time.sleep(0.2)
+
+    def wait(self) -> int:
+        """Wait for its end; returns the exit code."""
+        return self._process.wait() if self._process is not None else 0
+
+    def stop(self) -> None:
+        """End it, politely first; nothing of its process group is left."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its group outlives it when it was killed itself
+        process.wait()
+
+
+def own_servers(
+    model_path: str,
+    options: VLLMOptions,
+    backend: str,
+    log_folder: str,
+    num_servers: int,
+    cpu_threads: int | None,
+    gpus: Sequence[str] = (),
+    first_port: int | None = None,
+) -> list[ServerProcess]:
+    """Servers for this machine, not started yet.
+
+    Args:
+        model_path: Hugging Face folder or hub name.
+        options: of vLLM.
+        backend: of vLLM's weight transfer.
+        log_folder: each writes its output there.
+        num_servers: how many.
+        cpu_threads: of each on a CPU; None shares the cores out.
+        gpus: of each, such as "4,5"; empty leaves it to vLLM.
+        first_port: of the first one, the others follow; None takes free ones.
+    """
+    threads = cpu_threads or max(1, (os.cpu_count() or 1) // num_servers)
+    arguments, environment = server_arguments(model_path, options, backend, threads)
+    servers = []
+    for number in range(num_servers):
+        visible = {"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {}
+        port = first_port + number if first_port else None
+        servers.append(
+            ServerProcess(
+                arguments, environment | visible, Path(log_folder, f"vllm-server-{number}.log"), port
+            )
+        )
+    return servers
+
+
+def server_arguments(
+    model_path: str, options: VLLMOptions, backend: str, cpu_threads: int
+) -> tuple[list[str], dict[str, str]]:
+    """Flags and environment of a server that a trainer can send weights to."""
+    on_cpu = not torch.cuda.is_available()
+    arguments = options.engine_arguments(model_path, on_cpu)
+    flags = [
+        *command_line(arguments),
+        *("--weight-transfer-config", f'{{"backend": "{backend}"}}'),
+        *("--worker-extension-cls", WORKER_EXTENSION),
+        *("--served-model-name", "policy"),
+        *(
+            "--generation-config",
+            "vllm",
+        ),  # not the model's own file, whose top_p, top_k and penalties would be applied silently
+        "--disable-uvicorn-access-log",
+    ]
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if on_cpu:
+        environment |= {
+            "OMP_NUM_THREADS": str(cpu_threads),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+        if arguments["enforce_eager"]:
+            environment["TORCHDYNAMO_DISABLE"] = "1"
+    return flags, environment
+
+
+def free_port() -> int:
+    """A port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def last_error(log: Path, start: int) -> str:
+    """The last line after byte `start` that names an error, with the line that explains it, else the last
+    line.
+    """
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    errors = [
+        number
+        for number, line in enumerate(lines)
+        if re.match(r"[\w.]+(Error|Exception)\b", line.split("] ")[-1])
+    ]
+    return " ".join(lines[errors[-1] : errors[-1] + 2]) if errors else (lines or ["it wrote nothing"])[-1]

@@ -1,0 +1,106 @@
+"""New weights into a running vLLM model, on the worker's side, for every transport.
+
+    begin_reload -> model.load_weights(one part after the other) -> end_reload
+
+vLLM's layerwise reload takes weights under their Hugging Face names, fuses and shards them as at start-up,
+and copies them into the tensors that its kernels know, layer by layer: no second copy of the model. Two
+things it does not do are done here: it only logs what was missing, and on a CPU it leaves the packed copy of
+a tied output head as it was (log-probs are then wrong by 1 to 18 nats).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload.layerwise import (
+    finalize_layerwise_reload,
+    get_layerwise_info,
+    initialize_layerwise_reload,
+)
+from vllm.platforms import current_platform
+
+from bapo_lightning.rollout.weight_transport import check_complete
+
+
+class Reload:
+    """One replacement of all weights of one worker's model."""
+
+    def __init__(self, model: nn.Module, model_config: Any) -> None:
+        """`model_config`: vLLM's own."""
+        self._model = model
+        self._model_config = model_config
+        self._missing = {name for name, _ in model.named_parameters()} - tied_heads(model)
+        initialize_layerwise_reload(model)
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Load some of the weights; may be called again with others."""
+        loaded = self._model.load_weights(weights)  # type: ignore[operator]
+        self._missing = (
+            self._missing - loaded if loaded is not None else set()
+        )  # None: a model that does not tell
+
+    def finish(self) -> list[str]:
+        """Put everything in place; returns what was missing, as vLLM's names of parameters and of half-loaded
+        layers.
+        """
+        missing = sorted(self._missing | incomplete_layers(self._model))
+        finalize_layerwise_reload(self._model, self._model_config)
+        repack_tied(self._model)
+        return missing
+
+
+def reload_worker(worker: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Replace the weights of a worker in this process; an argument of `LLM.collective_rpc`."""
+    with torch.inference_mode(), set_current_vllm_config(worker.vllm_config):
+        reload = Reload(worker.get_model(), worker.model_config)
+        try:
+            reload.load(weights)
+        finally:
+            missing = reload.finish()
+    check_complete(missing)
+
+
+def incomplete_layers(model: nn.Module) -> set[str]:
+    """Layers of which some weights came and others did not, such as a fused q, k, v without k. Embeddings may
+    be padded: not counted.
+    """
+    names = set()
+    for name, layer in model.named_modules():
+        info = get_layerwise_info(layer)
+        if (
+            info.can_load()
+            and not isinstance(layer, VocabParallelEmbedding)
+            and 0 < info.load_numel < (info.load_numel_total or 0)
+        ):
+            names.add(name)
+    return names
+
+
+def tied_heads(model: nn.Module) -> set[str]:
+    """Names of parameters that are the input embedding under a second name: a tied checkpoint does not hold
+    them.
+    """
+    if not getattr(model.config, "tie_word_embeddings", False):
+        return set()
+    embeddings = [
+        name for name, module in model.named_modules() if isinstance(module, VocabParallelEmbedding)
+    ]
+    return {f"{name}.weight" for name in embeddings if name.endswith("lm_head")}
+
+
+def repack_tied(model: nn.Module) -> None:
+    """Pack embeddings for the CPU kernels again: a tied head has no tensor of its own in a reload, so nobody
+    else does.
+    """
+    if not current_platform.is_cpu():
+        return
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+    for module in model.modules():
+        if isinstance(module, VocabParallelEmbedding):
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)

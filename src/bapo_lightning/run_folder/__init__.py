@@ -1,0 +1,1 @@
+"""What lies on the disk of a run: journals, checkpoints, lock, configuration. Needs no torch."""

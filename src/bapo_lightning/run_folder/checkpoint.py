@@ -1,0 +1,176 @@
+"""A checkpoint on disk: a folder that a reader sees whole or not at all, and can check to the byte.
+
+    checkpoints/update000080/    trainer.ckpt    Lightning's: policy, optimizer, schedule, loops, callbacks (a folder when sharded)
+                                 data.pt         the data side and the random generators: the leader's, whatever the number of ranks
+                                 checkpoint.json update, version, sizes and digests of the other files, sizes
+                                 of the run's journals
+
+It is written under a hidden name, flushed to the disk and renamed. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bapo_lightning.errors import CheckpointError
+from bapo_lightning.run_folder.token_records import TOKEN_FILE
+
+FORMAT = 2
+TRAINER_FILE = "trainer.ckpt"
+DATA_FILE = "data.pt"
+MANIFEST = "checkpoint.json"
+# Of the run folder. Their sizes are kept, so that a resume can cut them back.
+JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl", TOKEN_FILE)
+_NAME = re.compile(r"update(\d{6,})")
+_LEFTOVER = re.compile(r"\.update\d{6,}\.(partial|removed)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found good."""
+
+    path: Path
+    update: int  # updates of the run that are done, skipped ones included
+    version: int  # policy version: those that changed the weights
+    num_ranks: int
+    journals: Mapping[str, int]  # bytes that each of the run's journals had
+
+
+def checkpoint_name(update: int) -> str:
+    """Name of the folder after so many updates."""
+    return f"update{update:06d}"
+
+
+def partial_folder(root: Path, update: int) -> Path:
+    """Where the checkpoint is written before it is complete."""
+    return root / f".{checkpoint_name(update)}.partial"
+
+
+def list_checkpoints(root: Path) -> list[Path]:
+    """All complete checkpoint folders, good or not, the newest first."""
+    found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name.removeprefix("update")), reverse=True)
+
+
+def commit(root: Path, update: int, version: int, num_ranks: int, journals: Mapping[str, int]) -> Path:
+    """Turn the partial folder of `update`, whose files are all written, into a checkpoint; returns its
+    folder.
+    """
+    partial, target = partial_folder(root, update), root / checkpoint_name(update)
+    files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+    content = {
+        "format": FORMAT,
+        "update": update,
+        "version": version,
+        "num_ranks": num_ranks,
+        "journals": dict(journals),
+        "files": {
+            path.relative_to(partial).as_posix(): {"bytes": path.stat().st_size, "sha256": digest(path)}
+            for path in files
+        },
+    }
+    sealed = {"content": content, "sha256": _seal(content)}
+    (partial / MANIFEST).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
+    for path in [
+        *files,
+        partial / MANIFEST,
+        *(path for path in partial.rglob("*") if path.is_dir()),
+        partial,
+    ]:
+        sync(path)
+    if target.exists():
+        _remove(target)
+    partial.rename(target)
+    sync(root)
+    return target
+
+
+def verify(folder: Path) -> Checkpoint:
+    """Read a checkpoint folder back and check every byte of it.
+
+    Raises:
+        CheckpointError: names the file that is missing or differs.
+    """
+    try:
+        sealed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        content, seal = sealed["content"], sealed["sha256"]
+    except OSError as error:
+        raise CheckpointError(f"{folder / MANIFEST} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{folder / MANIFEST} is corrupt") from None
+    if _seal(content) != seal:
+        raise CheckpointError(f"{folder / MANIFEST} is corrupt: its digest differs")
+    if content["format"] != FORMAT:
+        raise CheckpointError(f"{folder} has format {content['format']}, this version reads {FORMAT}")
+    for name, expected in content["files"].items():
+        _verify_file(folder / name, expected)
+    found = Checkpoint(
+        folder, **{name: content[name] for name in ("update", "version", "num_ranks", "journals")}
+    )
+    if folder.name != checkpoint_name(found.update):
+        raise CheckpointError(f"{folder} holds update {found.update}: it was renamed")
+    return found
+
+
+def prune(root: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest `keep`."""
+    for folder in list_checkpoints(root)[keep:]:
+        _remove(folder)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove what kills left of checkpoints half written or half removed."""
+    for path in list(root.iterdir()) if root.is_dir() else []:
+        if _LEFTOVER.fullmatch(path.name):
+            shutil.rmtree(path)
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a checkpoint that is corrupt, or newer than the one a run goes on from; nothing reads it any
+    more. Returns where it is.
+    """
+    target = folder.with_name(f"superseded-{folder.name}")
+    if target.exists():
+        shutil.rmtree(target)
+    return folder.rename(target)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder's list of names is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    # A kill while files are being deleted must not leave a torn folder under a name that is read.
+    shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
+
+
+def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing")
+    if path.stat().st_size != expected["bytes"]:
+        raise CheckpointError(f"{path} has {path.stat().st_size} bytes instead of {expected['bytes']}")
+    if digest(path) != expected["sha256"]:
+        raise CheckpointError(f"{path} is corrupt: its digest differs")
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

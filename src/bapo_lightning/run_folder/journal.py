@@ -1,0 +1,60 @@
+"""An append-only file of JSON lines that a kill cannot spoil: a torn last line is cut off, and a resume cuts
+back to what it knows of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """Rows are written as soon as they are appended. Nothing is ever rewritten; `cut` shortens the file."""
+
+    def __init__(self, path: Path, durable: bool = False) -> None:
+        """
+        Args:
+            path: of the file, in a folder that exists.
+            durable: wait for the disk after every append, so that rows survive a power failure too, not only
+                a kill.
+        """
+        self.path = path
+        self._durable = durable
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write one line for each row, all in one call of the system."""
+        text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
+        if not text:
+            return
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if self._durable:
+                os.fsync(file.fileno())
+
+    def repair(self) -> int:
+        """Cut off a last line that a kill tore, which has no end; returns the bytes lost."""
+        content = self.path.read_bytes() if self.path.exists() else b""
+        whole = content.rfind(b"\n") + 1
+        self.cut(whole)
+        return len(content) - whole
+
+    def cut(self, size: int) -> None:
+        """Forget everything after byte `size`. Raises ValueError when the file is shorter: rows that it had
+        are gone.
+        """
+        if self.size < size:
+            raise ValueError(
+                f"{self.path} has {self.size} bytes, a resume expects at least {size}: rows written earlier "
+                f"are missing"
+            )
+        if self.size > size:
+            os.truncate(self.path, size)

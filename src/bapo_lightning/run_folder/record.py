@@ -1,0 +1,180 @@
+"""Read a run folder back. Tolerates what a kill leaves behind and counts it; refuses what is not a run.
+
+    config.yaml, manifest.json, metrics.jsonl -> RunRecord
+
+A resume cuts `metrics.jsonl` back to its checkpoint. Where a file holds an update twice all the same, the
+later history counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bapo_lightning.errors import DataError
+
+Row = dict[str, Any]
+_GIVE = "give one like outputs/<experiment>/<run>"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run left on disk."""
+
+    path: Path
+    config: dict[str, Any]
+    manifest: dict[str, Any]
+    rows: list[Row]  # one per update, ascending `step`
+    unreadable_lines: int = 0  # lines of metrics.jsonl that are no row, for example torn by a kill
+    rolled_back_rows: int = 0  # rows that a resume from an earlier checkpoint replaced
+    ledger: list[Row] = field(default_factory=list)  # one per draw: epoch, problem, fate, reason
+
+    @property
+    def name(self) -> str:
+        """Name of the folder, which identifies the run within its experiment."""
+        return self.path.name
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """Steps and values of one metric; updates where it is absent, null or not finite are left out."""
+        return series(self.rows, name)
+
+
+def series(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
+    """(steps, values) of metric `name` over the rows where it is a finite number."""
+    steps, values = [], []
+    for row in rows:
+        value = finite(row.get(name))
+        if value is not None:
+            steps.append(int(row["step"]))
+            values.append(value)
+    return steps, values
+
+
+def finite(value: object) -> float | None:
+    """`value` as a float when it is a finite number (or a truth value), else None."""
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def read_run(path: str | Path) -> RunRecord:
+    """Read one run folder. A missing `metrics.jsonl` means that no update was finished.
+
+    Raises:
+        DataError: the folder does not exist, has no manifest.json or config.yaml, or one of these is corrupt.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(f"expected a run folder, got {str(folder)!r}, which does not exist; {_GIVE}")
+    missing = [name for name in ("manifest.json", "config.yaml") if not (folder / name).is_file()]
+    if missing:
+        raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
+    rows, unreadable, rolled_back = _read_rows(folder / "metrics.jsonl")
+    config, manifest = _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json")
+    return RunRecord(
+        folder, config, manifest, rows, unreadable, rolled_back, _read_ledger(folder / "ledger.jsonl")
+    )
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `manifest.json` says; empty when the run was killed before it wrote one.
+
+    Raises:
+        DataError: it is corrupt.
+    """
+    path = folder / "manifest.json"
+    return _read_manifest(path) if path.exists() else {}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The resolved configuration that a run wrote. Raises DataError when it is missing or corrupt."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise DataError(f"{str(folder)!r} is not a run folder: it has no config.yaml; {_GIVE}")
+    return _read_config(path)
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The rows of `metrics.jsonl`, one per update; none where there is no such file."""
+    return _read_rows(folder / "metrics.jsonl")[0]
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(
+            f"{str(path)!r} is not valid JSON ({error}); the run is unknown without it"
+        ) from error
+    if not isinstance(manifest, dict):
+        raise DataError(
+            f"{str(path)!r} must hold a JSON object, got a {type(manifest).__name__}; the run is unknown "
+            f"without it"
+        )
+    return manifest
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{str(path)!r} is not valid YAML ({error}); restore the file that the run wrote"
+        ) from error
+    if not isinstance(config, dict):
+        raise DataError(
+            f"{str(path)!r} must hold a mapping, got a {type(config).__name__}; restore the file that the "
+            f"run wrote"
+        )
+    return config
+
+
+def _read_rows(path: Path) -> tuple[list[Row], int, int]:
+    rows: list[Row] = []
+    unreadable = rolled_back = 0
+    for line in _lines(path):
+        row = _parse_row(line)
+        if row is None:
+            unreadable += 1
+        elif rows and row["step"] == rows[-1]["step"]:
+            rows[-1] = rows[-1] | row  # validation may add its own line to an update
+        else:
+            while rows and rows[-1]["step"] >= row["step"]:
+                rows.pop()
+                rolled_back += 1
+            rows.append(row)
+    return rows, unreadable, rolled_back
+
+
+def _read_ledger(path: Path) -> list[Row]:
+    """Complete lines only: a kill can tear the last one, which a resume cuts off."""
+    rows = []
+    for line in _lines(path):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    # A kill can cut a multi-byte character, which must cost that line only.
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def _parse_row(line: str) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+        return None
+    return row

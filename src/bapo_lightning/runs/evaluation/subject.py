@@ -1,0 +1,188 @@
+"""`checkpoint=`: what an evaluation is of, and what it takes over from the run that made it. Needs no
+torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from bapo_lightning.errors import CheckpointError, ConfigError
+from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX, model_folder_complaints, model_path
+from bapo_lightning.run_folder.checkpoint import (
+    MANIFEST,
+    TRAINER_FILE,
+    Checkpoint,
+    digest,
+    list_checkpoints,
+    verify,
+)
+from bapo_lightning.run_folder.record import read_config
+
+Config = dict[str, Any]
+# Key of the evaluation: (key of the run's configuration, what holds for a model that comes without a run).
+INHERITED: dict[str, tuple[str, Any]] = {
+    "rollout.temperature": ("rollout.temperature", 0.6),
+    "scale.max_new_tokens": ("scale.max_new_tokens", 4096),
+    "model.dtype": ("model.dtype", "float32"),
+    "data.prompt": ("data.prompt", None),
+    "reward": ("reward", None),
+    "data.validation": ("data.validation", {}),
+}
+MODEL_KEYS = (
+    "path",
+    "made_by",
+    "lora",
+)  # what of a run's model says which weights; kernels and memory are matters of training
+CHOICES_WITHOUT_RUN = ("prompt@data.prompt=boxed", "reward=math")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is evaluated: a checkpoint of a run, or a model as its files are."""
+
+    name: str
+    # where architecture and tokenizer come from, and without a checkpoint the weights too; `path`, maybe more
+    model: Config
+    run: Config | None = None  # resolved configuration of the run
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def version(self) -> int:
+        """Policy version of the weights; 0 of a model that was not trained here."""
+        return self.checkpoint.version if self.checkpoint is not None else 0
+
+    @property
+    def description(self) -> str:
+        """For people."""
+        if self.checkpoint is None:
+            return f"{self.model['path']}"
+        return f"{self.checkpoint.path} (policy version {self.version}, its digests are right)"
+
+
+def belongs_to_run(path: str) -> bool:
+    """Whether `path` is a run folder or one of its checkpoints, good or not."""
+    return (Path(path) / MANIFEST).is_file() or (Path(path) / "config.yaml").is_file()
+
+
+def find_subject(path: str) -> Subject:
+    """What `checkpoint=path` means.
+
+    Raises:
+        ConfigError: it is nothing that can be evaluated.
+        CheckpointError: a corrupt checkpoint, or a run without a good one.
+    """
+    folder = Path(path)
+    if belongs_to_run(path):
+        return _of_run(
+            verify(folder.absolute()) if (folder / MANIFEST).is_file() else _newest_good(folder.absolute())
+        )
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise ConfigError([
+            f"checkpoint={path} is neither a run folder (config.yaml) nor a checkpoint ({MANIFEST}) nor a "
+            f"model (config.json); "
+            "write one like outputs/<experiment>/<run>"
+        ])  # fmt: skip
+    is_hub_name = path.count("/") == 1 and not path.startswith((".", "/", "~")) and not folder.parent.exists()
+    if not (folder.is_dir() or path.startswith(PACKAGE_PREFIX) or is_hub_name):
+        raise ConfigError([
+            f"checkpoint={path} does not exist; write a run folder like outputs/<experiment>/<run>, one of "
+            f"its checkpoints, a model "
+            "folder, or a hub name (owner/name)"
+        ])  # fmt: skip
+    model = {"path": path}
+    _check(model)
+    return Subject(path.rstrip("/").rpartition("/")[2], model)
+
+
+def inherit(config: DictConfig, subject: Subject) -> list[str]:
+    """Fill what was left open from the run, else with what holds for any model. Returns what was filled, for
+    people: "key=value".
+    """
+    filled = []
+    run = OmegaConf.create(subject.run) if subject.run is not None else None
+    if config.k is None:
+        config.k = validation_samples(subject.run) if subject.run is not None else 1
+        filled.append(f"k={config.k}")
+    for key, (run_key, default) in INHERITED.items():
+        if OmegaConf.select(config, key) not in (None, {}):
+            continue
+        value = default if run is None else OmegaConf.select(run, run_key)
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+        filled.append(f"{key}={_short(value)}")
+    config.model = {**subject.model, "dtype": config.model.dtype}
+    config.name = config.name or subject.name
+    return filled
+
+
+def validation_samples(run: Config) -> int:
+    """Samples of each problem in the validation of a run; of its sets the most."""
+    own = run["data"]["validation_samples"]
+    return max(
+        (own.get(name, run["scale"]["validation_samples"]) for name in run["data"]["validation"]), default=1
+    )
+
+
+def weights_digest(subject: Subject) -> str:
+    """SHA-256 over the digests of the weights' files; over the name for a model of the hub, which has digests
+    of its own.
+    """
+    files = {}
+    if subject.checkpoint is not None:
+        manifest = json.loads((subject.checkpoint.path / MANIFEST).read_text(encoding="utf-8"))["content"]
+        files = {
+            name: entry["sha256"]
+            for name, entry in manifest["files"].items()
+            if name.startswith(TRAINER_FILE)
+        }
+    if subject.checkpoint is None or subject.model.get(
+        "lora"
+    ):  # adapters are additions to the model's own weights
+        folder = Path(model_path(subject.model["path"]))
+        files |= {file.name: digest(file) for file in sorted(folder.glob("*.safetensors"))} or {
+            "hub": subject.model["path"]
+        }
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def _of_run(checkpoint: Checkpoint) -> Subject:
+    run_folder = checkpoint.path.parent.parent
+    run = read_config(run_folder)
+    _check(run["model"])  # its architecture and tokenizer are needed
+    name = f"{run_folder.name}-{checkpoint.path.name}"
+    return Subject(
+        name, {key: run["model"][key] for key in MODEL_KEYS if key in run["model"]}, run, checkpoint
+    )
+
+
+def _newest_good(folder: Path) -> Checkpoint:
+    reasons = []
+    for path in list_checkpoints(folder / "checkpoints"):
+        try:
+            return verify(path)
+        except CheckpointError as error:
+            print(f"not used: {error}")
+            reasons.append(str(error))
+    reason = f"no checkpoint is good ({'; '.join(reasons)})" if reasons else "it has no checkpoint yet"
+    raise CheckpointError(f"checkpoint={folder}: {reason}; name another run, or a model folder")
+
+
+def _check(model: Config) -> None:
+    found = list(model_folder_complaints(model))
+    if found:
+        raise ConfigError(found)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, DictConfig):
+        return (
+            str(value["_target_"]).rpartition(".")[2]
+            if "_target_" in value
+            else ",".join(str(key) for key in value) or "none"
+        )
+    return str(value)

@@ -1,0 +1,138 @@
+"""What an evaluation asks for: tokenizer, prompts and problems of a resolved configuration, all read before
+any weight is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+from transformers import AutoTokenizer
+
+from bapo_lightning.configuration.checks import output_complaints
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.engine_checks import engine_complaints
+from bapo_lightning.configuration.evaluation_checks import evaluation_complaints
+from bapo_lightning.data.problems.problem_set import ProblemSet
+from bapo_lightning.data.rollouts.answers import Asked, all_asked
+from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.runs.build_ranks import make
+from bapo_lightning.runs.evaluation.folder import content_digest, default_folder
+from bapo_lightning.runs.evaluation.subject import Subject, weights_digest
+from bapo_lightning.types import Problem
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be answered, by whom."""
+
+    subject: Subject
+    tokenizer: Any
+    prompt: Any  # a prompt rule
+    problems: dict[str, list[Problem]]  # by the name of the set
+    account: list[str]  # what each set was read from and what of it is not answered, for people
+    asked: list[tuple[str, Asked]]  # (set, sample), in the order of samples.jsonl
+
+    @property
+    def order(self) -> list[tuple[str, str, int]]:
+        """(set, problem id, number of the sample) of every line of samples.jsonl."""
+        return [(name, problem.id, number) for name, (problem, number) in self.asked]
+
+
+def read_task(composed: DictConfig, subject: Subject) -> tuple[Config, Task]:
+    """The resolved configuration and what it asks for.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+        DataError: tokenizer or problems cannot be had.
+    """
+    is_longest = composed.scale.max_prompt_tokens is None
+    if is_longest:
+        composed.scale.max_prompt_tokens = 1  # until prompts are known
+    config = resolve(composed)
+    if found := evaluation_complaints(config):
+        raise ConfigError(found)
+    tokenizer = read_tokenizer(model_path(config["model"]["path"]))
+    prompt = make(config["data"]["prompt"])
+    read = {name: make(node) for name, node in config["data"]["validation"].items()}
+    problems = {name: list(group[: config["problems_per_set"]]) for name, group in read.items()}
+    prompts = {name: [prompt(tokenizer, problem) for problem in group] for name, group in problems.items()}
+    longest = max((len(ids) for group in prompts.values() for ids in group), default=0)
+    check_problems(problems, longest, None if is_longest else config["scale"]["max_prompt_tokens"])
+    if is_longest:
+        composed.scale.max_prompt_tokens = longest
+        config = resolve(composed)
+    config["evaluated"] = {
+        "weights": weights_digest(subject),
+        "version": subject.version,
+        "sets": {
+            name: {
+                "num_problems": len(group),
+                "problems": content_digest(
+                    [[problem.id, problem.prompt, problem.answer] for problem in group]
+                ),
+                "prompts": content_digest([ids.tolist() for ids in prompts[name]]),
+            }
+            for name, group in problems.items()
+        },
+    }
+    if composed.run_folder is None:
+        composed.run_folder = str(default_folder(config))
+        config = resolve(composed) | {"evaluated": config["evaluated"]}
+    found = [*engine_complaints(config), *output_complaints(config["run_folder"])]
+    if found:
+        raise ConfigError(found)
+    asked = [(name, item) for name, group in problems.items() for item in all_asked(group, config["k"])]
+    account = [account_line(name, group, len(problems[name])) for name, group in read.items()]
+    return config, Task(subject, tokenizer, prompt, problems, account, asked)
+
+
+def account_line(name: str, read: Sequence[Problem], num_taken: int) -> str:
+    """Where a set comes from, how many of it are answered, and why others are not."""
+    beyond = {"beyond problems_per_set": len(read) - num_taken} if num_taken < len(read) else {}
+    left_out = {**(read.left_out if isinstance(read, ProblemSet) else {}), **beyond}
+    told = f"{name}: {num_taken} problems"
+    if isinstance(read, ProblemSet):
+        told += f" from {read.origin} ({read.num_rows} rows)"
+    return told + (
+        f"; left out: {', '.join(f'{count} {reason}' for reason, count in left_out.items())}"
+        if left_out
+        else ""
+    )
+
+
+def read_tokenizer(path: str) -> Any:
+    """Raises DataError when it cannot be loaded."""
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"checkpoint={path}: no such folder, and no tokenizer of that hub name could be loaded "
+            f"({str(error).splitlines()[0]}); "
+            f"check its spelling, or fetch it first: hf download {path}"
+        ) from None
+
+
+def check_problems(problems: dict[str, list[Problem]], longest: int, limit: int | None) -> None:
+    """Raise DataError for a set without problems or with equal ids, and for prompts beyond the limit: none is
+    left out of a mean.
+    """
+    for name, group in problems.items():
+        if not group:
+            raise DataError(f"data.validation.{name} holds no problems; check its options")
+        if len({problem.id for problem in group}) < len(group):
+            raise DataError(
+                f"data.validation.{name} has problems with equal ids, which would share their draws; give "
+                f"each its own"
+            )
+    if limit is not None and longest > limit:
+        raise DataError(
+            f"a prompt has {longest} tokens, more than scale.max_prompt_tokens={limit}, and an evaluation "
+            f"leaves no problem out; write "
+            f"scale.max_prompt_tokens={longest}, or null"
+        )

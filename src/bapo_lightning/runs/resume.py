@@ -1,0 +1,260 @@
+"""`resume=`: which run goes on, from which of its checkpoints, and what is cut off before it does. Needs no
+torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bapo_lightning.configuration.changes import changes
+from bapo_lightning.errors import CheckpointError, ConfigError, DataError
+from bapo_lightning.run_folder.checkpoint import (
+    JOURNALS,
+    Checkpoint,
+    list_checkpoints,
+    remove_leftovers,
+    set_aside,
+    verify,
+)
+from bapo_lightning.run_folder.journal import Journal
+from bapo_lightning.run_folder.lock import RunLock
+from bapo_lightning.run_folder.record import read_config, read_manifest
+from bapo_lightning.run_folder.text_file import write_text
+
+Config = dict[str, Any]
+AUTO = "auto"
+_TIME = re.compile(r"\d{8}-\d{6}(-\d+)?")  # the last part is the number of a job of Hydra's multirun
+
+
+@dataclass
+class RunStart:
+    """How a session begins: a new run, or one that goes on."""
+
+    folder: Path
+    is_new: bool = True
+    checkpoint: Checkpoint | None = (
+        None  # None of a run that goes on: it was killed before its first one, and begins again
+    )
+    changed: Sequence[str] = ()  # configuration keys that differ from the session before
+    outdated: Sequence[Path] = ()  # checkpoints that are corrupt, or newer than the one chosen
+    lock: RunLock | None = field(default=None, repr=False)
+
+    @property
+    def resume_entry(self) -> dict[str, Any] | None:
+        """What the manifest tells of this session; None of a new run."""
+        if self.is_new:
+            return None
+        return {"update": self.checkpoint.update if self.checkpoint else 0, "changed": list(self.changed)}
+
+    def prepare(self, config: Config) -> None:
+        """Make the folder of a new run, or cut an earlier one back to its checkpoint. Everything here may be
+        killed and done again.
+
+        Raises:
+            ConfigError: the folder of a new run cannot be made or is taken.
+        """
+        if self.is_new:
+            if self.lock is None:
+                make_run_folder(self.folder)
+                self.lock = RunLock(self.folder)
+        else:
+            remove_leftovers(self.folder / "checkpoints")
+            for folder in self.outdated:
+                print(f"moved aside: {set_aside(folder)}")
+            for name in JOURNALS:
+                Journal(self.folder / name).cut(
+                    self.checkpoint.journals.get(name, 0) if self.checkpoint else 0
+                )
+        write_config(self.folder, config)
+
+    def release(self) -> None:
+        """Let other processes in."""
+        if self.lock is not None:
+            self.lock.release()
+
+
+def open_run(config: Config) -> RunStart | None:
+    """How the run of `config`, whose `run_folder` comes from `run_to_continue`, begins; None when it is
+    finished. Changes nothing yet.
+
+    Raises:
+        ConfigError: the configuration is not the one that the run began with.
+        CheckpointError: another process is in the run folder, or no checkpoint is good.
+    """
+    folder = Path(config["run_folder"])
+    if config["resume"] is None or not folder.exists():
+        return RunStart(folder)
+    lock = RunLock(folder)
+    if not (folder / "config.yaml").exists():
+        if {path.name for path in folder.iterdir()} - {".lock", ".config.yaml.partial"}:
+            raise ConfigError(
+                [f"run_folder={folder} holds files, but no run to resume; write another run_folder"]
+            )
+        print(f"resume={config['resume']}: {folder} is empty; a new run begins")
+        return RunStart(folder, lock=lock)
+    stored = read_config(folder)
+    if is_finished(folder, stored, config):
+        print(f"{folder} is finished: nothing to do (a larger scale.num_rollout_batches makes it longer)")
+        return None
+    allowed, refused = changes(stored, config)
+    if refused:
+        raise ConfigError(
+            [*(f"{change}: {folder} began with another value" for change in refused), _how_to_go_on(folder)]
+        )
+    for change in allowed:
+        print(f"changed since the session before: {change}")
+    checkpoint, outdated = choose_checkpoint(folder, config["resume"])
+    if checkpoint is None:
+        print(f"{folder} has no checkpoint yet: it begins again")
+    return RunStart(folder, False, checkpoint, allowed, outdated, lock)
+
+
+def run_to_continue(config: Config) -> Path | None:
+    """The run folder that `resume` means; None when there is none and the configured one is to be made.
+
+    Raises:
+        ConfigError: `resume` names something that is no run.
+    """
+    resume, wanted = config["resume"], Path(config["run_folder"])
+    if resume is None:
+        return None
+    is_default = has_default_folder(config)
+    if resume != AUTO:
+        folder = _run_of(Path(str(resume)))
+        if not is_default and wanted.absolute() != folder.absolute():
+            raise ConfigError(
+                [f"run_folder={wanted} and resume={resume} name two runs; leave run_folder out"]
+            )
+        return folder
+    if wanted.exists():
+        return wanted
+    if not is_default:
+        print(f"resume=auto: {wanted} does not exist yet; a new run begins")
+        return wanted
+    found = newest_unfinished(wanted.parent, config)
+    if found is None:
+        print(
+            f"resume=auto: {wanted.parent} holds no unfinished run {_prefix(config)}* of this configuration; "
+            f"a new run begins"
+        )
+    return found
+
+
+def has_default_folder(config: Config) -> bool:
+    """Whether `run_folder` was left to the time of the start."""
+    wanted, prefix = Path(config["run_folder"]), _prefix(config)
+    in_place = wanted.parent == Path(config["output_root"], config["name"]) and wanted.name.startswith(prefix)
+    return in_place and bool(_TIME.fullmatch(wanted.name.removeprefix(prefix)))
+
+
+def newest_unfinished(parent: Path, config: Config) -> Path | None:
+    """The newest run below `parent` that has this configuration and has not reached its end."""
+    for folder in sorted(parent.glob(f"{_prefix(config)}*"), reverse=True):
+        if not _TIME.fullmatch(folder.name.removeprefix(_prefix(config))):
+            continue
+        try:
+            stored = read_config(folder)
+            if (
+                not is_finished(folder, stored, config)
+                and not changes(stored, {**config, "run_folder": str(folder)})[1]
+            ):
+                return folder
+        except DataError:  # killed before it was a run
+            continue
+    return None
+
+
+def is_finished(folder: Path, stored: Config, config: Config) -> bool:
+    """Whether a run reached its end, and `config` does not make it longer."""
+    longer = config["scale"]["num_rollout_batches"] > stored["scale"]["num_rollout_batches"]
+    return read_manifest(folder).get("status") == "finished" and not longer
+
+
+def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, list[Path]]:
+    """The newest good checkpoint, or the one that `resume` names, and all that are newer. None when there is
+    none at all, with `auto`.
+
+    Raises:
+        CheckpointError: none is good.
+    """
+    found = list_checkpoints(folder / "checkpoints")
+    if not found:
+        if resume != AUTO:
+            raise CheckpointError(
+                f"resume={resume}: {folder} has no checkpoint yet; write resume=auto to let it begin again"
+            )
+        return None, []
+    named = Path(resume).absolute()
+    reasons = []
+    for index, path in enumerate(found):
+        if named in [other.absolute() for other in found] and path.absolute() != named:
+            continue
+        try:
+            return _verified(path, folder), found[:index]
+        except CheckpointError as error:
+            print(f"not used: {error}")
+            reasons.append(str(error))
+    raise CheckpointError(
+        f"resume={resume}: no checkpoint is good ({'; '.join(reasons)}); name an older one as resume=FOLDER, "
+        f"or leave resume out to begin "
+        "a new run"
+    )
+
+
+def make_run_folder(folder: Path) -> None:
+    """Create a run folder. Raises ConfigError when it cannot be made or is taken."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise ConfigError([
+            f"run_folder={folder} exists already, and nothing in it may be lost; write resume=auto to go on "
+            f"with it, or another run_folder"
+        ]) from None  # fmt: skip
+    except OSError as error:
+        raise ConfigError(
+            [f"run_folder={folder} cannot be made ({error.strerror}); write another output_root"]
+        ) from None
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write the resolved configuration, so that a reader sees the old one or the whole new one."""
+    write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+
+def _verified(path: Path, folder: Path) -> Checkpoint:
+    checkpoint = verify(path)
+    for name, size in checkpoint.journals.items():
+        if Journal(folder / name).size < size:
+            raise CheckpointError(
+                f"{folder / name} is shorter than when {path} was written: rows are missing"
+            )
+    return checkpoint
+
+
+def _run_of(path: Path) -> Path:
+    """The run folder that is meant by it or by one of its checkpoints."""
+    for folder in (path, path.parent.parent):
+        if (folder / "config.yaml").is_file() and path.is_dir():
+            return folder
+    raise ConfigError([
+        f"resume={path} is neither a run folder nor one of its checkpoints; write resume=auto, "
+        f"resume=outputs/<experiment>/<run>, or "
+        "resume=outputs/<experiment>/<run>/checkpoints/update<number>"
+    ])  # fmt: skip
+
+
+def _prefix(config: Config) -> str:
+    return f"{config['algorithm']['name']}-{config['regime']['name']}-s{config['seed']}-"
+
+
+def _how_to_go_on(folder: Path) -> str:
+    return (
+        f"to go on with this run write the values of {folder / 'config.yaml'}; to begin another leave "
+        f"resume out"
+    )

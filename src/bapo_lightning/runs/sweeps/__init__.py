@@ -1,0 +1,1 @@
+"""Several runs: what they are, where they run."""

@@ -1,0 +1,109 @@
+"""Which runs `make figures` needs: `conf/figures.yaml`, the figures that are asked for, and the command line.
+
+figures -> their kinds -> kinds x seeds -> one run each, named <kind>-s<seed>, whatever figure asked for it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.report.figures.catalogue import Figure, figure_names, read_figure, read_protocol
+from bapo_lightning.runs.sweeps.names import folder_name, hydra_value
+from bapo_lightning.runs.sweeps.plan import LAUNCHER, ROOT, Plan, read_launcher
+
+FIGURE, SEED = "figure", "seed"
+
+
+@dataclass(frozen=True)
+class FiguresPlan:
+    """What will be drawn, and from which runs."""
+
+    figures: tuple[Figure, ...]
+    runs: Plan
+    kind_of_run: dict[str, str]
+    arguments: tuple[str, ...]  # of the command line, but for the choice of figures
+
+
+def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
+    """Raises ConfigError with all that is wrong with the command line or the files of the figures."""
+    own, changes = _sort_arguments(arguments)
+    conf = Path(conf_dir())
+    protocol = read_protocol(conf)
+    names = own[FIGURE].split(",") if FIGURE in own else figure_names(conf)
+    figures: list[Figure] = []
+    problems: list[str] = []
+    for name in dict.fromkeys(names):
+        try:
+            figures.append(read_figure(conf, name, protocol))
+        except ConfigError as error:
+            problems += error.complaints
+    in_kinds = {key for kind in protocol.kinds.values() for key in kind.overrides}
+    problems += [
+        f"{key} is set by the kinds of figures.yaml; leave it out, or change it there"
+        for key in sorted(in_kinds & set(changes))
+    ]
+    seeds = _seeds(own[SEED]) if SEED in own else protocol.seeds
+    if problems:
+        raise ConfigError(problems)
+    wanted = {kind for figure in figures for kind in figure.kinds}
+    common = protocol.common | changes
+    jobs, kind_of_run = {}, {}
+    for seed in seeds:  # whole seeds first: what is there when a sweep is stopped early can be compared
+        for name in (name for name in protocol.kinds if name in wanted):
+            run = f"{name}-s{seed}"
+            jobs[run] = (
+                *(f"{key}={hydra_value(value)}" for key, value in protocol.kinds[name].overrides.items()),
+                f"seed={seed}",
+            )
+            kind_of_run[run] = name
+    changed = [f"{key}={hydra_value(value)}" for key, value in changes.items()]
+    plan = Plan(
+        name="figures",
+        folder=Path(own.get(ROOT, "outputs"), folder_name("figures", changed).removeprefix("sweep-")),
+        jobs=jobs,
+        common=tuple(f"{key}={hydra_value(value)}" for key, value in common.items()),
+        launcher=read_launcher(
+            own.get(LAUNCHER, "local"),
+            {key: value for key, value in own.items() if key.startswith(f"{LAUNCHER}.")},
+        ),
+        parallel_runs=protocol.parallel_runs,
+        reference=None,
+    )
+    return FiguresPlan(
+        tuple(figures),
+        plan,
+        kind_of_run,
+        tuple(argument for argument in arguments if not argument.startswith("figure=")),
+    )
+
+
+def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """(this command's own keys, overrides of all runs)."""
+    own: dict[str, str] = {}
+    changes: dict[str, Any] = {}
+    problems = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or not key:
+            problems.append(f"{argument} cannot be read; write KEY=VALUE")
+        elif key in (FIGURE, SEED, ROOT, LAUNCHER) or key.startswith(f"{LAUNCHER}."):
+            own[key] = value
+        else:
+            changes[key] = yaml.safe_load(value)
+    if problems:
+        raise ConfigError(problems)
+    return own, changes
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(seed) for seed in text.split(",")))
+    except ValueError:
+        raise ConfigError([f"seed={text} must be whole numbers, as in seed=1,2,3"]) from None

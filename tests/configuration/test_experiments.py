@@ -1,0 +1,134 @@
+"""The paper's experiments: each composes, passes the rules, fits the GPUs it is for, and builds its model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from bapo_lightning.configuration.checks import complaints
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.plan_check import check_architecture, plan_of
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.plan.model_shape import model_shape
+
+# name: algorithm, staleness, longest response, GPUs, weights of the model
+EXPERIMENTS = {
+    "bapo_7b": ("bapo", 4, 8192, 8, 7_615_616_512),
+    "grpo_7b": ("grpo", 4, 8192, 8, 7_615_616_512),
+    "dapo_7b": ("dapo", 4, 8192, 8, 7_615_616_512),
+    "bapo_7b_long": ("bapo", 4, 65536, 8, 7_615_616_512),
+    "bapo_7b_partial": ("bapo", 4, 8192, 8, 7_615_616_512),
+    "bapo_32b": ("bapo", 4, 32768, 32, 32_763_876_352),
+    "octothinker_3b": ("bapo_octothinker", 4, 8192, 8, 3_212_749_824),
+    "authors_example": ("bapo_authors_example", 8, 8192, 8, 7_615_616_512),
+}
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        return resolve(compose("train", overrides=["run_folder=outputs/unused", *overrides]))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_it_is_the_run_that_it_is_called(name: str) -> None:
+    algorithm, staleness, response, gpus, _ = EXPERIMENTS[name]
+    config = composed(f"experiment={name}")
+    regime, trainer = config["regime"], config["trainer"]
+    assert (config["name"], config["algorithm"]["name"]) == (name, algorithm)
+    assert (regime["epochs"] * regime["minibatches"], config["scale"]["max_new_tokens"]) == (
+        staleness,
+        response,
+    )
+    assert (trainer["devices"] * trainer["num_nodes"], config["strategy"]["name"]) == (gpus, "fsdp")
+    assert config["data"]["validation_samples"] == {"aime24": 16, "aime25": 16}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_it_passes_every_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
+    assert complaints(composed(f"experiment={name}")) == []
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_it_fits_gpus_of_80_gb(name: str) -> None:
+    plan = plan_of(composed(f"experiment={name}"))
+    assert plan.problems == []
+    assert min(plan.limits().values()) >= plan.run.longest
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_its_model_is_built_as_its_configuration_says(name: str, tmp_path: Path) -> None:
+    model = composed(f"experiment={name}")["model"]
+    (tmp_path / "config.json").write_text(json.dumps(model["architecture"]))
+    policy = build_policy(ModelOptions.of(model, str(tmp_path)), 0.6, on_meta=True)
+    assert sum(parameter.numel() for parameter in policy.model.parameters()) == EXPERIMENTS[name][-1]
+    assert {parameter.device.type for parameter in policy.parameters()} == {"meta"}
+    assert model_shape(policy.model.config.to_dict()) == model_shape(model["architecture"])
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name: str) -> None:
+    own, other = composed(f"experiment={name}"), composed(f"experiment={name}", "algorithm=grpo")
+    assert other["algorithm"] == composed("algorithm=grpo")["algorithm"]
+    assert [key for key in own if own[key] != other[key] and key != "algorithm"] == []
+
+
+def bounds(name: str) -> tuple[Any, ...]:
+    found = composed(f"experiment={name}")["algorithm"]["bounds"]
+    return found["low"], found["high"], found["target"], found["kind"], found["order"], found["measure"]
+
+
+def test_the_bounds_are_the_paper_s_and_the_authors() -> None:
+    low, high = {"start": 0.6, "end": 0.9, "step": 0.02}, {"start": 1.2, "end": 3.0, "step": 0.05}
+    assert bounds("bapo_7b") == (low, high, 0.4, "gradient", "upper_first", "share")
+    assert bounds("octothinker_3b") == (
+        low | {"start": 0.8},
+        high | {"end": 2.0},
+        0.45,
+        "gradient",
+        "upper_first",
+        "share",
+    )
+    script = {"start": 0.8, "end": 0.95, "step": 0.05}, {"start": 1.2, "end": 2.0, "step": 0.1}
+    assert bounds("authors_example") == (*script, 0.5, "surrogate", "lower_first", "ratio")
+
+
+def test_the_optimizer_is_the_paper_s_and_the_authors() -> None:
+    paper, script = (composed(f"experiment={name}") for name in ("bapo_7b", "authors_example"))
+    assert (paper["optimizer"]["optimizer"]["lr"], paper["rollout"]["temperature"]) == (2e-6, 0.6)
+    assert (script["optimizer"]["optimizer"]["lr"], script["rollout"]["temperature"]) == (1e-6, 1.0)
+    scale, regime = script["scale"], script["regime"]
+    assert (
+        scale["prompts_per_batch"],
+        scale["group_size"],
+        scale["prompts_per_batch"] // regime["minibatches"],
+    ) == (256, 16, 64)
+    updates = scale["num_rollout_batches"] * regime["epochs"] * regime["minibatches"]
+    assert script["optimizer"]["scheduler"]["warmup_updates"] == updates / 10
+
+
+@pytest.mark.parametrize("budget", [4096, 2048])
+def test_both_budgets_of_partial_rollouts_pass(budget: int) -> None:
+    config = composed("experiment=bapo_7b_partial", f"scale.partial_tokens={budget}")
+    assert config["regime"]["partial_tokens"] == budget
+    assert complaints(config) == []
+
+
+def test_a_model_of_other_sizes_than_the_configuration_says_is_refused() -> None:
+    model = composed()["model"]
+    tiny = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 1,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "vocab_size": 18,
+    }
+    check_architecture(model)
+    with pytest.raises(ConfigError, match=r"is not that of package://.*: ffn_size 1 instead of \d+"):
+        check_architecture(model | {"architecture": tiny})

@@ -1,0 +1,71 @@
+import pytest
+
+from bapo_lightning.data.problems.cells import MissingField, UnusableRow, field, number_of
+from bapo_lightning.data.problems.gold import gold_answer, last_box
+
+
+@pytest.mark.parametrize(
+    ("text", "box"),
+    [
+        (r"so $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+        (r"first \boxed{1}, then \boxed{ 2 }", "2"),
+        (r"\fbox{a}", "a"),
+        (r"$\boxed 5$", "5"),
+        (r"\boxed{\left\{ 1, 2 \right\}}", r"\left\{ 1, 2 \right\}"),
+        (r"\boxed{never closed", None),
+        (r"\boxedtext{1}", None),
+        ("none", None),
+    ],
+)
+def test_the_last_box_of_a_solution(text, box):
+    assert last_box(text) == box
+
+
+@pytest.mark.parametrize(
+    ("cell", "answer"),
+    [
+        ("so\n#### 1,234", "1234"),
+        ("#### 1\n#### -2,345,678.5", "-2345678.5"),
+        ("#### (1,234)", "(1,234)"),
+        ("#### 12,34", "12,34"),
+    ],
+)
+def test_commas_between_thousands_leave_a_number_and_nothing_else(cell, answer):
+    assert gold_answer(cell, "behind_marker", "####", "refuse") == answer
+
+
+@pytest.mark.parametrize("cell", [None, "", "  ", float("nan"), []])
+def test_an_empty_cell_has_no_gold_answer(cell):
+    with pytest.raises(UnusableRow, match="no gold answer"):
+        gold_answer(cell, "text", "####", "refuse")
+
+
+def test_fields_are_found_by_dotted_paths_even_when_names_have_dots():
+    row = {"a": {"b.c": {"d": 1}, "b": {"e": [10, {"f": 2}]}}, "x.y": 3, "n": None}
+    assert [field(row, path) for path in ("a.b.c.d", "a.b.e.0", "a.b.e.1.f", "x.y", "n.anything")] == [
+        1,
+        10,
+        2,
+        3,
+        None,
+    ]
+    for path, names in {
+        "a.q": ("b.c", "b"),
+        "a.b.e.7": ("0 to 1",),
+        "x.y.z": (),
+        "q": ("a", "x.y", "n"),
+    }.items():
+        with pytest.raises(MissingField) as error:
+            field(row, path)
+        assert error.value.names == names
+
+
+def test_a_difficulty_is_a_number_or_stands_in_a_text():
+    assert [number_of(value) for value in (3, 2.5, "Level 5", "0.75", "Level ?", None)] == [
+        3.0,
+        2.5,
+        5.0,
+        0.75,
+        None,
+        None,
+    ]

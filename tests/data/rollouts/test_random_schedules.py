@@ -1,0 +1,224 @@
+"""Admission, age bound and ledger under random schedules: slow engine, slow trainer, deaths, skipped updates,
+validation, kills.
+
+Whatever happens: no trained token is older than the bound, every draw has one fate, every batch is whole,
+nobody waits for ever.
+"""
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from tests.data.rollouts.scripted import ScriptedEngine, scheduler
+
+from bapo_lightning.data.rollouts.admission import AdmitAll, DynamicSampling
+from bapo_lightning.data.rollouts.async_collector import AsyncCollector
+from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
+from bapo_lightning.data.rollouts.group_state import ArrayStore
+from bapo_lightning.data.rollouts.ledger import Ledger
+from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.rollout.recovery import EngineRecovery, generate_all
+
+NUM_SCHEDULES = 2000
+NUM_PROBLEMS = 7
+
+
+class Schedule:
+    """One run with everything drawn from a seed. `train` is the trainer's side of `RolloutDataModule` without
+    tensors.
+    """
+
+    def __init__(self, seed, folder):
+        self.random = rng = random.Random(seed)
+        self.groups_per_batch, self.num_batches = rng.randint(1, 4), rng.randint(1, 5)
+        self.regime = random_regime(rng)
+        self.admission = DynamicSampling(rng.randint(1, 3)) if rng.random() < 0.4 else AdmitAll()
+        self.slow_engine, self.slow_trainer = rng.choice([(0, 0), (0, 0), (1e-4, 0), (0, 1e-4), (1e-4, 1e-4)])
+        self.death_rate = rng.choice([0, 0, 0.02])
+        self.path = folder / f"{seed}.jsonl"
+        self.version = self.clock = self.batches = 0
+        self.last_version = {}
+        self.open()
+
+    def open(self):
+        """A new process: everything that is not in a checkpoint is gone."""
+        engine = ScriptedEngine(self.regime.max_new_tokens, seed=1, dies=self.engine_dies)
+        sizes = (self.groups_per_batch, self.num_batches, NUM_PROBLEMS)
+        self.scheduler = scheduler(
+            engine, self.regime, *sizes, ledger=Ledger(self.path), admission=self.admission
+        )
+        self.engine, sampler = engine, self.scheduler._sampler
+        recovery = EngineRecovery(10_000)
+
+        def revive(death):
+            recovery.restart(engine, death)
+            self.refresh()
+
+        def generate(requests):
+            return generate_all(engine, requests, sampler.sampling, revive)
+
+        if self.regime.async_generation:
+            self.driver = AsyncCollector(
+                self.scheduler,
+                sampler,
+                recovery,
+                self.refresh,
+                self.groups_per_batch,
+                wait_warning_seconds=100,
+            )
+        else:
+            self.driver = SyncCollector(self.scheduler, sampler, generate, self.refresh)
+
+    def engine_dies(self):
+        if self.slow_engine and self.random.random() < 0.2:
+            time.sleep(self.slow_engine)
+        return self.random.random() < self.death_rate
+
+    def refresh(self):
+        self.engine.load_weights(None, self.version)
+
+    @property
+    def state(self):
+        return TrainerState(self.version, self.clock)
+
+    def train(self):
+        saved = self.save()
+        while self.batches < self.num_batches:
+            groups = self.driver.next_groups(self.groups_per_batch, self.state)
+            assert len(groups) == self.groups_per_batch
+            self.batches += 1
+            self.use(groups)
+            if self.random.random() < 0.3:
+                saved = self.save()
+            if self.random.random() < 0.15:
+                self.kill(saved)
+        self.driver.close()
+        self.scheduler.drop_rest(self.version)
+
+    def use(self, groups):
+        for update in range(self.regime.updates_per_rollout_batch):
+            if update:
+                self.driver.between_updates(self.state)
+            for group in groups:
+                trained = group.newest_version if self.regime.stale_action == "mask" else group.oldest_version
+                assert 0 <= self.version - trained <= self.regime.age_bound
+                assert group.oldest_version <= group.ready_version <= self.version
+            if self.slow_trainer:
+                time.sleep(self.slow_trainer)
+            self.version += self.random.random() > 0.05  # a skipped update leaves the version
+            self.clock += 1
+            if self.random.random() < 0.1:
+                with self.driver.exclusive_engine(self.state):
+                    self.refresh()
+
+    def save(self):
+        store = ArrayStore()
+        with self.driver.locked() as held:
+            state = held.state_dict(store)
+        return state, store.state_dict(), self.version, self.clock, self.batches
+
+    def kill(self, saved):
+        """The old process's thread may still be in a pass; it must not write on, as a dead one would not."""
+        self.driver.close()
+        state, arrays, self.version, self.clock, self.batches = saved
+        self.open()
+        self.scheduler.load_state_dict(state, ArrayStore.from_state_dict(arrays))
+
+    def check_ledger(self):
+        rows = [json.loads(line) for line in self.path.read_text().splitlines()]
+        draws = Counter((row["epoch"], row["problem"]) for row in rows)
+        ((epoch, position),) = self.scheduler._stream.places.values()
+        assert set(draws.values()) == {1}
+        assert len(draws) == epoch * (NUM_PROBLEMS + 1) + position + 1  # with the one that is too long
+        assert all(sum(1 for key in draws if key[0] == done) == NUM_PROBLEMS + 1 for done in range(epoch))
+        assert sum(row["fate"] == "trained" for row in rows) == self.groups_per_batch * self.num_batches
+        return Counter((row["fate"], row.get("reason")) for row in rows)
+
+
+def random_regime(rng):
+    epochs, minibatches, overlap = rng.randint(1, 2), rng.randint(1, 3), rng.random() < 0.7
+    partial = rng.random() < 0.5
+    return Regime(
+        name="random",
+        epochs=epochs,
+        minibatches=minibatches,
+        max_new_tokens=6,
+        async_generation=overlap,
+        max_age=epochs * minibatches - 1 + rng.randint(0, 8) if overlap or rng.random() < 0.3 else None,
+        stale_action=rng.choice(["evict", "mask"]) if partial else "evict",
+        partial_tokens=rng.randint(1, 6) if partial else None,
+        max_segments=rng.choice([None, 2]) if partial else None,
+    )
+
+
+@pytest.fixture
+def in_time():
+    """A deadlock fails the test instead of hanging it."""
+
+    def fail(number, frame):
+        raise AssertionError("nothing moves")
+
+    previous = signal.signal(signal.SIGALRM, fail)
+    yield lambda: signal.alarm(60)
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_draw(tmp_path, in_time):
+    fates = Counter()
+    for seed in range(NUM_SCHEDULES):
+        in_time()
+        schedule = Schedule(seed, tmp_path)
+        try:
+            schedule.train()
+            fates += schedule.check_ledger()
+        except AssertionError as error:
+            raise AssertionError(
+                f"schedule {seed} ({schedule.regime}, {schedule.admission}): {error}"
+            ) from error
+        finally:
+            with suppress(Exception):
+                schedule.driver.close()
+    assert (
+        fates["dropped", "too old"] and fates["filtered", "all scores equal"]
+    )  # the schedules reach those paths
+    assert fates["trained", None] > 10 * fates["dropped", "too old"]
+
+
+def test_synchronous_regimes_never_evict_when_their_age_bound_is_derived(tmp_path):
+    for seed in range(300):
+        rng = random.Random(seed)
+        regime = Regime(
+            "partial",
+            rng.randint(1, 2),
+            rng.randint(1, 3),
+            max_new_tokens=6,
+            partial_tokens=rng.randint(1, 6),
+        )
+        schedule = Schedule(seed, tmp_path)
+        schedule.regime, schedule.path = regime, tmp_path / f"derived-{seed}.jsonl"
+        schedule.open()
+        schedule.train()
+        assert not schedule.check_ledger()["dropped", "too old"]
+
+
+def test_generation_goes_on_beside_the_update_right_after_a_batch_was_taken():
+    regime = Regime("async", epochs=1, minibatches=4, max_new_tokens=6, async_generation=True, max_age=7)
+    engine = ScriptedEngine(regime.max_new_tokens)
+    source = scheduler(engine, regime, groups_per_batch=3, num_batches=3)
+    state = TrainerState(0, 0)
+    driver = AsyncCollector(
+        source, source._sampler, EngineRecovery(0), lambda: engine.load_weights(None, state.version), 3, 100
+    )
+    for clock in (0, 4):
+        state = TrainerState(clock, clock)
+        driver.next_groups(3, state)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and source.num_ready < 3:  # with no further visit of the trainer
+        time.sleep(0.001)
+    driver.close()
+    assert (source.num_ready, engine.version) == (3, 4)

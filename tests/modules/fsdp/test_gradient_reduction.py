@@ -1,0 +1,50 @@
+"""When FSDP2 sums gradients over ranks: once an update, or after every micro-batch, on two real gloo
+ranks.
+"""
+
+import socket
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tests.builders import random_policy, stale_batch
+from torch.distributed.device_mesh import init_device_mesh
+
+from bapo_lightning.modules.fsdp.sharding import Sharding, gradient_sync
+from bapo_lightning.modules.policy.factory import decoder_layers
+from bapo_lightning.ranks.collectives import full_tensor
+
+
+def gradients(every, mesh):
+    """Gradients of three micro-batches, and how many weights had a gradient in `.grad` after each."""
+    policy = random_policy()
+    batch = stale_batch(random_policy(), num_groups=3, group_size=2)
+    sharding = Sharding(compute_dtype="float32", reduce_every_micro_batch=every)
+    sharding.shard(policy, decoder_layers(policy.model), mesh)
+    module = SimpleNamespace(policy=policy, sharding=sharding)
+    micro_batches, counts = batch.split(60, batch.response_mask / batch.num_tokens)[:3], []
+    for number, micro_batch in enumerate(micro_batches, 1):
+        with gradient_sync(module, when=number == len(micro_batches)):
+            (micro_batch.weight * micro_batch.advantage * policy(micro_batch)[0]).sum().backward()
+        counts.append(sum(parameter.grad is not None for parameter in policy.parameters()))
+    return {name: full_tensor(parameter.grad) for name, parameter in policy.named_parameters()}, counts
+
+
+def on_rank(rank, port, folder):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    torch.save([gradients(every, mesh) for every in (False, True)], folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_both_ways_give_the_same_gradients_and_one_shards_them_at_once(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(on_rank, args=(port, tmp_path), nprocs=2)
+    (once, counts_once), (every, counts_every) = torch.load(tmp_path / "0.pt")
+    assert once.keys() == every.keys()
+    assert all(torch.allclose(once[name], every[name], rtol=1e-5, atol=1e-7) for name in once)
+    assert counts_once == [0, 0, len(once)]
+    assert counts_every == [len(once)] * 3

@@ -1,0 +1,87 @@
+import copy
+
+import pytest
+import torch
+from tests.builders import stale_batch
+from tests.modules.policy.families import family_folder, family_model
+
+from bapo_lightning.modules.policy.activation_checkpointing import checkpoint_layers
+from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
+from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
+
+
+def gradients(policy, batch):
+    policy.zero_grad()
+    for micro_batch in batch.split(100_000, batch.response_mask / batch.num_tokens, policy.layout):
+        logp, _ = policy(micro_batch)
+        (micro_batch.weight * micro_batch.advantage * logp).sum().backward()
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in policy.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+@pytest.mark.parametrize("packing", ["none", "padding_free"])
+@pytest.mark.parametrize("lora", [None, LoraOptions(2, 4)])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_checkpointing_changes_no_gradient_in_eval_mode(family, lora, packing, tmp_path):
+    path = family_folder(family, tmp_path)
+    batch = stale_batch(Policy(family_model(family), 1.0), num_groups=2)
+    found = []
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        policy = build_policy(
+            ModelOptions(path, packing=packing, lora=lora, activation_checkpointing=checkpointed), 1.0
+        )
+        assert not policy.training or not policy.model.training
+        found.append(gradients(policy, batch))
+    plain, checkpointed = found
+    assert plain.keys() == checkpointed.keys() and plain
+    for name in plain:
+        assert torch.equal(plain[name], checkpointed[name]), name
+
+
+def test_a_layer_is_computed_again_in_the_backward_pass_and_only_there():
+    model = family_model("llama")
+    layers = decoder_layers(model)
+    calls = []
+    for layer in layers:
+        layer.mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    checkpoint_layers(layers)
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        model(ids)
+    assert len(calls) == 2
+    loss = model(ids).logits.sum()
+    assert len(calls) == 4
+    loss.backward()
+    assert len(calls) == 6
+
+
+def test_less_is_kept_for_the_backward_pass():
+    def kept(model):
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: sizes.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
+            model.model(torch.arange(16)[None])
+        return sum(sizes)
+
+    plain, checkpointed = family_model("llama"), family_model("llama")
+    checkpoint_layers(decoder_layers(checkpointed))
+    assert kept(checkpointed) < kept(plain) / 4
+
+
+def test_names_classes_and_copies_stay_what_they_are():
+    model = family_model("llama")
+    names, kind = [name for name, _ in model.named_parameters()], type(decoder_layers(model)[0])
+    checkpoint_layers(decoder_layers(model))
+    layer = decoder_layers(model)[0]
+    assert [name for name, _ in model.named_parameters()] == names
+    assert isinstance(layer, kind) and type(layer).__name__ == kind.__name__
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        decoder_layers(twin)[0].mlp.down_proj.weight.zero_()
+        assert not torch.equal(twin(torch.arange(4)[None]).logits, model(torch.arange(4)[None]).logits)

@@ -1,0 +1,237 @@
+"""Packed sequences are scored as if each stood alone, on every family of models."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from tests.builders import group, rollout
+from tests.modules.policy.families import FAMILIES, family_folder
+from transformers import AutoConfig, modeling_flash_attention_utils
+
+from bapo_lightning.data.batches.batch import collate, model_input
+from bapo_lightning.data.batches.layout import Layout
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.packing import row_arguments
+from bapo_lightning.types import Rollout, Segment
+
+LENGTHS = [(3, 9), (1, 1), (4, 14), (2, 5), (6, 11)]  # prompt and response
+
+
+def rollouts(seed=0):
+    generator = random.Random(seed)
+    draw = lambda length: [generator.randrange(24) for _ in range(length)]  # noqa: E731
+    return [rollout(draw(prompt), draw(response), [-1.0] * response) for prompt, response in LENGTHS]
+
+
+def policies(family, folder, **options):
+    path = family_folder(family, folder)
+    return build_policy(ModelOptions(path, **options), 0.8), build_policy(
+        ModelOptions(path, packing="padding_free", **options), 0.8
+    )
+
+
+def batch_of(samples):
+    advantages = [1.0, -2.0, 0.5, 3.0, -1.0]
+    return collate([group("p", samples, [1.0] * len(samples), advantages)], {})
+
+
+def loss_and_gradients(policy, batch, budget):
+    """Loss, and gradient of every weight, over the micro-batches of a token budget."""
+    policy.zero_grad()
+    total = 0.0
+    for micro_batch in batch.split(budget, batch.response_mask / batch.num_tokens, policy.layout):
+        logp, _ = policy(micro_batch)
+        loss = -(micro_batch.weight * micro_batch.advantage * (logp - micro_batch.behaviour_logp).exp()).sum()
+        loss.backward()
+        total += loss.item()
+    return total, {name: parameter.grad.clone() for name, parameter in policy.named_parameters()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_log_probs_and_entropies_equal_padded_ones(family, tmp_path):
+    padded, packed = policies(family, tmp_path)
+    with torch.no_grad():
+        expected = padded(model_input(rollouts(), torch.device("cpu")))
+        found = packed(model_input(rollouts(), torch.device("cpu"), packed.layout))
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("budget", [30, 1000])
+def test_packed_gradients_equal_padded_ones(family, budget, tmp_path):
+    padded, packed = policies(family, tmp_path)
+    batch = batch_of(rollouts())
+    loss, expected = loss_and_gradients(padded, batch, budget)
+    packed_loss, found = loss_and_gradients(packed, batch, budget)
+    assert packed_loss == pytest.approx(loss, rel=1e-5)
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7, name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_changing_one_packed_sequence_changes_no_score_of_another(family, tmp_path):
+    _, packed = policies(family, tmp_path)
+    samples, others = rollouts(), rollouts(seed=1)
+    with torch.no_grad():
+        before = packed(model_input(samples, torch.device("cpu"), packed.layout))
+        changed = [samples[0], samples[1], others[2], samples[3], samples[4]]
+        after = packed(model_input(changed, torch.device("cpu"), packed.layout))
+    responses = [response for _, response in LENGTHS]
+    for old, new in zip(before, after, strict=True):
+        for index, (left, right) in enumerate(zip(old.split(responses), new.split(responses), strict=True)):
+            assert torch.equal(left, right) == (index != 2), index
+
+
+def test_a_packed_micro_batch_is_one_row_without_padding():
+    batch = batch_of(rollouts())
+    (micro_batch,) = batch.split(1000, batch.response_mask.float(), Layout.PACKED)
+    assert micro_batch.packed_lengths == (12, 2, 18, 7, 17)
+    assert micro_batch.input_ids.shape == (1, 56)
+    assert micro_batch.input_ids[0, 14:32].tolist() == batch.input_ids[2, :18].tolist()
+    assert micro_batch.index[:10].tolist() == [2, 3, 4, 5, 6, 7, 8, 9, 10, 12]
+    assert micro_batch.targets[9].item() == micro_batch.input_ids[0, 13].item()
+
+
+def test_positions_restart_with_every_sequence_and_the_kernel_is_told_where_they_end():
+    samples = [rollout([1, 2], [3], [-1.0]), rollout([4], [5, 6, 7], [-1.0] * 3)]
+    inputs = model_input(samples, torch.device("cpu"), Layout.PACKED)
+    arguments = row_arguments(inputs, "flash_attention_2")
+    assert arguments["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3]]
+    assert arguments["cu_seq_lens_q"].tolist() == arguments["cu_seq_lens_k"].tolist() == [0, 3, 7]
+    assert arguments["cu_seq_lens_q"].dtype == torch.int32
+    assert (arguments["max_length_q"], arguments["max_length_k"]) == (4, 4)
+    assert list(row_arguments(inputs, "flex_attention")) == ["position_ids"]
+    assert row_arguments(model_input(samples, torch.device("cpu")), "sdpa") == {}
+
+
+def siblings():
+    """Three groups: of three responses, of one, and of two whose prompt begins like the first one's.
+    Responses of one token, too.
+    """
+    prompts = [[5, 6, 7], [5, 6, 7], [9], [5, 6, 7], [5, 6], [5, 6]]
+    answers = [[1, 2, 3, 4], [8], [3, 3], [1, 2, 9], [7, 1, 2], list(range(20))]
+    return [
+        rollout(prompt, answer, [-1.0] * len(answer)) for prompt, answer in zip(prompts, answers, strict=True)
+    ]
+
+
+def test_a_shared_prompt_stands_once_and_last_tokens_not_at_all():
+    inputs = model_input(siblings(), torch.device("cpu"), Layout.SHARED)
+    first = [5, 6, 7, 1, 2, 3, 9, 3, 1, 2]
+    assert inputs.input_ids.tolist() == [[*first, 5, 6, 7, 1, *range(19)]]
+    assert inputs.index[:10].tolist() == [2, 3, 4, 5, 2, 6, 7, 2, 8, 9]
+    assert inputs.targets[:10].tolist() == [1, 2, 3, 4, 8, 3, 3, 1, 2, 9]
+    positions = row_arguments(inputs, "packed_sdpa")["position_ids"]
+    assert positions[0, :14].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 3, 4, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("budget", [25, 1000])
+@pytest.mark.parametrize("oldest", [None, 1])
+def test_responses_to_a_shared_prompt_have_the_gradients_that_they_have_alone(
+    family, budget, oldest, tmp_path
+):
+    padded, packed = policies(family, tmp_path)
+    samples = siblings()
+    samples[3] = two_versions(samples[3], 1)
+    if oldest is not None:
+        samples = samples[3:4]
+    batch = collate(
+        [group("p", samples, [1.0] * len(samples), [1.0, -2.0, 0.5, 3.0, -1.0, 2.0][: len(samples)])],
+        {},
+        oldest,
+    )
+    loss, expected = loss_and_gradients(padded, batch, budget)
+    shared_loss, found = loss_and_gradients(packed, batch, budget)
+    assert shared_loss == pytest.approx(loss, rel=1e-5)
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7, name
+
+
+def two_versions(whole, cut):
+    """The same tokens, of which the first `cut` were sampled by policy 0 and the others by policy 1."""
+    ids, logprobs = whole.response_ids, whole.logprobs
+    segments = (Segment(ids[:cut], logprobs[:cut], 0), Segment(ids[cut:], logprobs[cut:], 1))
+    return Rollout(whole.prompt_ids, segments, whole.finish)
+
+
+def varlen_attention(calls):
+    """What flash-attn's kernel for sequences of varying length computes, in plain torch."""
+
+    def attend(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale=None,
+        causal=False,
+        window_size=(-1, -1),
+    ):
+        calls.append((cu_seqlens_q.tolist(), max_seqlen_q, window_size))
+        assert causal and torch.equal(cu_seqlens_q, cu_seqlens_k) and max_seqlen_q == max_seqlen_k
+        parts = []
+        for start, end in itertools.pairwise(cu_seqlens_q.tolist()):
+            mask = torch.ones(end - start, end - start, dtype=torch.bool).tril()
+            if window_size[0] >= 0:
+                mask = mask.triu(-window_size[0])
+            one = [tensor[None, start:end].transpose(1, 2) for tensor in (q, k, v)]
+            out = torch.nn.functional.scaled_dot_product_attention(
+                *one, attn_mask=mask, scale=softmax_scale, enable_gqa=True
+            )
+            parts.append(out[0].transpose(0, 1))
+        return torch.cat(parts)
+
+    return attend
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_flash_attention_is_told_where_sequences_end_in_every_layer(family, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(modeling_flash_attention_utils, "_loaded_implementation", None)
+    monkeypatch.setattr(
+        modeling_flash_attention_utils,
+        "_lazy_imports",
+        lambda *_, **__: (None, varlen_attention(calls), None, None, None),
+    )
+    padded, packed = policies(family, tmp_path)
+    packed.model.config._attn_implementation = "flash_attention_2"  # from_pretrained asks for the package
+    packed.layout = Layout.PACKED
+    with torch.no_grad():
+        expected = padded(model_input(rollouts(), torch.device("cpu")))
+        found = packed(model_input(rollouts(), torch.device("cpu"), packed.layout))
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=2e-6)
+    assert [call[:2] for call in calls] == [([0, 12, 14, 32, 39, 56], 18)] * 2
+    assert [call[2] for call in calls] == [(-1, -1), (4, 4) if family == "qwen2_windowed" else (-1, -1)]
+
+
+def test_response_log_probs_come_in_the_order_of_the_rollouts(tmp_path):
+    padded, packed = policies("llama", tmp_path)
+    expected, found = (policy.response_logprobs(rollouts(), token_budget=20) for policy in (padded, packed))
+    for left, right in zip(expected, found, strict=True):
+        assert list(right) == pytest.approx(list(left), abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+            "type dynamic change with the longest",
+        ),
+    ],
+)
+def test_models_in_which_sequences_would_mix_are_refused(change, message, tmp_path):
+    path = family_folder("qwen2", tmp_path)
+    config = AutoConfig.from_pretrained(path)
+    for name, value in change.items():
+        setattr(config, name, value)
+    config.save_pretrained(path)
+    with pytest.raises(ConfigError, match=message):
+        build_policy(ModelOptions(path, packing="padding_free"), 1.0, on_meta=True)

@@ -1,0 +1,174 @@
+import itertools
+
+import pytest
+import torch
+
+from bapo_lightning.modules import token_scores as module
+from bapo_lightning.modules.token_scores import token_scores
+
+
+def naive_scores(hidden, head_weight, targets, temperature=1.0):
+    log_probs = torch.log_softmax(hidden @ head_weight.T / temperature, dim=-1)
+    return log_probs.gather(1, targets[:, None]).squeeze(1), -(log_probs.exp() * log_probs).sum(-1)
+
+
+def inputs(num_tokens=7, width=5, vocabulary=11, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(num_tokens, width, generator=generator, dtype=dtype).requires_grad_()
+    head_weight = torch.randn(vocabulary, width, generator=generator, dtype=dtype).requires_grad_()
+    return hidden, head_weight, torch.randint(vocabulary, (num_tokens,), generator=generator)
+
+
+def gradients(scores, hidden, head_weight, entropy_factor=0.0):
+    logp, entropy = scores
+    factors = torch.linspace(-1, 2, len(logp), dtype=logp.dtype)
+    loss = (factors * logp).sum()
+    if entropy_factor:
+        loss = loss + entropy_factor * (factors.flip(0) * entropy).sum()
+    return torch.autograd.grad(loss, (hidden, head_weight))
+
+
+def test_scores_of_a_hand_computed_distribution() -> None:
+    hidden = torch.tensor([[1.0], [0.0]])
+    head_weight = torch.tensor([[0.0], [1.0986123]])  # logits 0 and log 3: probabilities 1/4 and 3/4
+    logp, entropy = token_scores(hidden, head_weight, torch.tensor([1, 0]))
+    assert logp.tolist() == pytest.approx([-0.2876821, -0.6931472], abs=1e-6)
+    assert entropy.tolist() == pytest.approx([0.5623351, 0.6931472], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("chunk_tokens", "temperature", "entropy_factor"),
+    list(itertools.product([1, 3, 7, None], [1.0, 0.6], [0.0, 0.3])),
+)
+def test_scores_and_gradients_equal_the_naive_ones_in_every_chunk_size(
+    chunk_tokens, temperature, entropy_factor
+) -> None:
+    hidden, head_weight, targets = inputs()
+    fused = token_scores(
+        hidden, head_weight, targets, temperature, chunk_tokens, entropy_requires_grad=bool(entropy_factor)
+    )
+    naive = naive_scores(hidden, head_weight, targets, temperature)
+    torch.testing.assert_close(fused, naive)
+    torch.testing.assert_close(
+        gradients(fused, hidden, head_weight, entropy_factor),
+        gradients(naive, hidden, head_weight, entropy_factor),
+    )
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 3, 7])
+def test_gradients_pass_gradcheck_in_float64(chunk_tokens) -> None:
+    hidden, head_weight, targets = inputs(dtype=torch.float64)
+
+    def scores(hidden, head_weight):
+        return token_scores(hidden, head_weight, targets, 0.7, chunk_tokens, entropy_requires_grad=True)
+
+    assert torch.autograd.gradcheck(scores, (hidden, head_weight))
+    assert torch.autograd.gradcheck(lambda *inputs: scores(*inputs)[0], (hidden, head_weight))
+    assert torch.autograd.gradcheck(lambda *inputs: scores(*inputs)[1], (hidden, head_weight))
+
+
+def test_entropy_is_a_constant_unless_asked_for() -> None:
+    hidden, head_weight, targets = inputs()
+    logp, entropy = token_scores(hidden, head_weight, targets)
+    assert logp.requires_grad
+    assert not entropy.requires_grad
+    assert token_scores(hidden, head_weight, targets, entropy_requires_grad=True)[1].requires_grad
+
+
+def test_half_precision_inputs_are_scored_in_float32_with_gradients_of_their_own_dtype() -> None:
+    hidden, head_weight, targets = (
+        tensor.detach() for tensor in inputs(num_tokens=9, width=64, vocabulary=50)
+    )
+    halves = [tensor.bfloat16().requires_grad_() for tensor in (hidden, head_weight)]
+    exact = [half.detach().float().requires_grad_() for half in halves]
+    fused, naive = token_scores(*halves, targets, 0.9, chunk_tokens=4), naive_scores(*exact, targets, 0.9)
+    assert [score.dtype for score in fused] == [torch.float32, torch.float32]
+    torch.testing.assert_close(fused, naive, rtol=1e-5, atol=1e-5)
+    for fused_gradient, naive_gradient in zip(
+        gradients(fused, *halves), gradients(naive, *exact), strict=True
+    ):
+        assert fused_gradient.dtype == torch.bfloat16
+        torch.testing.assert_close(fused_gradient, naive_gradient.bfloat16(), rtol=2**-7, atol=1e-6)
+
+
+def test_large_logits_neither_overflow_nor_lose_the_certain_token() -> None:
+    hidden = torch.tensor([[1000.0], [-1000.0]], requires_grad=True)
+    head_weight = torch.tensor([[1.0], [-1.0], [0.0]], requires_grad=True)
+    logp, entropy = token_scores(hidden, head_weight, torch.tensor([0, 0]))
+    assert logp.tolist() == [0.0, -2000.0]
+    assert entropy.tolist() == [0.0, 0.0]
+    assert all(
+        gradient.isfinite().all() for gradient in torch.autograd.grad(logp.sum(), (hidden, head_weight))
+    )
+
+
+def test_only_the_gradients_needed_are_computed() -> None:
+    hidden, head_weight, targets = inputs()
+    expected_hidden, expected_weight = gradients(
+        naive_scores(hidden, head_weight, targets), hidden, head_weight
+    )
+    factors = torch.linspace(-1, 2, 7)
+    (factors * token_scores(hidden, head_weight.detach(), targets, chunk_tokens=3)[0]).sum().backward()
+    torch.testing.assert_close(hidden.grad, expected_hidden)
+    assert head_weight.grad is None
+    (factors * token_scores(hidden.detach(), head_weight, targets, chunk_tokens=3)[0]).sum().backward()
+    torch.testing.assert_close(head_weight.grad, expected_weight)
+    with torch.no_grad():
+        assert not token_scores(hidden, head_weight, targets)[0].requires_grad
+
+
+def test_a_second_backward_pass_gives_the_same_gradients_to_the_bit() -> None:
+    hidden, head_weight, targets = inputs()
+    logp = token_scores(hidden, head_weight, targets, chunk_tokens=3)[0]
+    first = torch.autograd.grad(logp.sum(), (hidden, head_weight), retain_graph=True)
+    second = torch.autograd.grad(logp.sum(), (hidden, head_weight))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_no_tokens_give_empty_scores_and_zero_gradients() -> None:
+    hidden, head_weight, targets = inputs(num_tokens=0)
+    logp, entropy = token_scores(hidden, head_weight, targets)
+    assert logp.shape == entropy.shape == (0,)
+    grad_hidden, grad_weight = torch.autograd.grad(logp.sum(), (hidden, head_weight))
+    assert grad_hidden.shape == (0, 5)
+    assert grad_weight.tolist() == [[0.0] * 5] * 11
+
+
+def test_no_tensor_of_all_tokens_times_vocabulary_is_ever_made() -> None:
+    class LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
+        numel = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                self.numel = max(self.numel, result.numel())
+            return result
+
+    hidden, head_weight, targets = inputs(num_tokens=64, width=2, vocabulary=100)
+    with LargestTensor() as largest:
+        logp, entropy = token_scores(hidden, head_weight, targets, chunk_tokens=4, entropy_requires_grad=True)
+        (logp + entropy).sum().backward()
+    assert largest.numel == 4 * 100
+
+
+def test_the_default_chunk_holds_the_budget(monkeypatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 25)  # 2 tokens of 11 logits
+    hidden, head_weight, targets = inputs()
+    torch.testing.assert_close(
+        token_scores(hidden, head_weight, targets), token_scores(hidden, head_weight, targets, 1.0, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
+        ({"chunk_tokens": 0}, "chunk_tokens must be at least 1, got 0"),
+        ({"targets": torch.zeros(3, dtype=torch.long)}, r"got \[7, 5\], \[11, 5\], \[3\]"),
+        ({"head_weight": torch.zeros(11, 4)}, r"got \[7, 5\], \[11, 4\], \[7\]"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(change, message) -> None:
+    hidden, head_weight, targets = inputs()
+    with pytest.raises(ValueError, match=message):
+        token_scores(**{"hidden": hidden, "head_weight": head_weight, "targets": targets, **change})

@@ -1,0 +1,70 @@
+"""When a run starts its ranks itself, and what it says when one is lost."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bapo_lightning.ranks.launch import exit_code, leads, starts_ranks, tell, threads, watch
+
+
+def config(devices, nodes=1):
+    return {"trainer": {"devices": devices, "num_nodes": nodes}}
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "environment", "expected"),
+    [
+        (1, 1, {}, False),
+        (2, 1, {}, True),
+        ("two", 1, {}, False),  # told by the checks
+        (2, 2, {}, False),  # of other machines it knows nothing
+        (2, 1, {"LOCAL_RANK": "1", "RANK": "1"}, False),
+        (2, 1, {"TORCHELASTIC_RUN_ID": "x"}, False),
+        (2, 1, {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, False),
+        (
+            2,
+            1,
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
+            True,
+        ),  # one task of a batch script, which starts the ranks
+    ],
+)
+def test_ranks_are_started_unless_somebody_else_did(devices, nodes, environment, expected):
+    assert starts_ranks(config(devices, nodes), environment) is expected
+
+
+def test_the_first_rank_speaks_for_all():
+    assert [
+        leads(environment) for environment in ({}, {"RANK": "0"}, {"RANK": "3"}, {"SLURM_PROCID": "1"})
+    ] == [True, True, False, False]
+
+
+def test_a_rank_that_a_signal_ended_is_named_with_what_to_do(capsys):
+    tell([None, -9, 1])
+    assert capsys.readouterr().err == (
+        "error: rank 1 was ended by SIGKILL; the other ranks end, too. The run goes on from its last "
+        "checkpoint with resume=auto\n"
+    )
+
+
+def test_ranks_that_failed_by_themselves_have_told_why(capsys):
+    tell([1, 1, None])
+    assert capsys.readouterr().err == ""
+
+
+def test_the_exit_code_is_that_of_the_first_rank_that_failed():
+    assert [exit_code(codes) for codes in ([0, 0], [0, 1], [130, 130], [0, -9])] == [0, 1, 130, 137]
+
+
+def test_threads_that_were_asked_for_are_left_alone(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads(2) == {}
+
+
+def test_when_one_rank_is_killed_the_others_are_not_waited_for_without_end(monkeypatch, capsys):
+    monkeypatch.setattr("bapo_lightning.ranks.launch.END_SECONDS", 0.5)
+    ranks = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(2)]
+    ranks[1].kill()
+    assert watch(ranks) == 137
+    assert capsys.readouterr().err.count("rank 1 was ended by SIGKILL") == 1

@@ -1,0 +1,142 @@
+"""The page holds everything itself: parsed, it names no address, and what people wrote in their folders is
+text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.report.synthetic_runs import RunMaker, synthetic_row, write_run
+
+from bapo_lightning.report.comparison.page import duration_text, interval_text, p_text, render_page
+from bapo_lightning.report.comparison.study import collect
+from bapo_lightning.report.comparison.table import METRIC_NAMES, compare
+from bapo_lightning.report.intervals import Interval
+
+FETCHING = {
+    "src",
+    "srcset",
+    "href",
+    "xlink:href",
+    "action",
+    "formaction",
+    "data",
+    "poster",
+    "background",
+    "ping",
+    "manifest",
+    "style",
+}
+
+
+class Page(HTMLParser):
+    """Tags, what their attributes fetch, and the text of styles and scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[tuple[str, str]] = []
+        self.inline: dict[str, str] = {"style": "", "script": ""}
+        self.panels: list[dict[str, object]] = []
+        self.ids: list[str] = []
+        self.text = ""
+        self._open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._open = tag
+        values = {name: value or "" for name, value in attributes}
+        self.fetched += [(name, value) for name, value in values.items() if name in FETCHING]
+        self.ids += [values["id"]] if "id" in values else []
+        self.panels += [json.loads(values["data-numbers"])] if "data-numbers" in values else []
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open in self.inline:
+            self.inline[self._open] += data
+        else:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    folders = []
+    for name, staleness, seed in itertools.product(("grpo", "bapo"), (1, 8), (0, 1)):
+        noise = random.Random(f"{name} {staleness} {seed}")
+        rows = [synthetic_row(step, 12, name, noise) for step in range(12)]
+        folder = tmp_path_factory.mktemp("runs") / f"{name}-{staleness}-{seed}"
+        folders.append(write_run(folder, rows, name, seed, staleness=staleness))
+    folders.append(write_run(tmp_path_factory.mktemp("runs") / "<b>mean<b>", [], "dapo", status="failed"))
+    return Page(render_page(compare(collect(folders, METRIC_NAMES)), "A <title>", "make compare", "today"))
+
+
+def test_nothing_on_the_page_is_fetched_from_anywhere(page: Page) -> None:
+    foreign = [
+        value for name, value in page.fetched if name != "style" and not value.startswith(("#", "data:"))
+    ]
+    assert foreign == []
+    styles = page.inline["style"] + " ".join(value for name, value in page.fetched if name == "style")
+    assert [url for url in re.findall(r"url\(([^)]*)", styles) if not url.startswith("#")] == []
+    assert "@import" not in styles and "//" not in styles
+    assert not re.search(r"fetch|XMLHttpRequest|import|https?:", page.inline["script"])
+    assert not {"iframe", "object", "embed", "img", "base"} & set(page.tags)
+    assert page.tags.count("script") == 1
+
+
+def test_every_quantity_has_a_panel_for_each_condition_with_the_numbers_of_its_curves(page: Page) -> None:
+    assert len(page.panels) == 10 * 2 == page.tags.count("svg")
+    first = page.panels[0]["series"]
+    assert isinstance(first, list)
+    assert [one["setting"] for one in first] == ["grpo", "bapo"]
+    assert len(first[0]["steps"]) == len(first[0]["means"]) == len(first[0]["widths"]) == 12
+
+
+def test_ids_are_unique_and_every_reference_within_the_page_has_its_target(page: Page) -> None:
+    assert len(page.ids) == len(set(page.ids))
+    referred = {value[1:] for name, value in page.fetched if value.startswith("#")}
+    assert referred - set(page.ids) == set()
+
+
+def test_names_of_folders_are_text_and_runs_left_out_are_named(page: Page) -> None:
+    assert "A <title>" in page.text and "<b>mean<b>" in page.text
+    assert "8 of 9 runs compared" in page.text and "its status is 'failed' after 0 updates" in page.text
+
+
+def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run: RunMaker) -> None:
+    folder = make_run("run", rows=[{"step": 0, "train/reward": 0.5}])
+    page = Page(render_page(compare(collect([folder], METRIC_NAMES)), "One", "make compare", "today"))
+    assert len(page.panels) == 1
+    assert "Not recorded by any run: Held-out accuracy, Policy entropy" in page.text
+    assert "one seed only" in page.text
+
+
+def test_numbers_for_people() -> None:
+    assert interval_text(Interval(0.9263, 0.0111, 5)) == "0.926 \N{PLUS-MINUS SIGN} 0.011"
+    assert interval_text(Interval(-0.5, None, 1), signed=True) == "\N{MINUS SIGN}0.500"
+    assert interval_text(None) == "\N{EN DASH}"
+    assert [p_text(value) for value in (None, 0.0001, 0.0123, 0.456)] == [
+        "no test",
+        "p < 0.001",
+        "p = 0.012",
+        "p = 0.46",
+    ]
+    assert [duration_text(value) for value in (None, 75.0, 600.0, 9000.0)] == [
+        "\N{EN DASH}",
+        "75 s",
+        "10.0 min",
+        "2.5 h",
+    ]
+
+
+def test_the_page_ships_with_the_package() -> None:
+    root = Path(__file__).resolve().parents[3]
+    assert '"bapo_lightning.report": ["templates/*"]' in (root / "setup.py").read_text()

@@ -1,0 +1,114 @@
+"""What counts as an ordering that holds, and the numbers that claims are made about."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.figures.catalogue import Claim
+from bapo_lightning.report.figures.claims import HOLDS, NO_DATA, OPEN, OPPOSITE, Table, adjust, judge
+from bapo_lightning.report.figures.values import CURVES, VALUES, rank_correlation
+from bapo_lightning.run_folder.token_records import read_tokens
+
+PAIR = Claim("more", "reward_last", more="bapo", less="grpo")
+
+
+def table(bapo: list[float], grpo: list[float]) -> Table:
+    return {
+        "bapo": {"reward_last": dict(enumerate(bapo))},
+        "grpo": {"reward_last": dict(enumerate(grpo))},
+    }
+
+
+@pytest.mark.parametrize(
+    ("bapo", "grpo", "verdict"),
+    [
+        (
+            [0.9, 0.8, 0.7],
+            [0.8, 0.7, 0.61],
+            HOLDS,
+        ),  # differences 0.1, 0.1, 0.09: paired, the spread of the values does not matter
+        ([0.8, 0.7, 0.61], [0.9, 0.8, 0.7], OPPOSITE),
+        ([0.9, 0.7, 0.8], [0.8, 0.8, 0.7], OPEN),
+        ([0.9], [0.8], NO_DATA),
+        ([], [0.8, 0.7], NO_DATA),
+    ],
+)
+def test_a_claim_holds_when_the_interval_of_the_paired_differences_excludes_zero(bapo, grpo, verdict) -> None:
+    assert judge("9", PAIR, table(bapo, grpo)).verdict == verdict
+
+
+def test_a_claim_about_a_number_is_turned_so_that_positive_agrees() -> None:
+    values: Table = {"grpo": {"reward_last": {1: -0.5, 2: -0.4, 3: -0.6}}}
+    below = judge("5", Claim("below", "reward_last", of="grpo", below=0), values)
+    above = judge("5", Claim("above", "reward_last", of="grpo", above=0), values)
+    assert (below.verdict, above.verdict) == (HOLDS, OPPOSITE)
+    assert below.interval is not None and below.interval.mean == pytest.approx(0.5)
+    # t = 0.5 / (0.1 / sqrt 3) = 8.66 with 2 degrees of freedom
+    assert below.p_value == pytest.approx(0.01307, abs=1e-4)
+
+
+def test_p_values_are_adjusted_over_all_claims() -> None:
+    strong = judge("9", PAIR, table([0.9, 0.8, 0.7], [0.8, 0.7, 0.61]))
+    weak = judge("9", PAIR, table([0.9, 0.7, 0.8], [0.8, 0.8, 0.7]))
+    assert strong.p_value is not None and weak.p_value is not None
+    adjusted = adjust([weak, strong, judge("9", PAIR, {})])
+    assert [verdict.adjusted for verdict in adjusted] == [
+        pytest.approx(weak.p_value),
+        pytest.approx(2 * strong.p_value),
+        None,
+    ]
+
+
+def test_rank_correlation_is_spearmans_with_ties_at_their_mean_rank() -> None:
+    assert rank_correlation([1, 2, 3, 4], [1, 4, 9, 1000]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    # ranks 1, 2.5, 2.5, 4 against 1, 3, 2, 4: by hand 4.5 / sqrt(4.5 * 5)
+    assert rank_correlation([1, 2, 2, 3], [1, 3, 2, 4]) == pytest.approx(4.5 / math.sqrt(22.5))
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
+    assert rank_correlation([1, 2], [1, 2]) is None
+
+
+def run_with(**curves: list[float]) -> dict[str, Any]:
+    named = {name.replace("__", "/"): (list(range(len(values))), values) for name, values in curves.items()}
+    return {"curves": {name: ([], []) for name in CURVES} | named, "tokens": None}
+
+
+def test_values_of_a_run() -> None:
+    run = run_with(
+        bapo__positive_share=[0.3, 0.4, 0.6, 0.7],
+        entropy_rule__predicted_delta=[-1.0, 2.0, -3.0],
+        entropy_rule__measured_delta=[-2.0, -1.0, -4.0],
+    )
+    assert VALUES["negative_loss_share"](run) == pytest.approx(0.5)
+    assert VALUES["negative_loss_share_first_half"](run) == pytest.approx(0.65)
+    assert VALUES["entropy_rule_sign_agreement"](run) == pytest.approx(2 / 3)
+    assert VALUES["entropy_rule_correlation"](run) == pytest.approx(1)
+    assert VALUES["clip_fraction"](run) is None
+    assert VALUES["probability_entropy_correlation"](run) is None
+
+
+def test_correlations_of_recorded_tokens(tmp_path: Path) -> None:
+    lines = [
+        {"step": 3, "ratio": [1.0, 2.0], "probability": [0.9, 0.2]},
+        {"step": 7, "ratio": [0.1], "probability": [0.1]},
+    ]
+    (tmp_path / "tokens.jsonl").write_text(
+        "".join(json.dumps(line | {"entropy": line["ratio"]}) + "\n" for line in lines)
+    )
+    columns = read_tokens(tmp_path)
+    assert columns["step"] == [3, 3, 7] and columns["ratio"] == [1.0, 2.0, 0.1]
+    assert VALUES["distance_probability_correlation"]({"tokens": columns}) == pytest.approx(-1)
+
+
+def test_a_torn_record_of_tokens_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokens.jsonl").write_text('{"step": 0, "ratio": [1.0], "probability": [0.5, 0.5]}\n')
+    with pytest.raises(DataError, match=r"tokens\.jsonl, line 1"):
+        read_tokens(tmp_path)
+    with pytest.raises(DataError, match="tokens_every"):
+        read_tokens(tmp_path / "nowhere")

@@ -1,0 +1,82 @@
+"""Every figure of the catalogue is drawn from whatever runs there are, also from none."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tests.report.synthetic_runs import synthetic_row, write_run
+
+from bapo_lightning.report.figures.catalogue import figure_names, read_figure, read_protocol
+from bapo_lightning.report.figures.draw import draw_figures
+from bapo_lightning.report.figures.findings import print_findings
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+PROTOCOL = read_protocol(CONF)
+FIGURES = [read_figure(CONF, name, PROTOCOL) for name in figure_names(CONF)]
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def write_kind(folder: Path, kind: str, seed: int) -> None:
+    noise = random.Random(f"{kind} {seed}")
+    algorithm = PROTOCOL.kinds[kind].overrides["algorithm"]
+    rows = [synthetic_row(step, 24, algorithm, noise) for step in range(24)]
+    for row in rows:
+        predicted = noise.gauss(0, 1e-4)
+        row |= {
+            "entropy_rule/predicted_delta": predicted,
+            "entropy_rule/measured_delta": 100 * predicted + noise.gauss(0, 1e-3),
+        }
+    run = write_run(folder / f"{kind}-s{seed}", rows, algorithm, seed)
+    ratios = [noise.lognormvariate(0, 0.3) for _ in range(200)]
+    probabilities = [noise.random() for _ in ratios]
+    record = {
+        "step": 0,
+        "ratio": ratios,
+        "probability": probabilities,
+        "entropy": [1 - p for p in probabilities],
+    }
+    (run / "tokens.jsonl").write_text(json.dumps(record) + "\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("figures")
+    for kind in PROTOCOL.kinds:
+        for seed in (1, 2):
+            write_kind(target, kind, seed)
+    return target
+
+
+def runs_of(folder: Path) -> dict[str, str]:
+    return {path.name: path.name.rpartition("-")[0] for path in sorted(folder.iterdir()) if path.is_dir()}
+
+
+def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    findings = draw_figures(FIGURES, folder, runs_of(folder), ["seed=1,2"])
+    assert set(findings.pictures) == set(figure_names(CONF))
+    assert all(path.read_bytes().startswith(PNG) for path in findings.pictures.values())
+    assert len(findings.verdicts) == sum(len(figure.claims) for figure in FIGURES)
+    assert all(verdict.interval is not None and verdict.adjusted is not None for verdict in findings.verdicts)
+    page = (folder / "figures.md").read_text()
+    assert (
+        page.count("\n## ") == len(FIGURES)
+        and '`make figure FIG=2 ARGS="seed=1,2"`: 8 runs, seeds 1, 2' in page
+    )
+    correlation = json.loads((folder / "figures.json").read_text())["values"]["grpo_8"][
+        "probability_entropy_correlation"
+    ]
+    assert correlation == {"1": pytest.approx(-1), "2": pytest.approx(-1)}
+    print_findings(findings)
+    assert capsys.readouterr().out.count("BAPO above clip") >= 1
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_a_figure_without_runs_says_so_instead_of_failing(figure, tmp_path: Path) -> None:
+    names = {f"{kind}-s1": kind for kind in figure.kinds}
+    findings = draw_figures([figure], tmp_path, names, [])
+    assert findings.pictures[figure.name].read_bytes().startswith(PNG)
+    assert {verdict.verdict for verdict in findings.verdicts} == {"no data"}
+    assert "seeds none" in (tmp_path / "figures.md").read_text()

@@ -1,0 +1,103 @@
+"""What a person reads on the console, at several widths and without a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from tests.report.synthetic_runs import RunMaker
+
+from bapo_lightning.report.comparison.study import collect
+from bapo_lightning.report.comparison.study_console import print_study
+from bapo_lightning.report.run.console import print_summary
+from bapo_lightning.report.run.summary import summarise, write_summary
+
+
+def piped_console(width: int) -> Console:
+    return Console(file=io.StringIO(), width=width, color_system=None)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_summary_fits_and_names_what_matters(make_run: RunMaker, width: int) -> None:
+    folder = make_run("run")
+    console = piped_console(width)
+    print_summary(write_summary(folder), folder, console)
+    text = printed(console)
+    assert "bapo, replay, staleness 8, seed 0: finished after 40 updates in 1 min 15 s" in text
+    for label in (
+        "reward",
+        "entropy",
+        "gradient norm",
+        "positive share",
+        "ratio bounds",
+        "time",
+        "throughput",
+        "drops",
+        "sums/avg@8",
+    ):
+        assert f"\n  {label} " in text
+    assert f"{folder}/\n" in text
+    assert all(len(line) <= width for line in text.splitlines() if str(folder) not in line)
+
+
+def test_the_summary_of_nothing_is_short_and_honest(make_run: RunMaker) -> None:
+    folder = make_run("run", rows=[])
+    console = piped_console(80)
+    print_summary(summarise([], {"algorithm": "bapo", "status": "interrupted"}), folder, console)
+    text = printed(console)
+    assert "bapo: interrupted after 0 updates in 0.0 s" in text
+    assert text.count("not recorded") == 2
+    assert "drops" not in text
+
+
+def test_irregularities_are_told(make_run: RunMaker) -> None:
+    rows = [
+        {
+            "step": 0,
+            "train/grad_norm": float("inf"),
+            "train/skipped_updates": 1,
+            "rollout/evicted": 2,
+            "rollout/cut": 0,
+        }
+    ]
+    console = piped_console(80)
+    print_summary(write_summary(folder := make_run(rows=rows)), folder, console)
+    assert "irregular       1 skipped update, 1 non-finite value" in printed(console)
+    assert (
+        "drops           2 evicted\n"
+        in "\n".join(line.rstrip() for line in printed(console).splitlines()) + "\n"
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_the_study_fits_without_cutting_a_number(make_run: RunMaker, width: int, num_seeds: int) -> None:
+    cells = [(name, seed) for name in ("grpo", "bapo", "bapo_authors_code") for seed in range(num_seeds)]
+    folders = [make_run(f"{name}-{seed}", algorithm=name, seed=seed, num_updates=10) for name, seed in cells]
+    console = piped_console(width)
+    print_study(collect(folders), console=console)
+    text = printed(console)
+    assert f"{3 * num_seeds} of {3 * num_seeds} runs" in text
+    assert "Difference to grpo" in text
+    assert "\u2026" not in text
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("algorithm ")] == [
+        "raised",
+        "raised",
+    ]
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_one_seed_has_no_interval_and_a_left_out_run_is_named(make_run: RunMaker) -> None:
+    folders = [make_run("good", num_updates=4), make_run("bad", seed=1, num_updates=4, status="failed")]
+    console = piped_console(160)
+    print_study(collect(folders), console=console)
+    text = printed(console)
+    assert "1 of 2 runs" in text
+    assert "\u00b1n/a" in text
+    assert f"left out: {folders[1]}: its status is 'failed' after 4 updates" in text

@@ -1,0 +1,170 @@
+"""Engines of several ranks as one: parts, order, deaths, and weights that all ranks go through together."""
+
+from array import array
+
+import pytest
+import torch
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.ranks.channel import outcome_of
+from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine, part_bounds
+from bapo_lightning.rollout.distributed.weights import CollectiveWeightSource
+from bapo_lightning.rollout.engine import (
+    UNSYNCED_VERSION,
+    EngineDied,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+)
+from bapo_lightning.types import FinishReason, Segment
+
+SAMPLING = SamplingParams(1.0, ())
+
+
+class Engine:
+    """Answers with the first token of each request; fails as told."""
+
+    def __init__(self):
+        self.version, self.asked, self.failure, self.restarts = UNSYNCED_VERSION, [], None, 0
+
+    def generate(self, requests, sampling):
+        self.asked.append([request.token_ids[0] for request in requests])
+        made = [
+            Generation(Segment(request.token_ids[:1], array("f", [0.0]), self.version), FinishReason.STOP)
+            for request in requests
+        ]
+        if self.failure is not None:
+            raise self.failure(made)
+        return made
+
+    def load_weights(self, source, version):
+        self.version = version
+
+    def sleep(self):
+        pass
+
+    def restart(self):
+        self.restarts += 1
+
+
+class Here:
+    """A channel whose followers are in this process."""
+
+    def __init__(self, engines):
+        self.members = [LocalEngine(engine) for engine in engines]
+        self.size = len(engines)
+
+    def together(self, name, payloads, own):
+        def obey(rank):
+            if name == "load_weights":
+                return self.members[rank].engine.load_weights(None, payloads[rank])
+            return self.members[rank].handlers()[name](payloads[rank])
+
+        return [
+            outcome_of(0, own),
+            *(outcome_of(rank, lambda rank=rank: obey(rank)) for rank in range(1, self.size)),
+        ]
+
+    def all(self, value):
+        return [value] * self.size
+
+
+class Weights:
+    def named_weights(self):
+        yield "a", torch.zeros(1)
+
+
+def team(count, ranks_per_engine=1, on_controller_only=False):
+    engines = [Engine() for _ in range(count)]
+    channel = Here(engines)
+    made = DistributedEngine(channel.members[0], channel, channel, ranks_per_engine, on_controller_only)
+    made.load_weights(Weights(), 3)
+    return made, engines
+
+
+def requests(count):
+    return [GenerationRequest(array("i", [number]), 1, number) for number in range(count)]
+
+
+def first_tokens(generations):
+    return [generation.segment.token_ids[0] for generation in generations]
+
+
+def test_parts_are_contiguous_and_cover_all():
+    assert part_bounds(10, 4) == [0, 2, 5, 7, 10] and part_bounds(1, 3) == [0, 0, 0, 1]
+
+
+def test_each_engine_samples_its_part_and_answers_come_in_order():
+    made, engines = team(3)
+    assert first_tokens(made.generate(requests(7), SAMPLING)) == list(range(7))
+    assert [engine.asked for engine in engines] == [[[0, 1]], [[2, 3]], [[4, 5, 6]]]
+
+
+def test_ranks_that_share_an_engine_are_given_the_same_part():
+    made, engines = team(4, ranks_per_engine=2)
+    assert made.num_engines == 2 and first_tokens(made.generate(requests(4), SAMPLING)) == [0, 1, 2, 3]
+    assert [engine.asked for engine in engines] == [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
+
+
+def test_the_leader_alone_can_have_the_engine():
+    made, engines = team(2, on_controller_only=True)
+    assert first_tokens(made.generate(requests(3), SAMPLING)) == [0, 1, 2] and engines[1].asked == []
+
+
+def test_after_a_death_what_others_sampled_is_kept_and_only_the_dead_one_is_restarted():
+    made, engines = team(2)
+    engines[1].failure = lambda sampled: EngineDied("no memory", {0: sampled[0]})
+    with pytest.raises(EngineDied, match="rank 1: no memory") as death:
+        made.generate(requests(4), SAMPLING)
+    assert sorted(death.value.finished) == [0, 1, 2] and made.version == UNSYNCED_VERSION
+    made.restart()
+    assert [engine.restarts for engine in engines] == [0, 1]
+
+
+def test_any_other_error_of_one_rank_is_the_teams():
+    made, engines = team(2)
+    engines[1].failure = lambda sampled: EngineError("a prompt is too long")
+    with pytest.raises(EngineError, match="a prompt is too long"):
+        made.generate(requests(4), SAMPLING)
+
+
+class Agreement:
+    """The other rank begins as many passes as told."""
+
+    def __init__(self, others):
+        self.others, self.size = list(others), 2
+
+    def all(self, value):
+        return [value, self.others.pop(0) if self.others else False]
+
+
+class Counted:
+    def __init__(self):
+        self.given = []
+
+    def named_weights(self):
+        for name in "abc":
+            self.given.append(name)
+            yield name, torch.zeros(1)
+
+
+class Picky(Engine):
+    """Looks at one weight, begins anew, and dies."""
+
+    def load_weights(self, source, version):
+        for _ in range(2):
+            next(iter(source.named_weights()))
+        raise EngineDied("in the middle")
+
+
+def test_every_pass_over_the_weights_is_gone_through_to_its_end_even_if_the_engine_dies():
+    counted = Counted()
+    with pytest.raises(EngineDied, match="in the middle"):
+        CollectiveWeightSource(counted, Agreement([True, True, False])).feed(Picky(), 1)
+    assert sorted(counted.given) == sorted("abcabc")
+
+
+def test_a_rank_without_an_engine_goes_through_the_passes_of_the_others():
+    counted = Counted()
+    CollectiveWeightSource(counted, Agreement([True, True, False])).feed(None, 1)
+    assert counted.given == list("abcabc")

@@ -1,0 +1,51 @@
+"""A token is drawn by one number, from the distribution whose log-prob is returned, and never one without
+mass.
+"""
+
+import pytest
+import torch
+
+from bapo_lightning.rollout.engine import SamplingParams
+from bapo_lightning.rollout.hf.sampling import BLOCK, sample_tokens, tokens_at
+
+PLAIN = SamplingParams(1.0, ())
+
+
+def test_greedy_takes_the_best_token_with_log_prob_zero():
+    tokens, logprobs = sample_tokens(torch.tensor([[0.0, 3.0, 1.0]]), SamplingParams(0.0, ()), torch.zeros(1))
+    assert (tokens.tolist(), logprobs.tolist()) == ([1], [0.0])
+
+
+def test_a_draw_picks_the_token_at_its_share_of_the_cumulative_probability():
+    logits = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().expand(5, 4)
+    draws = torch.tensor([0.0, 0.49, 0.51, 0.74, 0.999999999], dtype=torch.float64)
+    tokens, logprobs = sample_tokens(logits, PLAIN, draws)
+    assert tokens.tolist() == [0, 0, 2, 2, 3]  # never token 1, which has no mass
+    assert logprobs.exp().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25])
+
+
+def test_the_temperature_divides_the_logits_before_anything_else():
+    tokens, logprobs = sample_tokens(
+        torch.tensor([[0.0, 2.0]]), SamplingParams(2.0, ()), torch.tensor([0.5], dtype=torch.float64)
+    )
+    assert tokens.tolist() == [1] and logprobs.tolist() == pytest.approx([-0.3132617])
+
+
+@pytest.mark.parametrize("size", [3, BLOCK, BLOCK + 1, 3 * BLOCK - 5])
+def test_the_search_in_blocks_finds_what_one_cumulative_sum_over_all_tokens_finds(size):
+    generator = torch.Generator().manual_seed(size)
+    mass = torch.rand(200, size, generator=generator) * (torch.rand(200, size, generator=generator) < 0.3)
+    mass[:, -1] = 0.5
+    draws = torch.rand(200, dtype=torch.float64, generator=generator)
+    cumulative = mass.double().cumsum(-1)
+    expected = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True)[:, 0]
+    assert tokens_at(mass, draws).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("draw", [0.0, 1 - 2**-53])
+def test_the_first_and_the_last_draw_meet_tokens_with_mass(draw):
+    mass = torch.zeros(2, 2 * BLOCK + 7)
+    mass[0, 5], mass[0, BLOCK + 9] = 0.1, 0.9
+    mass[1, BLOCK + 1] = 1e-30
+    chosen = tokens_at(mass, torch.full((2,), draw, dtype=torch.float64))
+    assert chosen.tolist() == [5 if draw == 0 else BLOCK + 9, BLOCK + 1]

@@ -1,0 +1,134 @@
+"""vLLM inside this process, on a small model on the CPU."""
+
+import gc
+from array import array
+
+import pytest
+import torch
+from tests.builders import VOCAB_SIZE, model_config, random_model, random_policy
+from tests.rollout.contract import SAMPLING, EngineContract, requests
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.rollout import vllm_weights
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
+from bapo_lightning.rollout.vllm.options import VLLMOptions
+from bapo_lightning.rollout.weight_sync import WeightSync
+
+OPTIONS = VLLMOptions(max_model_len=64, dtype="float32", max_num_seqs=64, kv_cache_bytes=1 << 26)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    random_model().save_pretrained(folder)
+    made = VLLMLocalEngine(str(folder), OPTIONS)
+    made.load_weights(random_policy(), version=3)
+    yield made
+    made.close()
+
+
+class TestVLLMLocalEngine(EngineContract):
+    """Everything is inherited."""
+
+
+def test_without_the_repacking_of_tied_heads_the_probe_fails(engine, monkeypatch):
+    monkeypatch.setattr(vllm_weights, "repack_tied", lambda model: None)
+    policy = random_policy(seed=1)
+    with pytest.raises(EngineError, match="does not hold the trainer's weights"):
+        WeightSync(tolerance=1e-3).push(policy, engine, 4, VOCAB_SIZE)
+    monkeypatch.undo()
+    WeightSync(tolerance=1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
+
+
+def test_without_a_reset_of_the_prefix_cache_the_probe_fails(engine, monkeypatch):
+    sync = WeightSync(tolerance=1e-3, probe_tokens=40)
+    sync.push(random_policy(), engine, 3, VOCAB_SIZE)
+    monkeypatch.setattr(engine._llm, "reset_prefix_cache", lambda: True)
+    with pytest.raises(EngineError, match="does not hold the trainer's weights"):
+        sync.push(random_policy(seed=1), engine, 4, VOCAB_SIZE)
+    monkeypatch.undo()
+    sync.push(random_policy(), engine, 3, VOCAB_SIZE)
+
+
+def test_a_trainer_of_another_temperature_is_found_out(engine):
+    with pytest.raises(EngineError, match="samples from another distribution than it says"):
+        WeightSync(tolerance=1e-3, temperature=1.0).push(
+            random_policy(temperature=0.6), engine, 3, VOCAB_SIZE
+        )
+    WeightSync(tolerance=1e-3, temperature=0.6).push(random_policy(temperature=0.6), engine, 3, VOCAB_SIZE)
+
+
+def test_the_garbage_collector_is_not_frozen(engine):
+    assert engine.version == 3 and gc.get_freeze_count() == 0
+
+
+def test_a_model_length_beyond_the_models_own_is_an_error_that_names_it(tmp_path):
+    random_model().save_pretrained(tmp_path)
+    engine = VLLMLocalEngine(
+        str(tmp_path), VLLMOptions(max_model_len=10_000, dtype="float32", kv_cache_bytes=1 << 26)
+    )
+    with pytest.raises(EngineError, match="max_model_len"):
+        engine.load_weights(random_policy(), 0)
+
+
+def test_a_response_that_vllm_would_cut_short_is_an_error_before_anything_is_sampled(engine):
+    with pytest.raises(
+        EngineError,
+        match="request 3 has 60 prompt tokens and asks for 5 more; vLLM was started for 64 in all",
+    ):
+        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 60), 5, 0)], SAMPLING)
+    (longest,) = engine.generate([GenerationRequest(array("i", [1] * 60), 4, 0)], SamplingParams(1.0, ()))
+    assert len(longest.segment.token_ids) == 4
+
+
+def test_generating_without_weights_is_refused(tmp_path):
+    with pytest.raises(EngineError, match="before it was given weights"):
+        VLLMLocalEngine(str(tmp_path), OPTIONS).generate(requests(1), SAMPLING)
+
+
+def test_on_a_gpu_it_leaves_the_device_after_sampling_and_comes_back_with_the_next_weights(
+    engine, monkeypatch
+):
+    # What a GPU would do is written down instead: vLLM has no sleep mode on a CPU.
+    events = []
+    monkeypatch.setattr(engine, "_can_sleep", True)
+    monkeypatch.setattr(engine._llm, "sleep", lambda level: events.append(f"sleep {level}"))
+    monkeypatch.setattr(engine._llm, "wake_up", lambda tags: events.append(f"wake {tags}"))
+    monkeypatch.setattr(
+        vllm_weights,
+        "repack_tied",
+        lambda model, repack=vllm_weights.repack_tied: (events.append("reload"), repack(model)),
+    )
+    engine.sleep()
+    engine.sleep()
+    assert engine.version == UNSYNCED_VERSION
+    with pytest.raises(EngineError, match="before it was given weights"):
+        engine.generate(requests(1), SAMPLING)
+    WeightSync(tolerance=1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
+    engine.load_weights(random_policy(), 3)
+    assert events == ["sleep 2", "wake ['weights']", "reload", "wake ['kv_cache']", "reload"]
+
+
+@pytest.mark.parametrize(
+    ("config", "options_of_it"),
+    [
+        (Qwen2Config, {"tie_word_embeddings": True}),  # biases on q, k, v, which are fused
+        (Qwen3Config, {"tie_word_embeddings": False, "head_dim": 32}),  # norms on q and k; a head of its own
+    ],
+    ids=["Qwen2, tied", "Qwen3, untied"],
+)
+def test_other_architectures_take_weights_under_their_own_names(tmp_path, options, config, options_of_it):
+    made = config(**(model_config().to_dict() | {"model_type": config.model_type} | options_of_it))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(made).eval()
+    model.save_pretrained(tmp_path)
+    engine, policy = VLLMLocalEngine(str(tmp_path), options), Policy(model, 1.0)
+    for version in range(3):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        WeightSync(tolerance=1e-4, probe_tokens=40).push(policy, engine, version, VOCAB_SIZE)
+    engine.close()

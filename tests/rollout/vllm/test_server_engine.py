@@ -1,0 +1,151 @@
+"""A vLLM server of our own: the contract, its death, its silence."""
+
+import os
+import signal
+import threading
+import time
+from array import array
+
+import psutil
+import pytest
+from tests.builders import VOCAB_SIZE, random_policy
+from tests.rollout.contract import SAMPLING, EngineContract, requests
+
+from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.recovery import EngineRecovery, generate_all
+from bapo_lightning.rollout.vllm.options import VLLMOptions
+from bapo_lightning.rollout.vllm.server import VLLMServerEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
+
+
+@pytest.fixture(scope="module")
+def engine(model_folder, options, tmp_path_factory):
+    # Parts far smaller than the model: several of them make one push.
+    transport = SharedMemoryTransport(part_megabytes=0)
+    made = VLLMServerEngine(
+        model_folder,
+        options,
+        transport,
+        str(tmp_path_factory.mktemp("logs")),
+        cpu_threads=1,
+        deadline_seconds=8,
+    )
+    made.load_weights(random_policy(), version=3)
+    yield made
+    made.close()
+
+
+class TestVLLMServerEngine(EngineContract):
+    """Everything is inherited."""
+
+
+def kill_during_generation(engine, victim, number=signal.SIGKILL):
+    """Start to sample, send the signal to the victim (of the server's processes) while it samples, return
+    what is raised.
+    """
+    (server,) = engine.server_pids
+    timer = threading.Timer(
+        0.5,
+        lambda: os.kill(
+            victim([server, *(child.pid for child in psutil.Process(server).children(recursive=True))]),
+            number,
+        ),
+    )
+    timer.start()
+    many = [GenerationRequest(request.token_ids, 59, seed) for seed, request in enumerate(requests(1) * 3000)]
+    with pytest.raises(EngineDied) as raised:
+        engine.generate(many, SAMPLING)
+    return many, raised.value
+
+
+@pytest.mark.parametrize(
+    "victim", [lambda pids: pids[0], lambda pids: pids[-1]], ids=["http server", "worker"]
+)
+def test_a_killed_server_is_noticed_restarted_and_goes_on_as_if_nothing_had_happened(engine, victim):
+    before = engine.generate(requests(20), SAMPLING)
+    start = time.monotonic()
+    many, death = kill_during_generation(engine, victim)
+    assert time.monotonic() - start < 30
+    assert len(death.finished) < len(many) and engine.version == -1
+    engine.restart()
+    with pytest.raises(EngineError, match="before it was given weights"):
+        engine.generate(requests(1), SAMPLING)
+    WeightSync(tolerance=1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
+    after = engine.generate(requests(20), SAMPLING)
+    assert [generation.segment.token_ids for generation in after] == [
+        generation.segment.token_ids for generation in before
+    ]
+
+
+def test_a_response_that_vllm_would_cut_short_is_an_error_before_anything_is_sampled(engine):
+    with pytest.raises(
+        EngineError,
+        match="request 3 has 60 prompt tokens and asks for 5 more; vLLM was started for 64 in all",
+    ):
+        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 60), 5, 0)], SAMPLING)
+    (longest,) = engine.generate([GenerationRequest(array("i", [1] * 60), 4, 0)], SamplingParams(1.0, ()))
+    assert len(longest.segment.token_ids) == 4
+
+
+def test_a_server_that_hangs_is_dead_after_its_deadline(engine):
+    start = time.monotonic()
+    _, death = kill_during_generation(engine, lambda pids: pids[-1], signal.SIGSTOP)
+    assert time.monotonic() - start < 30
+    assert "nothing for 8 s" in str(death)
+    start = time.monotonic()
+    with pytest.raises(EngineDied, match="does not answer"):
+        engine.load_weights(random_policy(), 4)
+    assert time.monotonic() - start < 60
+    recovery = EngineRecovery(max_restarts=1)
+    recovery.restart(engine, death)
+    engine.load_weights(random_policy(), 3)
+    assert recovery.num_restarts == 1
+    assert len(generate_all(engine, requests(5), SAMPLING, lambda death: None)) == 5
+
+
+def test_a_second_client_finds_the_server_by_its_url(engine, options):
+    (url,) = [client.url for client in engine._clients]
+    VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=[url])
+    with pytest.raises(ConfigError, match="serves at most 64 tokens, prompt and response need 65"):
+        VLLMServerEngine(
+            "unused", VLLMOptions(max_model_len=65), SharedMemoryTransport(), "unused", urls=[url]
+        )
+
+
+def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_has_weights(engine, options):
+    (process,) = engine._processes
+    client = VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=[process.url])
+    client.load_weights(random_policy(), 5)
+    before = client.generate(requests(5), SAMPLING)
+    process.start(deadline_seconds=300)
+    with pytest.raises(EngineDied, match="version 5 was sent: it was started anew"):
+        client.generate(requests(5), SAMPLING)
+    client.restart()
+    client.load_weights(random_policy(), 5)
+    assert client.generate(requests(5), SAMPLING) == before
+    process.start(deadline_seconds=300)
+    with pytest.raises(EngineDied, match="it was started anew"):
+        client.load_weights(random_policy(), 6)
+    client.restart()
+    client.load_weights(random_policy(), 6)
+    assert [x.segment.token_ids for x in client.generate(requests(5), SAMPLING)] == [
+        x.segment.token_ids for x in before
+    ]
+    engine._connected.clear()  # it knows nothing of the other client
+    engine.load_weights(random_policy(), 3)
+
+
+def test_an_unreachable_server_is_an_error_at_once(options):
+    with pytest.raises(ConfigError, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
+        VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=["http://127.0.0.1:9"])
+
+
+def test_a_server_that_cannot_start_says_why(model_folder, tmp_path):
+    engine = VLLMServerEngine(
+        model_folder, VLLMOptions(max_model_len=10_000), SharedMemoryTransport(), str(tmp_path)
+    )
+    with pytest.raises(EngineError, match=r"ended while it started.*max_model_len"):
+        engine.load_weights(random_policy(), 0)
+    assert engine.server_pids == []

@@ -1,0 +1,79 @@
+"""vLLM in a process of its own on this machine, without a server."""
+
+import os
+import signal
+from array import array
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from tests.builders import VOCAB_SIZE, random_policy
+from tests.rollout.contract import SAMPLING, EngineContract, requests
+
+from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout.child.engine import ChildEngine
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest
+from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
+
+
+@pytest.fixture(scope="module")
+def engine(model_folder, options):
+    made = ChildEngine(
+        model_folder, partial(VLLMLocalEngine, options=options), cpu_threads=1, part_megabytes=0
+    )
+    made.load_weights(random_policy(), version=3)
+    yield made
+    made.close()
+
+
+class TestVLLMChildEngine(EngineContract):
+    """Everything is inherited."""
+
+
+def test_it_samples_the_tokens_of_vllm_in_this_process(engine, model_folder, options):
+    here = VLLMLocalEngine(model_folder, options)
+    here.load_weights(random_policy(), version=3)
+    try:
+        expected = [generation.segment.token_ids for generation in here.generate(requests(20), SAMPLING)]
+    finally:
+        here.close()
+    assert [
+        generation.segment.token_ids for generation in engine.generate(requests(20), SAMPLING)
+    ] == expected
+
+
+def test_what_vllm_refuses_is_told_and_the_child_lives(engine):
+    pid = engine.pid
+    with pytest.raises(EngineError, match="request 0 has 1 prompt tokens and asks for 100 more"):
+        engine.generate(requests(1, limit=100), SAMPLING)
+    assert engine.version == 3 and engine.pid == pid
+
+
+def test_a_killed_child_is_noticed_and_its_successor_samples_the_same(engine):
+    before = engine.generate(requests(10), SAMPLING)
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineDied, match="ended by SIGKILL"):
+        engine.generate(requests(10), SAMPLING)
+    assert engine.version == UNSYNCED_VERSION
+    engine.restart()
+    WeightSync(tolerance=1e-3, probe_tokens=40).push(random_policy(), engine, 3, VOCAB_SIZE)
+    assert engine.generate(requests(10), SAMPLING) == before
+
+
+def test_prompts_beyond_what_one_step_takes_are_read_whole(model_folder, options):
+    # In parts, beside requests with seeds, vLLM 0.32 dies on a CPU.
+    narrow = replace(options, max_num_seqs=16, extra={"max_num_batched_tokens": 64})
+    made = ChildEngine(model_folder, partial(VLLMLocalEngine, options=narrow), cpu_threads=1)
+    try:
+        made.load_weights(random_policy(), version=3)
+        wanted = [
+            GenerationRequest(
+                array("i", [(7 * row + column**2) % VOCAB_SIZE for column in range(40)]), 8, row
+            )
+            for row in range(12)
+        ]
+        alone = [made.generate([request], SAMPLING)[0].segment.token_ids for request in wanted]
+        assert [generation.segment.token_ids for generation in made.generate(wanted, SAMPLING)] == alone
+    finally:
+        made.close()

@@ -1,0 +1,107 @@
+"""Five pushes through shared memory into vLLM: `python transfer_worker.py in_process|child|async MODEL
+RESULT`.
+"""
+
+import asyncio
+import json
+import os
+import sys
+
+PLACEMENT, MODEL, RESULT = sys.argv[1:]
+os.environ |= {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(PLACEMENT != "in_process")),
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+from tests.builders import logprobs as policy_logprobs  # noqa: E402
+from tests.builders import random_policy  # noqa: E402
+from vllm import LLM, AsyncEngineArgs, SamplingParams  # noqa: E402
+from vllm.config import WeightTransferConfig  # noqa: E402
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest  # noqa: E402
+from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
+
+from bapo_lightning.rollout.vllm.options import VLLMOptions  # noqa: E402
+from bapo_lightning.rollout.vllm.server_process import WORKER_EXTENSION  # noqa: E402
+from bapo_lightning.rollout.weight_transport import SharedMemoryTransport  # noqa: E402
+
+
+class Client:
+    """An engine of vLLM's Python interface as `ControlClient`; `run` waits for what is awaitable."""
+
+    def __init__(self, engine, run):
+        self.engine, self.run = engine, run
+
+    def init_weight_transfer_engine(self, init_info):
+        self.run(self.engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info)))
+
+    def start_weight_update(self):
+        self.run(self.engine.start_weight_update())
+
+    def update_weights(self, update_info):
+        self.run(self.engine.update_weights(WeightTransferUpdateRequest(update_info=update_info)))
+
+    def finish_weight_update(self, weight_version=None):
+        self.run(self.engine.finish_weight_update(weight_version))
+
+    def missing_weights(self):
+        return [name for names in self.run(self.engine.collective_rpc("missing_weights")) for name in names]
+
+    def sample(self, prompt):
+        parameters = SamplingParams(
+            max_tokens=8, seed=1, logprobs=0, flat_logprobs=True, ignore_eos=True, detokenize=False
+        )
+        prompt = {"prompt_token_ids": prompt}
+        if isinstance(self.engine, LLM):
+            (output,) = self.engine.generate([prompt], parameters, use_tqdm=False)
+        else:
+
+            async def last():
+                outputs = [
+                    output
+                    async for output in self.engine.generate(
+                        prompt, parameters, request_id=str(os.urandom(4))
+                    )
+                ]
+                return outputs[-1]
+
+            output = self.run(last())
+        return list(output.outputs[0].token_ids), list(output.outputs[0].logprobs.logprobs)
+
+
+def main():
+    options = VLLMOptions(max_model_len=64, dtype="float32", max_num_seqs=8, kv_cache_bytes=1 << 26)
+    arguments = options.engine_arguments(MODEL, on_cpu=True) | {
+        "weight_transfer_config": WeightTransferConfig(backend=SharedMemoryTransport.backend),
+        "worker_extension_cls": WORKER_EXTENSION,
+    }
+    loop = asyncio.new_event_loop()
+    if PLACEMENT == "async":
+
+        async def start():
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+        client = Client(loop.run_until_complete(start()), loop.run_until_complete)
+    else:
+        client = Client(LLM(**arguments), lambda value: value)
+    transport, prompt, differences = SharedMemoryTransport(part_megabytes=0), [7, 3] * 20, []
+    for version in range(5):
+        policy = random_policy(seed=version)
+        if not version:
+            transport.connect(client, policy)
+        transport.send(policy, [client], version)
+        client.run(client.engine.reset_prefix_cache())
+        tokens, logprobs = client.sample(prompt)
+        expected = policy_logprobs(policy, prompt, tokens)
+        differences.append(max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)))
+        assert client.run(client.engine.get_weight_version()) == str(version)
+    with open(RESULT, "w") as file:
+        json.dump(differences, file)
+    if PLACEMENT == "async":
+        client.engine.shutdown()
+
+
+if __name__ == "__main__":
+    main()

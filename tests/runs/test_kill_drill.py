@@ -1,0 +1,23 @@
+"""The drill of `make drill`, with fewer kills and regimes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_killed_runs_end_as_if_they_had_never_stopped():
+    command = [
+        sys.executable,
+        "bench/kill_and_resume.py",
+        "--kills",
+        "4",
+        "--regimes",
+        "partial, mask",
+        "async, partial",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("as if it had never stopped") == 1
+    assert done.stdout.count("no draw lost or doubled, ages within the bound") == 1

@@ -1,0 +1,152 @@
+"""Runs that are killed, stopped and damaged end with the weights and the records of one that was left alone,
+to the bit.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from tests.wandb_file import history
+
+SETTINGS = [
+    "debug=fast",
+    "scale.num_rollout_batches=3",
+    "callbacks.validate_every=6",
+    "trainer.checkpoint_every=5",
+    "logger=[wandb,csv]",
+]
+NUM_UPDATES = 24
+
+
+def command(tmp_path, *overrides):
+    return [
+        sys.executable,
+        "-m",
+        "bapo_lightning.cli.train",
+        *SETTINGS,
+        f"output_root={tmp_path}",
+        *overrides,
+    ]
+
+
+def train(tmp_path, *overrides):
+    done = subprocess.run(command(tmp_path, *overrides), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train_and_signal(tmp_path, number, num_rows):
+    """Start a run in `tmp_path`, send a signal once it has written so many rows; returns its folder and its
+    output.
+    """
+    process = subprocess.Popen(
+        command(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        written = list(tmp_path.glob("quickstart/*/metrics.jsonl"))
+        if written and written[0].read_text().count("\n") >= num_rows:
+            break
+        time.sleep(0.002)
+    assert process.poll() is None, "it ended before the signal"
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    (folder,) = tmp_path.glob("quickstart/*")
+    return folder, output
+
+
+def rows(folder):
+    """The metrics without those that are times or rates."""
+    parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if "second" not in name} for row in parsed]
+
+
+def final_state(folder):
+    return torch.load(folder / f"checkpoints/update{NUM_UPDATES:06d}/trainer.ckpt", weights_only=True)
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def wandb_steps(folder):
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    *updates, table = history(file)
+    assert "rollouts/_type" in table and not any("rollouts/_type" in row for row in updates)
+    return [row["trainer/global_step"] for row in updates]
+
+
+def assert_as_if_never_stopped(folder, whole):
+    assert rows(folder) == rows(whole)
+    assert [row["step"] for row in rows(folder)] == list(range(NUM_UPDATES))
+    assert (folder / "rollouts.jsonl").read_text() == (whole / "rollouts.jsonl").read_text()
+    assert same(final_state(folder), final_state(whole)), "policy, optimizer, schedule, loops and callbacks"
+    assert wandb_steps(folder) == list(range(NUM_UPDATES))
+    assert (folder / "csv/metrics.csv").read_text().count("\n") == 1 + NUM_UPDATES
+    assert json.loads((folder / "manifest.json").read_text())["status"] == "finished"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    root = tmp_path_factory.mktemp("whole")
+    train(root, f"run_folder={root / 'run'}")
+    return root / "run"
+
+
+def test_after_a_kill_auto_finds_the_run_and_ends_it_as_if_it_had_never_been_killed(whole, tmp_path):
+    folder, _ = train_and_signal(tmp_path, signal.SIGKILL, num_rows=13)
+    torn = (folder / "metrics.jsonl").read_text() + '{"step": 99, "train/rew'
+    (folder / "metrics.jsonl").write_text(torn)
+    before = json.loads((folder / "manifest.json").read_text())
+    output = train(tmp_path, "resume=auto")
+    assert f"resumed {folder} at update" in output and "queue of" in output
+    assert_as_if_never_stopped(folder, whole)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["started_at"] == before["started_at"] and manifest["command"] == before["command"]
+    (resume,) = manifest["resumes"]
+    assert resume["update"] % 5 == 0 and resume["update"] >= 5 and "resume=auto" in resume["command"]
+    assert manifest["wall_seconds"] > before["wall_seconds"]
+    assert len(list(folder.glob("wandb/superseded-offline-run-*"))) == 1
+    assert wandb_steps(whole) == list(range(NUM_UPDATES))
+
+
+def test_after_sigterm_and_a_corrupt_newest_checkpoint_the_one_before_serves_as_well(whole, tmp_path):
+    folder, output = train_and_signal(tmp_path, signal.SIGTERM, num_rows=11)
+    assert "SIGTERM: stopping after this update" in output
+    assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
+    newest = max((folder / "checkpoints").glob("update*"))
+    assert int(newest.name.removeprefix("update")) == len(rows(folder)), "the last update is saved"
+    data = bytearray((newest / "trainer.ckpt").read_bytes())
+    data[len(data) // 2] ^= 1
+    (newest / "trainer.ckpt").write_bytes(data)
+    output = train(tmp_path, "resume=auto", "trainer.checkpoint_every=7")
+    assert f"not used: {newest / 'trainer.ckpt'} is corrupt" in output and "moved aside" in output
+    assert "changed since the session before: trainer.checkpoint_every: 5 -> 7" in output
+    assert_as_if_never_stopped(folder, whole)
+
+
+def test_a_run_is_made_longer_and_one_that_is_finished_is_left_alone(whole, tmp_path):
+    short = tmp_path / "run"
+    train(tmp_path, f"run_folder={short}", "scale.num_rollout_batches=2", "logger=csv")
+    output = train(tmp_path, f"resume={short}", "logger=csv")
+    assert "scale.num_rollout_batches: 2 -> 3" in output and f"resumed {short} at update 16" in output
+    validated = lambda row: {
+        name: value for name, value in row.items() if not name.startswith(("val/", "sync/"))
+    }
+    assert list(map(validated, rows(short))) == list(map(validated, rows(whole)))
+    assert same(final_state(short)["state_dict"], final_state(whole)["state_dict"])
+    made = {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}
+    assert f"{short} is finished: nothing to do" in train(
+        tmp_path, f"run_folder={short}", "resume=auto", "logger=csv"
+    )
+    assert made == {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}

@@ -1,0 +1,207 @@
+"""Which run goes on, from which checkpoint, and what is refused; without training."""
+
+import subprocess
+import sys
+from copy import deepcopy
+
+import pytest
+from tests.report.synthetic_runs import write_run
+
+from bapo_lightning.errors import CheckpointError, ConfigError
+from bapo_lightning.run_folder.checkpoint import commit, partial_folder
+from bapo_lightning.runs.resume import open_run, run_to_continue, write_config
+
+NEW = "bapo-replay-s0-20260301-120000"
+
+
+def config(root, resume="auto", run=NEW, **changes):
+    made = {
+        "name": "quickstart",
+        "seed": 0,
+        "algorithm": {"name": "bapo", "bounds": {"low": {"start": 0.6}}},
+        "regime": {"name": "replay", "epochs": 8},
+        "scale": {"num_rollout_batches": 56, "micro_batch_tokens": 16384},
+        "trainer": {"checkpoint_every": 80},
+        "logger": {"csv": {"save_dir": str(root / "quickstart" / run)}},
+        "output_root": str(root),
+        "run_folder": str(root / "quickstart" / run),
+        "resume": resume,
+    }
+    return made | changes
+
+
+def started(root, run, updates=(), status="running", **changes):
+    """A run folder with ten bytes of metrics per update and checkpoints after some of them."""
+    folder = write_run(root / "quickstart" / run, [], status=status)
+    write_config(folder, config(root, None, run, **changes))
+    (folder / "metrics.jsonl").write_text("123456789\n" * (max(updates, default=0) + 3))
+    (folder / "rollouts.jsonl").write_text("{}\n")
+    for update in updates:
+        partial_folder(folder / "checkpoints", update).mkdir(parents=True)
+        (partial_folder(folder / "checkpoints", update) / "trainer.ckpt").write_bytes(b"weights")
+        commit(
+            folder / "checkpoints",
+            update,
+            update,
+            1,
+            {"metrics.jsonl": 10 * update, "rollouts.jsonl": 0, "ledger.jsonl": 0},
+        )
+    return folder
+
+
+def opened(root, **changes):
+    """What happens with `resume=auto` or another choice, as the command line goes about it."""
+    wanted = config(root, **changes)
+    folder = run_to_continue(wanted)
+    return open_run(wanted if folder is None else config(root, **changes | {"run": folder.name}))
+
+
+def test_auto_takes_the_newest_run_that_fits_and_is_not_finished(tmp_path, capsys):
+    started(tmp_path, "bapo-replay-s0-20260101-120000", [80])
+    expected = started(tmp_path, "bapo-replay-s0-20260102-120000", [80, 160])
+    started(tmp_path, "bapo-replay-s0-20260103-120000", [80], status="finished")
+    started(tmp_path, "bapo-replay-s0-20260104-120000", [80], regime={"name": "replay", "epochs": 4})
+    started(tmp_path, "bapo-replay-s1-20260105-120000", [80])
+    (tmp_path / "quickstart/bapo-replay-s0-20260106-120000").mkdir()
+    start = opened(tmp_path)
+    assert start.folder == expected and start.checkpoint.update == 160 and not start.is_new
+    assert start.resume_entry == {"update": 160, "changed": []}
+
+
+def test_auto_begins_a_new_run_where_there_is_none(tmp_path, capsys):
+    started(tmp_path, "bapo-replay-s0-20260103-120000", [80], status="finished")
+    start = opened(tmp_path)
+    assert start.is_new and start.folder.name == NEW and start.resume_entry is None
+    assert "no unfinished run bapo-replay-s0-* of this configuration" in capsys.readouterr().out
+
+
+def test_auto_with_a_run_folder_of_ones_own_means_that_folder_only(tmp_path, capsys):
+    started(tmp_path, "bapo-replay-s0-20260101-120000", [80])
+    start = opened(tmp_path, run="mine")
+    assert start.is_new and start.folder.name == "mine"
+    started(tmp_path, "mine", [80])
+    start.release()
+    assert opened(tmp_path, run="mine").checkpoint.update == 80
+
+
+def test_a_finished_run_is_left_alone_unless_it_is_made_longer(tmp_path, capsys):
+    folder = started(tmp_path, "mine", [80], status="finished")
+    assert opened(tmp_path, run="mine") is None and "is finished" in capsys.readouterr().out
+    longer = {"num_rollout_batches": 57, "micro_batch_tokens": 16384}
+    assert opened(tmp_path, resume=str(folder), scale=longer).changed == [
+        "scale.num_rollout_batches: 56 -> 57"
+    ]
+
+
+def test_going_on_cuts_the_journals_and_sets_newer_checkpoints_aside(tmp_path, capsys):
+    folder = started(tmp_path, "mine", [80, 160, 240])
+    wanted = config(tmp_path, resume=str(folder / "checkpoints/update000080")) | {"run_folder": str(folder)}
+    assert run_to_continue(config(tmp_path, resume=wanted["resume"])) == folder
+    start = open_run(wanted)
+    assert start.checkpoint.update == 80
+    start.prepare(wanted)
+    assert (folder / "metrics.jsonl").stat().st_size == 800 and (
+        folder / "rollouts.jsonl"
+    ).stat().st_size == 0
+    names = ["superseded-update000160", "superseded-update000240", "update000080"]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == names
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path, capsys):
+    folder = started(tmp_path, "mine")
+    start = opened(tmp_path, run="mine")
+    assert (
+        start.checkpoint is None
+        and not start.is_new
+        and "has no checkpoint yet: it begins again" in capsys.readouterr().out
+    )
+    start.prepare(config(tmp_path, run="mine"))
+    assert (folder / "metrics.jsonl").stat().st_size == 0
+    with pytest.raises(CheckpointError, match="has no checkpoint yet; write resume=auto"):
+        opened(tmp_path, resume=str(folder))
+
+
+def test_a_run_killed_before_it_had_a_configuration_is_new(tmp_path, capsys):
+    folder = tmp_path / "quickstart/mine"
+    folder.mkdir(parents=True)
+    (folder / ".lock").touch()
+    start = opened(tmp_path, run="mine")
+    assert start.is_new
+    start.prepare(config(tmp_path, run="mine"))
+    assert (folder / "config.yaml").is_file()
+
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
+    folder = tmp_path / "quickstart/mine"
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="holds files, but no run to resume"):
+        opened(tmp_path, run="mine")
+    with pytest.raises(
+        ConfigError, match="neither a run folder nor one of its checkpoints; write resume=auto"
+    ):
+        opened(tmp_path, resume=str(folder))
+
+
+def test_a_corrupt_checkpoint_or_one_that_misses_rows_is_passed_over(tmp_path, capsys):
+    folder = started(tmp_path, "mine", [80, 160, 240])
+    (folder / "checkpoints/update000240/trainer.ckpt").write_bytes(b"weighty")
+    with (folder / "metrics.jsonl").open("r+b") as file:
+        file.truncate(1500)
+    start = opened(tmp_path, run="mine")
+    assert start.checkpoint.update == 80 and len(start.outdated) == 2
+    output = capsys.readouterr().out
+    assert "trainer.ckpt is corrupt" in output and "metrics.jsonl is shorter than when" in output
+    (folder / "checkpoints/update000080/trainer.ckpt").unlink()
+    start.release()
+    with pytest.raises(
+        CheckpointError, match=r"resume=auto: no checkpoint is good .*trainer.ckpt is missing"
+    ):
+        opened(tmp_path, run="mine")
+
+
+def test_another_configuration_is_refused_and_every_key_named(tmp_path):
+    started(tmp_path, "mine", [80])
+    other = deepcopy(config(tmp_path, run="mine"))
+    other["algorithm"]["bounds"]["low"]["start"] = 0.7
+    other["regime"]["minibatches"] = 2
+    other["trainer"]["checkpoint_every"] = 5
+    with pytest.raises(ConfigError) as error:
+        open_run(other)
+    first, second, fix = error.value.complaints
+    assert first.startswith("algorithm.bounds.low.start: 0.6 -> 0.7") and second.startswith(
+        "regime.minibatches: nothing -> 2"
+    )
+    assert "config.yaml" in fix and "leave resume out" in fix
+
+
+def test_a_run_folder_that_exists_needs_the_word_resume(tmp_path):
+    started(tmp_path, "mine", [80])
+    with pytest.raises(ConfigError, match="exists already, and nothing in it may be lost; write resume=auto"):
+        opened(tmp_path, resume=None, run="mine").prepare(config(tmp_path, run="mine"))
+
+
+def test_two_different_runs_cannot_be_meant(tmp_path):
+    folder = started(tmp_path, "mine", [80])
+    with pytest.raises(ConfigError, match="name two runs; leave run_folder out"):
+        opened(tmp_path, resume=str(folder), run="other")
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
+    folder = started(tmp_path, "mine", [80])
+    code = (
+        f"from bapo_lightning.run_folder.lock import RunLock; lock = "
+        f"RunLock(__import__('pathlib').Path({str(folder)!r})); print(1); input()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout.readline() == "1\n"
+    with pytest.raises(
+        CheckpointError,
+        match=rf"run_folder=.*mine is in use by process {other.pid} on .*; wait until it ends",
+    ):
+        opened(tmp_path, run="mine")
+    other.kill()
+    other.wait()
+    assert opened(tmp_path, run="mine").checkpoint.update == 80

@@ -1,0 +1,32 @@
+"""Runs on several gloo ranks: the numbers are those of one process, also resumed elsewhere, and bad wishes
+are told at once.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_two_ranks_train_as_one_process_does_and_one_goes_on_from_the_shards_of_two():
+    """The bounds are those of `bench/ranks.py`: 1e-6 relative for weights, 1e-4 for metrics, texts equal."""
+    command = [sys.executable, "bench/ranks.py", "--cases", "ddp 2", "fsdp 2 -> single"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()[:2]] == ["ddp 2", "fsdp 2 -> single"]
+
+
+def test_a_mistake_is_told_once_by_the_first_of_the_ranks(tmp_path):
+    arguments = [
+        "trainer.accelerator=cpu",
+        "trainer.devices=2",
+        "strategy=ddp",
+        "model.path=nowhere/to/be/found",
+        f"output_root={tmp_path}",
+    ]
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("error:") == 1 and done.stderr.count("nowhere/to/be/found") >= 1
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
