@@ -186,9 +186,8 @@ def show(name: str, runs: list[Measured]) -> None:
     print(
         f"{name:12} update {update.text('ms', 1e3, 1)}  of a rollout batch: generation "
         f"{middle['generation']:6.3f} s, training {middle['training']:6.3f} s, weights "
-        f"{middle['hand_over']:5.3f} s  "
-        f"idle: trainer {middle['trainer_idle']:4.0%}, engine {middle['engine_idle']:4.0%}  others "
-        f"{middle['others']:4.0%}"
+        f"{middle['hand_over']:5.3f} s  idle: trainer {middle['trainer_idle']:4.0%}, engine "
+        f"{middle['engine_idle']:4.0%}  others {middle['others']:4.0%}"
     )
 
 

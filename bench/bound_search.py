@@ -144,7 +144,7 @@ def compare(
     )
     print(
         f"  curves + search {spreads['ours'].text('ms', 1e3)}  1 pass, {host_syncs(ours)} host syncs, 1 "
-        f"collective"
+        "collective"
     )
     return spreads
 

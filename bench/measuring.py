@@ -55,7 +55,7 @@ def method(repeats: int, warm_up: int, threads: int) -> str:
     """The line that says how numbers came about."""
     return (
         f"method: {threads} threads, in turns, {warm_up} warm-up and {repeats} counted of each; median "
-        f"(least .. most)"
+        "(least .. most)"
     )
 
 

@@ -134,10 +134,8 @@ def report(found: dict[str, list[dict[str, Any]]]) -> None:
         first = rounds[0]
         print(
             f"{way:<22}{first['micro_batches']:>3} micro-batches  wall {wall.text('s')}  cpu {cpu.text('s')} "
-            f" "
-            f"{first['tokens'] / wall.median:7,.0f} tokens/s ({padded / wall.median:.2f}x)  peak "
-            f"{first['bytes'] / 1e9:.2f} GB  "
-            f"loss {first['loss']:.6f}"
+            f" {first['tokens'] / wall.median:7,.0f} tokens/s ({padded / wall.median:.2f}x)  peak "
+            f"{first['bytes'] / 1e9:.2f} GB  loss {first['loss']:.6f}"
         )
     losses = [rounds[0]["loss"] for rounds in found.values()]
     assert max(losses) - min(losses) < 1e-2, "the ways do not agree"

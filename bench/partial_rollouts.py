@@ -232,12 +232,10 @@ def show(name: str, rounds: list[Tally], reference: list[Tally]) -> None:
     )
     print(
         f"{name:26}{median(rates):7.0f} tokens/s ({min(rates):.0f} to {max(rates):.0f})  "
-        f"{median(ratios):5.2f} x whole "
-        f"({min(ratios):.2f} to {max(ratios):.2f})  read again {again / sampled:5.2f}  dropped "
-        f"{dropped / sampled:4.0%}  masked "
-        f"{masked / sampled:4.0%}  age {ages / trained:4.1f}, at most "
-        f"{max(item.oldest for item in rounds):2}  "
-        f"trained length {fmean(length for item in rounds for length in item.lengths):4.0f}"
+        f"{median(ratios):5.2f} x whole ({min(ratios):.2f} to {max(ratios):.2f})  read again "
+        f"{again / sampled:5.2f}  dropped {dropped / sampled:4.0%}  masked {masked / sampled:4.0%}  age "
+        f"{ages / trained:4.1f}, at most {max(item.oldest for item in rounds):2}  trained length "
+        f"{fmean(length for item in rounds for length in item.lengths):4.0f}"
     )
 
 

@@ -137,11 +137,10 @@ def syncs(
     extra = max(max(peak.extra) for peak in memory) / MIB
     print(
         f"  {title:26} transfer {statistics.median(report.transfer_seconds for report in reports):5.2f} s  "
-        f"probe {statistics.median(report.probe_seconds for report in reports):5.2f} s  "
-        f"|log-prob difference| mean {max(report.mean_logprob_difference for report in reports):.1e} "
-        f"max {max(report.max_logprob_difference for report in reports):.1e}  "
-        f"extra memory {extra:4.0f} MiB a process, {max(peak.shared for peak in memory) / MIB:4.0f} MiB "
-        f"shared"
+        f"probe {statistics.median(report.probe_seconds for report in reports):5.2f} s  |log-prob "
+        f"difference| mean {max(report.mean_logprob_difference for report in reports):.1e} max "
+        f"{max(report.max_logprob_difference for report in reports):.1e}  extra memory {extra:4.0f} MiB a "
+        f"process, {max(peak.shared for peak in memory) / MIB:4.0f} MiB shared"
     )
 
 
@@ -170,7 +169,7 @@ def main() -> None:
     size = sum(parameter.nbytes for parameter in policy.parameters()) / MIB
     print(
         f"five syncs of {size:.0f} MiB of float32 weights: median time, largest disagreement, largest extra "
-        f"memory"
+        "memory"
     )
     syncs("in process, float32", vllm, policy, 1e-3, lambda: [os.getpid()])
     vllm.close()

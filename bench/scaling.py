@@ -114,7 +114,7 @@ def main() -> None:
     )
     print(
         f"one BAPO update of {arguments.model}, at most {module.micro_batch_tokens} tokens through the model "
-        f"at once"
+        "at once"
     )
     print(method(arguments.repeats, 1, arguments.threads))
     base = Spread.of([turn.cpu for turn in taken["base"]]).median / BASE.tokens

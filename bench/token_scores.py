@@ -110,7 +110,7 @@ def main() -> None:
     print(f"{', '.join(f'{value} {name}' for name, value in sizes.items())}, float32")
     print(
         f"method: a fresh process each, {given.rounds} rounds in turns after a small product; median (least "
-        f".. most)"
+        ".. most)"
     )
     record: dict[str, Any] = {"sizes": sizes}
     for passes in given.passes:

@@ -49,15 +49,15 @@ def check_cases(path: Path) -> None:
         for case, score in misses:
             print(
                 f"  miss {case['id']}: labelled {'equal' if case['equal'] else 'different'}, judged "
-                f"{score.status.value} "
-                f"(gold {case['gold'][-60:]!r}, answer {case['pred'][-60:]!r}) {case.get('note', '')}"
+                f"{score.status.value} (gold {case['gold'][-60:]!r}, answer {case['pred'][-60:]!r}) "
+                f"{case.get('note', '')}"
             )
     with ThreadPoolExecutor(1) as thread:
         from_thread = thread.submit(score_answers, golds, answers, PATIENCE).result()
     with multiprocessing.get_context("spawn").Pool(1) as process:
         from_process = process.apply(score_answers, (golds, answers, PATIENCE))
     print(
-        f"same scores from the main thread, another thread and another process: "
+        "same scores from the main thread, another thread and another process: "
         f"{scores == from_thread == from_process}",
         flush=True,
     )

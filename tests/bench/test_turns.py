@@ -11,8 +11,8 @@ from turns import Worker
 
 BENCH = str(Path(__file__).resolve().parents[2] / "bench")
 COUNTS = (
-    "from turns import Turns\nturns = Turns()\nfor number in range(100):\n    "
-    "turns.hand_over({'number': number})\n"
+    "from turns import Turns\nturns = Turns()\nfor number in range(100):\n    turns.hand_over({'number': "
+    "number})\n"
 )
 
 

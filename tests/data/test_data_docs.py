@@ -24,8 +24,7 @@ def test_every_public_set_stands_in_the_table_as_it_is_declared(name):
     node = problem_set(name)
     config = f", {node.config}" if node.config else ""
     row = (
-        f"| `{name}` | [{node.path}](https://huggingface.co/datasets/{node.path}){config} | {node.split} "
-        f"| "
+        f"| `{name}` | [{node.path}](https://huggingface.co/datasets/{node.path}){config} | {node.split} | "
         f"{node.size} | {node.licence} |"
     )
     assert row in DOCS.splitlines()

@@ -11,8 +11,8 @@ ENTER = (
 def inside(code: str) -> str:
     """What `code` prints in a process that has entered the sandbox."""
     wrapped = (
-        f"{ENTER}try:\n    {code}\nexcept (Refused, MemoryError) as error:\n    "
-        f"print(type(error).__name__, sandbox.refusals)"
+        f"{ENTER}try:\n    {code}\nexcept (Refused, MemoryError) as error:\n    print(type(error).__name__, "
+        "sandbox.refusals)"
     )
     # From bytes in the command line, so compiled before the sandbox is entered.
     done = subprocess.run([sys.executable, "-c", wrapped], capture_output=True, text=True, check=True)

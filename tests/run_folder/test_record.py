@@ -100,7 +100,7 @@ def test_importing_reports_and_their_command_brings_no_heavy_library() -> None:
     heavy = "{'torch', 'matplotlib', 'rich', 'numpy', 'pandas'}"
     code = (
         f"import sys, bapo_lightning.cli.report; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & "
-        f"set(sys.modules) else 0)"
+        "set(sys.modules) else 0)"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (finished.returncode, finished.stderr) == (0, "")

@@ -190,7 +190,7 @@ def test_two_different_runs_cannot_be_meant(tmp_path):
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     folder = started(tmp_path, "mine", [80])
     code = (
-        f"from bapo_lightning.run_folder.lock import RunLock; lock = "
+        "from bapo_lightning.run_folder.lock import RunLock; lock = "
         f"RunLock(__import__('pathlib').Path({str(folder)!r})); print(1); input()"
     )
     other = subprocess.Popen(

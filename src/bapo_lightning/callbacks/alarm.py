@@ -107,8 +107,7 @@ class Alarm(Monitor):
             reason, self._reason = self._reason, None
             raise TrainingError(
                 f"{reason}. The run was stopped after that update "
-                f"(callbacks.alarms.{self.name}.action=stop); "
-                "a checkpoint of it is saved in checkpoints/"
+                f"(callbacks.alarms.{self.name}.action=stop); a checkpoint of it is saved in checkpoints/"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -177,7 +176,7 @@ class Alarm(Monitor):
                 return (
                     "spike",
                     f"more than {key}.spike.factor={self.spike.factor:g} times {usual:.3g}, the median of "
-                    f"the updates before",
+                    "the updates before",
                 )
         return "", ""
 

@@ -88,8 +88,8 @@ class RunCheckpoint(L.Callback):
             _data_module(trainer).load_resume_state(state["data"])
             print(
                 f"resumed {self._folder} at update {self._resumed.update} (policy version "
-                f"{self._resumed.version}): policy, optimizer, "
-                f"schedule, {state['data']['summary']}, random states",
+                f"{self._resumed.version}): policy, optimizer, schedule, {state['data']['summary']}, random "
+                "states",
                 flush=True,
             )
         set_random_states(state["random"])

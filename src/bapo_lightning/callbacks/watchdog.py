@@ -95,7 +95,7 @@ class Watchdog(L.Callback):
         except OSError as error:
             where = f"{self.path} cannot be written ({error.strerror})"
         advice = (
-            "The run goes on; where updates are meant to take longer, raise callbacks.watchdog_minutes "
-            "(0 is off)"
+            "The run goes on; where updates are meant to take longer, raise callbacks.watchdog_minutes (0 "
+            "is off)"
         )
         print(f"warning: {message}; {where}. {advice}", file=sys.stderr, flush=True)

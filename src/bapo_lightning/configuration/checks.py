@@ -117,19 +117,19 @@ def bound_complaints(algorithm: Config) -> Iterator[str]:
         names = f"{key}.low", f"{key}.high"
     if not 0 <= low < 1:
         yield (
-            f"{names[0]}={low} is no lower bound: it is an importance ratio (not an epsilon) and must be "
-            f"in [0, 1); write e.g. 0.8"
+            f"{names[0]}={low} is no lower bound: it is an importance ratio (not an epsilon) and must be in "
+            "[0, 1); write e.g. 0.8"
         )
     if not high > 1:
         yield (
             f"{names[1]}={high} is no upper bound: it is an importance ratio (not an epsilon) and must be "
-            f"above 1; write e.g. 1.2"
+            "above 1; write e.g. 1.2"
         )
     dual_clip = algorithm["objective"].get("dual_clip")
     if dual_clip is not None and dual_clip <= 1:
         yield (
-            f"algorithm.objective.dual_clip={dual_clip} would cut unclipped tokens; write a number above "
-            f"1, e.g. 3.0, or null"
+            f"algorithm.objective.dual_clip={dual_clip} would cut unclipped tokens; write a number above 1, "
+            "e.g. 3.0, or null"
         )
 
 
@@ -142,19 +142,17 @@ def batch_complaints(config: Config) -> Iterator[str]:
         nearest = min(fits, key=lambda count: abs(count - minibatches))
         yield (
             f"regime.minibatches={minibatches} does not divide scale.prompts_per_batch={prompts}: "
-            f"minibatches hold whole groups of equal "
-            f"number; write regime.minibatches={nearest} or "
+            f"minibatches hold whole groups of equal number; write regime.minibatches={nearest} or "
             f"scale.prompts_per_batch={(prompts // minibatches + 1) * minibatches}"
         )
     if algorithm["advantages"].get("scale") not in ("std", "none"):
         yield (
-            f"algorithm.advantages.scale={algorithm['advantages'].get('scale')} is none of its values; "
-            f"write std or none"
+            f"algorithm.advantages.scale={algorithm['advantages'].get('scale')} is none of its values; write "
+            "std or none"
         )
     if group == 1 and algorithm["advantages"].get("scale") == "std":
         yield (
-            "scale.group_size=1 with algorithm.advantages.scale=std: one sample has no standard "
-            "deviation; "
+            "scale.group_size=1 with algorithm.advantages.scale=std: one sample has no standard deviation; "
             "write scale.group_size=8"
         )
     elif group == 1:
@@ -165,9 +163,8 @@ def batch_complaints(config: Config) -> Iterator[str]:
     buffer = scale["overlong_buffer"]
     if buffer > scale["max_new_tokens"]:
         yield (
-            f"scale.overlong_buffer={buffer} must be in "
-            f"1..scale.max_new_tokens={scale['max_new_tokens']}; "
-            f"write a quarter of it"
+            f"scale.overlong_buffer={buffer} must be in 1..scale.max_new_tokens={scale['max_new_tokens']}; "
+            "write a quarter of it"
         )
 
 
@@ -180,15 +177,14 @@ def rollout_complaints(config: Config) -> Iterator[str]:
         if config["rollout"][name] != off:
             yield (
                 f"rollout.{name}={config['rollout'][name]} is refused for training: engine and trainer would "
-                f"cut different tokens at the "
-                f"edge of the nucleus, and the importance ratio of those means nothing; write {off} "
-                f"(evaluation may differ)"
+                "cut different tokens at the edge of the nucleus, and the importance ratio of those means "
+                f"nothing; write {off} (evaluation may differ)"
             )
     tolerance = config["rollout"]["weight_sync"]["tolerance"]
     if not tolerance > 0:
         yield (
             f"rollout.weight_sync.tolerance={tolerance}: no two computations agree to the last bit; write "
-            f"e.g. 1e-3"
+            "e.g. 1e-3"
         )
 
 
@@ -199,15 +195,13 @@ def correction_complaints(config: Config) -> Iterator[str]:
         yield f"{key}.cap={weights['cap']} would erase every token; write a positive number, e.g. 2.0"
     if "low" in weights and not 0 <= weights["low"] < 1:
         yield (
-            f"{key}.low={weights['low']} is no lower end around weight 1: it must be in [0, 1); write "
-            f"e.g. "
-            f"0.5"
+            f"{key}.low={weights['low']} is no lower end around weight 1: it must be in [0, 1); write e.g. "
+            "0.5"
         )
     if "high" in weights and not weights["high"] > 1:
         yield (
-            f"{key}.high={weights['high']} is no upper end around weight 1: it must be above 1; write "
-            f"e.g. "
-            f"5.0"
+            f"{key}.high={weights['high']} is no upper end around weight 1: it must be above 1; write e.g. "
+            "5.0"
         )
 
 
@@ -271,7 +265,7 @@ def target_complaints(config: Config) -> Iterator[str]:
         except UNREADABLE as error:
             yield (
                 f"{path}._target_={node['_target_']} cannot be imported ({str(error).splitlines()[0]}); "
-                f"check its spelling"
+                "check its spelling"
             )
             continue
         for key in foreign_keys(node, options):
@@ -303,7 +297,7 @@ def _grid_complaints(grid: Config, key: str) -> Iterator[str]:
     elif grid["start"] > grid["end"]:
         yield (
             f"{key}.start={grid['start']} is beyond {key}.end={grid['end']}, and the search moves up; "
-            f"exchange them"
+            "exchange them"
         )
 
 
@@ -311,8 +305,8 @@ def _target_range_complaints(bounds: Config, key: str) -> Iterator[str]:
     target = bounds["target"]
     if bounds["measure"] == "share" and not 0 < target < 1:
         yield (
-            f"{key}.target={target} is no share of a whole (measure=share); write a number between 0 and "
-            f"1, e.g. 0.4"
+            f"{key}.target={target} is no share of a whole (measure=share); write a number between 0 and 1, "
+            "e.g. 0.4"
         )
     elif target <= 0:
         yield f"{key}.target={target} is always met; write a positive number"

@@ -14,8 +14,7 @@ def data_complaints(data: Config) -> Iterator[str]:
     if not isinstance(data["validation"], dict) or "_target_" in data["validation"]:
         yield (
             "data.validation is one set, and must be a mapping of names to sets, as in val/<name>/avg@k; "
-            "write "
-            "data.validation: {NAME: {_target_: ...}}"
+            "write data.validation: {NAME: {_target_: ...}}"
         )
     else:
         sets |= {f"data.validation.{name}": node for name, node in data["validation"].items()}

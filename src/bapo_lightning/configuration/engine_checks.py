@@ -32,8 +32,7 @@ def engine_complaints(config: Config) -> Iterator[str]:
     if engine.get("gpus") and len(engine["gpus"]) != engine["num_servers"]:
         yield (
             f"rollout.engine.gpus={engine['gpus']} names the GPUs of {len(engine['gpus'])} servers, "
-            f"rollout.engine.num_servers="
-            f"{engine['num_servers']}; write one entry for each server"
+            f"rollout.engine.num_servers={engine['num_servers']}; write one entry for each server"
         )
     yield from length_complaints(config)
 
@@ -76,9 +75,8 @@ def length_complaints(config: Config) -> Iterator[str]:
     if positions is not None and needed > positions:
         yield (
             f"scale.max_prompt_tokens={scale['max_prompt_tokens']} and "
-            f"scale.max_new_tokens={scale['max_new_tokens']} make {needed} "
-            f"tokens, the model has {positions} positions; write "
-            f"scale.max_new_tokens={max(positions - scale['max_prompt_tokens'], 1)}"
+            f"scale.max_new_tokens={scale['max_new_tokens']} make {needed} tokens, the model has {positions} "
+            f"positions; write scale.max_new_tokens={max(positions - scale['max_prompt_tokens'], 1)}"
         )
 
 

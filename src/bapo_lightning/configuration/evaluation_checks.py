@@ -52,6 +52,6 @@ def sampling_complaints(config: Config) -> Iterator[str]:
         yield f"rollout.top_k={numbers['top_k']} must be at least 0, which is off"
     if numbers["temperature"] == 0 and config["k"] != 1:
         yield (
-            f"k={config['k']} with rollout.temperature=0: all samples of a problem would be the same; "
-            f"write k=1, or another temperature"
+            f"k={config['k']} with rollout.temperature=0: all samples of a problem would be the same; write "
+            "k=1, or another temperature"
         )

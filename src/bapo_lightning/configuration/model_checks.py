@@ -36,8 +36,8 @@ def model_complaints(config: Config) -> Iterator[str]:
     if model["attention"] == "flash_attention_2" and compute_dtype(config) == "float32":
         yield (
             "model.attention=flash_attention_2 computes in 16 bits, the update in float32; write "
-            "model.dtype=bfloat16, or strategy=fsdp, "
-            "whose strategy.compute_dtype=bfloat16 keeps float32 weights"
+            "model.dtype=bfloat16, or strategy=fsdp, whose strategy.compute_dtype=bfloat16 keeps float32 "
+            "weights"
         )
     if model["lora"] is not None:
         yield from lora_complaints(model["lora"])
@@ -53,7 +53,7 @@ def lora_complaints(lora: Any) -> Iterator[str]:
     if not isinstance(lora, dict) or set(lora) != LORA_OPTIONS:
         yield (
             f"model.lora={lora} must have exactly the keys {', '.join(sorted(LORA_OPTIONS))}; write "
-            f"lora=default model.lora.rank=8"
+            "lora=default model.lora.rank=8"
         )
         return
     for name in ("rank", "alpha"):
@@ -65,14 +65,13 @@ def lora_complaints(lora: Any) -> Iterator[str]:
     if not (isinstance(targets, list) and targets and all(isinstance(name, str) for name in targets)):
         yield (
             f"model.lora.target_modules={targets} must be all-linear, or names of linear layers, e.g. "
-            f"[q_proj,v_proj]"
+            "[q_proj,v_proj]"
         )
         return
     for name in set(targets) & set(NOT_ADAPTABLE):
         yield (
-            f"model.lora.target_modules: {name} cannot be adapted, its weights are read directly; leave "
-            f"it "
-            f"out"
+            f"model.lora.target_modules: {name} cannot be adapted, its weights are read directly; leave it "
+            "out"
         )
 
 

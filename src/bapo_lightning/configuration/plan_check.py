@@ -83,7 +83,7 @@ def check_architecture(model: Config) -> None:
         raise ConfigError(
             [
                 f"model.architecture is not that of {model['path']}: {', '.join(differing)}; write "
-                f"architecture: null"
+                "architecture: null"
             ]
         )
 
@@ -125,6 +125,6 @@ def _from_hub(path: str) -> Path:
         reason = str(error).splitlines()[0]
         raise DataError(
             f"model.path={path}: its config.json could not be loaded ({reason}); write model.architecture, "
-            f"or a folder"
+            "or a folder"
         ) from None
     return Path(str(found))

@@ -52,9 +52,8 @@ def _strategy_complaints(strategy: Config, trainer: Config) -> Iterator[str]:
     if name == "single" and ranks > 1:
         yield (
             f"strategy=single with trainer.devices={trainer['devices']} and "
-            f"trainer.num_nodes={trainer['num_nodes']}: one process has one "
-            "device; write strategy=ddp, or strategy=fsdp where the policy and its optimizer do not fit on "
-            "one device"
+            f"trainer.num_nodes={trainer['num_nodes']}: one process has one device; write strategy=ddp, or "
+            "strategy=fsdp where the policy and its optimizer do not fit on one device"
         )
     if name != "fsdp":
         return
@@ -77,8 +76,8 @@ def _precision_complaints(config: Config) -> Iterator[str]:
     if dtype in ("bfloat16", "float16") and is_number and tolerance <= ROUNDING:
         yield (
             f"{key}={dtype} with rollout.weight_sync.tolerance={tolerance}: the trainer's rounding alone "
-            f"puts engine and trainer about "
-            f"{ROUNDING} nats apart; write rollout.weight_sync.tolerance=0.2, or {key}=float32"
+            f"puts engine and trainer about {ROUNDING} nats apart; write rollout.weight_sync.tolerance=0.2, "
+            f"or {key}=float32"
         )
 
 
@@ -94,24 +93,23 @@ def _device_complaints(trainer: Config) -> Iterator[str]:
     ):
         yield (
             f"trainer.accelerator={accelerator}: no GPU is to be seen; write trainer.accelerator=cpu, or "
-            f"look at CUDA_VISIBLE_DEVICES"
+            "look at CUDA_VISIBLE_DEVICES"
         )
     elif accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available() and devices > available:
         yield (
-            f"trainer.devices={devices}: {available} GPUs are to be seen; write "
-            f"trainer.devices={available}, or trainer.accelerator=cpu"
+            f"trainer.devices={devices}: {available} GPUs are to be seen; write trainer.devices={available}, "
+            "or trainer.accelerator=cpu"
         )
     elif accelerator == "mps" and devices > 1:
         yield (
             f"trainer.devices={devices} with trainer.accelerator=mps: it has one device; write "
-            f"trainer.devices=1"
+            "trainer.devices=1"
         )
     nodes = trainer["num_nodes"]
     if nodes > 1 and not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "LOCAL_RANK"} & set(os.environ):
         yield (
             f"trainer.num_nodes={nodes}: a run starts ranks on its own machine only; start it on every node "
-            f"by torchrun --nnodes={nodes} "
-            f"--nproc-per-node={devices}, or by srun, see docs/scale.md"
+            f"by torchrun --nnodes={nodes} --nproc-per-node={devices}, or by srun, see docs/scale.md"
         )
 
 
@@ -125,25 +123,22 @@ def _placement_complaints(rollout: Config, ranks: int) -> Iterator[str]:
     if target == VLLM_SERVER and placement == "each":
         yield (
             f"rollout.placement=each with rollout=vllm_server: each of {ranks} ranks would have servers; "
-            f"write rollout.placement=leader"
+            "write rollout.placement=controller"
         )
     if target == IN_PROCESS_VLLM and placement == "controller":
         yield (
-            "rollout.placement=leader with rollout=vllm: vLLM inside the training processes runs in all of "
-            "them together; write "
-            "rollout.placement=each, or rollout=vllm_child or rollout=vllm_server"
+            "rollout.placement=controller with rollout=vllm: vLLM inside the training processes runs in all of "
+            "them together; write rollout.placement=each, or rollout=vllm_child or rollout=vllm_server"
         )
     size = rollout["engine"].get("options", {}).get("tensor_parallel_size", 1)
     if target == IN_PROCESS_VLLM and ranks % size:
         yield (
             f"rollout.engine.options.tensor_parallel_size={size} does not divide {ranks} ranks, whose GPUs "
-            f"vLLM shares; write a number "
-            "that does"
+            "vLLM shares; write a number that does"
         )
     gpus = rollout["engine"].get("visible_gpus")
     if gpus is not None and placement == "each":
         yield (
             f"rollout.engine.visible_gpus={gpus} with rollout.placement=each is the same for the engines of "
-            f"all {ranks} ranks; write null, "
-            "so that each takes its rank's, or rollout.placement=leader"
+            f"all {ranks} ranks; write null, so that each takes its rank's, or rollout.placement=controller"
         )

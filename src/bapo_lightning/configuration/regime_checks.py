@@ -26,9 +26,8 @@ def regime_complaints(config: Config) -> Iterator[str]:
     if made.async_generation and config["rollout"]["engine"]["_target_"] == IN_PROCESS_VLLM:
         yield (
             "regime.async_generation=true with rollout=vllm: inside the training process vLLM shares the "
-            "random state, the environment and on a GPU "
-            "the memory with the update, so the two cannot run at once; write rollout=vllm_child or "
-            "rollout=vllm_server"
+            "random state, the environment and on a GPU the memory with the update, so the two cannot run "
+            "at once; write rollout=vllm_child or rollout=vllm_server"
         )
 
 
@@ -66,15 +65,13 @@ def _age_complaints(regime: Regime) -> Iterator[str]:
             if is_on:
                 yield (
                     f"regime.{name} needs regime.max_age: nothing else bounds how old the data get; one "
-                    f"rollout batch ahead is "
-                    f"regime.max_age={2 * updates - 1}"
+                    f"rollout batch ahead is regime.max_age={2 * updates - 1}"
                 )
     elif regime.max_age < updates - 1:
         yield (
             f"regime.max_age={regime.max_age}: a rollout batch is trained on for epochs x minibatches = "
-            f"{updates} updates, so its last "
-            f"update sees tokens of age {updates - 1} at least; write regime.max_age={updates - 1} or fewer "
-            f"updates"
+            f"{updates} updates, so its last update sees tokens of age {updates - 1} at least; write "
+            f"regime.max_age={updates - 1} or fewer updates"
         )
 
 
@@ -84,14 +81,13 @@ def _partial_complaints(regime: Regime) -> Iterator[str]:
     if regime.stale_action == "mask":
         yield (
             "regime.stale_action=mask without regime.partial_tokens: all tokens of a whole rollout are "
-            "equally old, so that masking them is "
-            "evicting it; write regime.stale_action=evict, or regime=partial"
+            "equally old, so that masking them is evicting it; write regime.stale_action=evict, or "
+            "regime=partial"
         )
     if regime.max_segments is not None:
         yield (
-            f"regime.max_segments={regime.max_segments} without regime.partial_tokens has no effect: "
-            f"whole "
-            f"rollouts have one segment"
+            f"regime.max_segments={regime.max_segments} without regime.partial_tokens has no effect: whole "
+            "rollouts have one segment"
         )
 
 
@@ -100,33 +96,32 @@ def _reuse_complaints(regime: Regime, prompts_per_batch: int) -> Iterator[str]:
     if not 0 <= share < 1:
         yield (
             f"regime.reuse_share={share} is a share of a rollout batch that leaves room for fresh groups; "
-            f"write a number in [0, 1)"
+            "write a number in [0, 1)"
         )
         return
     if not share:
         if regime.max_reuses:
             yield (
                 f"regime.max_reuses={regime.max_reuses} without regime.reuse_share has no effect; write "
-                f"regime=reuse"
+                "regime=reuse"
             )
         return
     if int(share * prompts_per_batch) == 0:
         yield (
             f"regime.reuse_share={share} of scale.prompts_per_batch={prompts_per_batch} groups is none; "
-            f"write a larger share"
+            "write a larger share"
         )
     if not regime.max_reuses:
         yield f"regime.reuse_share={share} with regime.max_reuses=0 reuses nothing; write regime.max_reuses=1"
     if regime.async_generation:
         yield (
             "regime.async_generation=true with regime.reuse_share: how many fresh groups a batch needs then "
-            "depends on what the buffer holds when "
-            "the batch is trained on, so that admission cannot know how old a group will get; write one of "
-            "the two"
+            "depends on what the buffer holds when the batch is trained on, so that admission cannot know "
+            "how old a group will get; write one of the two"
         )
     elif regime.max_age is not None and regime.max_age < 2 * updates - 1:
         yield (
             f"regime.max_age={regime.max_age} lets no group be reused: it is {updates} updates old when the "
-            f"next rollout batch begins and "
-            f"{2 * updates - 1} at the end of it; write regime.max_age={2 * updates - 1} at least"
+            f"next rollout batch begins and {2 * updates - 1} at the end of it; write "
+            f"regime.max_age={2 * updates - 1} at least"
         )

@@ -277,8 +277,7 @@ class BapoModule(L.LightningModule):
         if self._nonfinite_in_a_row >= self.max_nonfinite_in_a_row:
             raise TrainingError(
                 f"the gradient was not finite in {self._nonfinite_in_a_row} updates in a row (policy version "
-                f"{self.policy_version}); "
-                "lower optimizer.lr, or look at rollouts.jsonl for degenerate samples. The last checkpoint "
-                "is kept"
+                f"{self.policy_version}); lower optimizer.lr, or look at rollouts.jsonl for degenerate "
+                "samples. The last checkpoint is kept"
             )
         return grad_norm

@@ -39,8 +39,8 @@ def group_advantages(
     group_size = rewards.shape[1]
     if group_size == 1 and (scale == "std" or baseline == "leave_one_out"):
         raise ValueError(
-            f"a group of 1 has neither spread nor others (scale {scale!r}, baseline {baseline!r}): "
-            "sample at least 2 answers per problem, or use scale 'none' with baseline 'mean'"
+            f"a group of 1 has neither spread nor others (scale {scale!r}, baseline {baseline!r}): sample at "
+            "least 2 answers per problem, or use scale 'none' with baseline 'mean'"
         )
     advantages = rewards - rewards.mean(1, keepdim=True)
     if baseline == "leave_one_out":

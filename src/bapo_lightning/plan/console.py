@@ -57,8 +57,8 @@ def _head(plan: Plan, title: str) -> Iterator[str]:
     )
     yield (
         f"{run.prompts_per_batch} problems x {run.group_size} responses of up to {run.response_tokens:,} "
-        f"tokens, "
-        f"{run.updates_per_batch} updates on each rollout batch, {run.tokens_at_once:,} tokens at once"
+        f"tokens, {run.updates_per_batch} updates on each rollout batch, {run.tokens_at_once:,} tokens at "
+        "once"
     )
 
 
@@ -86,8 +86,8 @@ def _work(plan: Plan) -> Iterator[str]:
     work, mean = plan.work, plan.assumed.mean_response_share * plan.run.response_tokens
     length = plan.run.prompt_tokens + mean
     yield (
-        f"Work of one update, all GPUs (mean response {mean:,.0f} tokens: "
-        f"{plan.assumed.mean_response_share} of the limit, assumed)"
+        f"Work of one update, all GPUs (mean response {mean:,.0f} tokens: {plan.assumed.mean_response_share} "
+        "of the limit, assumed)"
     )
     yield (
         f"  {'tokens':<{WIDTH}}{work.tokens:>17,.0f}   {plan.run.samples_per_update:,} samples x "
@@ -109,18 +109,17 @@ def _time(plan: Plan) -> Iterator[str]:
     made, engine, assumed = plan.generation, plan.run.engine, plan.assumed
     yield (
         f"Time of a rollout batch and its updates: {_span(total)} (GPUs at {assumed.update_share} of "
-        f"{plan.gpu.flops_per_second / 1e12:g} "
-        f"TFLOP/s in updates, {assumed.scoring_share} in scoring; their memory at {assumed.bandwidth_share} "
-        f"of "
-        f"{plan.gpu.bytes_per_second / 1e12:g} TB/s in decoding; all assumed)"
+        f"{plan.gpu.flops_per_second / 1e12:g} TFLOP/s in updates, {assumed.scoring_share} in scoring; their "
+        f"memory at {assumed.bandwidth_share} of {plan.gpu.bytes_per_second / 1e12:g} TB/s in decoding; all "
+        "assumed)"
     )
     for label, seconds in plan.seconds.items():
         if seconds:
             yield f"  {label:<{WIDTH}}{_span(seconds):>13}   {seconds / total:>4.0%}"
     yield (
         f"  generation: {engine.num_copies} copies, {made.num_samples} samples each, {made.concurrent} at "
-        f"once, {made.steps:,.0f} steps of "
-        f"{made.step_seconds * 1e3:.1f} ms; the cache holds {max(plan.cache_tokens, 0):,} tokens"
+        f"once, {made.steps:,.0f} steps of {made.step_seconds * 1e3:.1f} ms; the cache holds "
+        f"{max(plan.cache_tokens, 0):,} tokens"
     )
 
 

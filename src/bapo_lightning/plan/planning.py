@@ -73,15 +73,14 @@ class Plan:
         if self.generating.bytes > self.usable_bytes:
             found.append(
                 f"generation beside the training state needs {_gb(self.generating.bytes)}, a GPU has "
-                f"{_gb(self.usable_bytes)} to use; "
-                "write a smaller rollout.engine.options.gpu_memory_utilization, or rollout=vllm_server on "
-                "other GPUs"
+                f"{_gb(self.usable_bytes)} to use; write a smaller "
+                "rollout.engine.options.gpu_memory_utilization, or rollout=vllm_server on other GPUs"
             )
         if self.cache_tokens < self.run.longest:
             found.append(
                 f"the engine's cache holds {max(self.cache_tokens, 0):,} tokens, a sample has up to "
-                f"{self.run.longest:,}; write a larger "
-                "rollout.engine.options.gpu_memory_utilization or rollout.engine.options.tensor_parallel_size"
+                f"{self.run.longest:,}; write a larger rollout.engine.options.gpu_memory_utilization or "
+                "rollout.engine.options.tensor_parallel_size"
             )
         return found
 

@@ -102,7 +102,7 @@ def tell(codes: Sequence[int | None]) -> None:
         who = ", ".join(f"rank {rank} was ended by {signal.Signals(number).name}" for rank, number in lost)
         print(
             f"error: {who}; the other ranks end, too. The run goes on from its last checkpoint with "
-            f"resume=auto",
+            "resume=auto",
             file=sys.stderr,
         )
 

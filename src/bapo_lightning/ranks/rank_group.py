@@ -102,9 +102,8 @@ def join(accelerator: str, devices: int, num_nodes: int, wait_minutes: float, ne
     if started != size:
         raise ConfigError([
             f"{started} processes were started (by torchrun, SLURM or through LOCAL_RANK), but "
-            f"trainer.devices={devices} x "
-            f"trainer.num_nodes={num_nodes} are {size} ranks; start as many, or write both keys as they were "
-            f"started"
+            f"trainer.devices={devices} x trainer.num_nodes={num_nodes} are {size} ranks; start as many, or "
+            "write both keys as they were started"
         ])  # fmt: skip
     if size == 1 and not needs_group:
         return RankGroup()

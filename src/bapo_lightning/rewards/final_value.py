@@ -20,7 +20,7 @@ def final_value(problems: list[Problem], completions: list[Completion]) -> list[
     if len(problems) != len(completions):
         raise ValueError(
             f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
-            f"completions"
+            "completions"
         )
     return [_verdict(problem, completion) for problem, completion in zip(problems, completions, strict=True)]
 

@@ -32,7 +32,7 @@ def last_number(
     if len(problems) != len(completions):
         raise ValueError(
             f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
-            f"completions"
+            "completions"
         )
     return [
         _verdict(problem, completion, require_stop)
@@ -56,7 +56,7 @@ def _verdict(problem: Problem, completion: Completion, require_stop: bool) -> Sc
     if gold is None:
         raise DataError(
             f"problem {problem.id} has the gold answer {problem.answer!r}, and reward=last_number needs a "
-            f"number; check the data"
+            "number; check the data"
         )
     answer = (
         None if require_stop and completion.finish is not FinishReason.STOP else final_number(completion.text)

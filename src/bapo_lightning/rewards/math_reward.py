@@ -60,7 +60,7 @@ class MathReward:
         if len(problems) != len(completions):
             raise ValueError(
                 f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
-                f"completions"
+                "completions"
             )
         cut = [self.require_stop and completion.finish is not FinishReason.STOP for completion in completions]
         texts = [
@@ -141,7 +141,7 @@ def _check(accept: str, timeout_seconds: float, num_workers: int | None, memory_
     if not timeout_seconds > 0:
         complaints.append(
             f"reward.timeout_seconds={timeout_seconds} leaves no time to judge; write a positive number, "
-            f"e.g. 5"
+            "e.g. 5"
         )
     if num_workers is not None and num_workers < 1:
         complaints.append(

@@ -64,7 +64,7 @@ def reasoning_gym_score(
     if len(problems) != len(completions):
         raise ValueError(
             f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
-            f"completions"
+            "completions"
         )
     return [
         _verdict(_scorer(problem, extract), problem, _EXTRACTIONS[extract](completion.text))
@@ -115,16 +115,14 @@ def _scorer(problem: Problem, extract: Extraction) -> Scorer:
     if "question" not in problem.metadata:
         raise DataError(
             f"problem {problem.id} does not come from reasoning-gym, so that reward=reasoning_gym has no "
-            f"scorer for it; "
-            "choose another reward, e.g. reward=last_number"
+            "scorer for it; choose another reward, e.g. reward=last_number"
         )
     scorer, runs_the_answer = _scorer_of(problem.source)
     if runs_the_answer and extract != "last_number":
         raise ConfigError(
             [
                 f"reward.extract={extract} hands text of the policy to the scorer of {problem.source}, which "
-                f"runs it as Python code; "
-                "write reward.extract=last_number, or choose another task"
+                "runs it as Python code; write reward.extract=last_number, or choose another task"
             ]
         )
     return scorer

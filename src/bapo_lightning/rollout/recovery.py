@@ -55,8 +55,8 @@ class EngineRecovery:
                 death = error
         raise EngineError(
             f"the rollout engine died after {self.num_restarts} restarts ({death}); "
-            f"rollout.max_restarts={self.max_restarts} allows no "
-            "more. Its log says why: look for lack of memory first"
+            f"rollout.max_restarts={self.max_restarts} allows no more. Its log says why: look for lack of "
+            "memory first"
         ) from death
 
 

@@ -143,12 +143,10 @@ class WeightSync:
         if not mean <= self.tolerance:
             raise EngineError(
                 f"after the sync of version {version}, engine and trainer disagree by {mean:.3g} nats (mean "
-                f"over the probe's tokens, "
-                f"tolerance {self.tolerance:.3g}) about log-probs: the engine does not hold the trainer's "
-                f"weights, or samples from another "
-                "distribution than it says. Rollouts from it would be mislabelled; check the engine's weight "
-                "loading and temperature, or "
-                "raise rollout.weight_sync.tolerance if the engine computes in lower precision"
+                f"over the probe's tokens, tolerance {self.tolerance:.3g}) about log-probs: the engine does "
+                "not hold the trainer's weights, or samples from another distribution than it says. "
+                "Rollouts from it would be mislabelled; check the engine's weight loading and temperature, "
+                "or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
         return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, max(differences))
 

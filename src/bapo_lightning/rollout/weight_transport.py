@@ -164,8 +164,7 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
     if free < num_bytes:
         raise EngineError(
             f"shared memory has {free >> 20} MiB left, a part of the weights needs {num_bytes >> 20}; give "
-            f"it more (docker run --shm-size) "
-            "or lower part_megabytes below rollout.engine"
+            "it more (docker run --shm-size) or lower part_megabytes below rollout.engine"
         )
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY_FOLDER, prefix="bapo-weights-") as file:
         os.truncate(file.name, num_bytes)
@@ -200,5 +199,5 @@ def check_complete(missing: Sequence[str]) -> None:
     if missing:
         raise EngineError(
             f"the weight sync left {len(missing)} weights unset, first {missing[0]!r}: the engine is in no "
-            f"usable state"
+            "usable state"
         )

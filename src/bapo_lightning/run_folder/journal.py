@@ -54,7 +54,7 @@ class Journal:
         if self.size < size:
             raise ValueError(
                 f"{self.path} has {self.size} bytes, a resume expects at least {size}: rows written earlier "
-                f"are missing"
+                "are missing"
             )
         if self.size > size:
             os.truncate(self.path, size)

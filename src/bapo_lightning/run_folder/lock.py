@@ -29,7 +29,7 @@ class RunLock:
             self._file.close()
             raise CheckpointError(
                 f"run_folder={folder} is in use by {holder}; wait until it ends, stop it, or write another "
-                f"run_folder"
+                "run_folder"
             ) from None
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")

@@ -112,7 +112,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise DataError(
             f"{str(path)!r} must hold a JSON object, got a {type(manifest).__name__}; the run is unknown "
-            f"without it"
+            "without it"
         )
     return manifest
 
@@ -129,7 +129,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise DataError(
             f"{str(path)!r} must hold a mapping, got a {type(config).__name__}; restore the file that the "
-            f"run wrote"
+            "run wrote"
         )
     return config
 

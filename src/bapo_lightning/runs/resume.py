@@ -141,7 +141,7 @@ def run_to_continue(config: Config) -> Path | None:
     if found is None:
         print(
             f"resume=auto: {wanted.parent} holds no unfinished run {_prefix(config)}* of this configuration; "
-            f"a new run begins"
+            "a new run begins"
         )
     return found
 
@@ -202,8 +202,7 @@ def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, lis
             reasons.append(str(error))
     raise CheckpointError(
         f"resume={resume}: no checkpoint is good ({'; '.join(reasons)}); name an older one as resume=FOLDER, "
-        f"or leave resume out to begin "
-        "a new run"
+        "or leave resume out to begin a new run"
     )
 
 
@@ -214,7 +213,7 @@ def make_run_folder(folder: Path) -> None:
     except FileExistsError:
         raise ConfigError([
             f"run_folder={folder} exists already, and nothing in it may be lost; write resume=auto to go on "
-            f"with it, or another run_folder"
+            "with it, or another run_folder"
         ]) from None  # fmt: skip
     except OSError as error:
         raise ConfigError(
@@ -244,8 +243,7 @@ def _run_of(path: Path) -> Path:
             return folder
     raise ConfigError([
         f"resume={path} is neither a run folder nor one of its checkpoints; write resume=auto, "
-        f"resume=outputs/<experiment>/<run>, or "
-        "resume=outputs/<experiment>/<run>/checkpoints/update<number>"
+        "resume=outputs/<experiment>/<run>, or resume=outputs/<experiment>/<run>/checkpoints/update<number>"
     ])  # fmt: skip
 
 
@@ -255,6 +253,6 @@ def _prefix(config: Config) -> str:
 
 def _how_to_go_on(folder: Path) -> str:
     return (
-        f"to go on with this run write the values of {folder / 'config.yaml'}; to begin another leave "
-        f"resume out"
+        f"to go on with this run write the values of {folder / 'config.yaml'}; to begin another leave resume "
+        "out"
     )

@@ -226,8 +226,8 @@ def introduce(config: Config, num_updates: int, staleness: int, folder: Path, nu
     print(f"{config['algorithm']['name']} on {config['data']['name']}, seed {config['seed']} -> {folder}")
     print(
         f"{scale['num_rollout_batches']} rollout batches of {scale['prompts_per_batch']} problems x "
-        f"{scale['group_size']} responses "
-        f"({rollouts} rollouts), {staleness} updates on each (staleness {staleness}): {num_updates} updates",
+        f"{scale['group_size']} responses ({rollouts} rollouts), {staleness} updates on each (staleness "
+        f"{staleness}): {num_updates} updates",
         flush=True,
     )
 

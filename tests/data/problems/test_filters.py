@@ -146,8 +146,8 @@ def test_the_account_tells_where_every_row_has_gone() -> None:
     assert train["shares"] == {"x": 0.75, "y": 0.25}
     assert account_lines(chosen.account) == [
         "train: 5 problems of the 8 read; left out: 1 duplicate, 2 prompt too long",
-        "  of them x, 75% of the draws: 4 problems of the 6 read from hub/x, split train (9 rows); left out: "
-        "3 no gold answer",
+        "  of them x, 75% of the draws: 4 problems of the 6 read from hub/x, split train (9 rows); left "
+        "out: 3 no gold answer",
         "  of them y, 25% of the draws: 1 problems of the 2 read",
         "validation v: 2 problems of the 4 read from hub/v, split test; left out: 1 beyond "
         "scale.validation_problems, 1 prompt too long",

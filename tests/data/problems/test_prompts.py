@@ -18,10 +18,9 @@ MODEL = Path(__file__).resolve().parents[3] / "src/bapo_lightning/tiny_world/mod
 PROBLEM = Problem("a", "37+85=", "122")
 # Characters that the tiny tokenizer knows: a message is "role.content;", the assistant's turn opens with "#".
 TEMPLATE = (
-    "{% if messages[0].role != 'system' %}0.000;{% endif %}"
-    "{% for message in messages %}{{ {'system': '0', 'user': '1'}[message.role] }}.{{ message.content }};{% "
-    "endfor %}"
-    "{% if add_generation_prompt %}#{% endif %}"
+    "{% if messages[0].role != 'system' %}0.000;{% endif %}{% for message in messages %}{{ "
+    "{'system': '0', 'user': '1'}[message.role] }}.{{ message.content }};{% endfor %}{% if "
+    "add_generation_prompt %}#{% endif %}"
 )
 
 

@@ -98,8 +98,8 @@ def data_module(engine, regime, num_rollout_batches=3, ledger_path=None):
 
 
 TWO_UPDATES_PER_BATCH = (
-    "sync 0, produce 0, update 1, update 2, sync 2, produce 2, update 3, update 4, sync "
-    "4, produce 4, update 5, update 6"
+    "sync 0, produce 0, update 1, update 2, sync 2, produce 2, update 3, update 4, sync 4, produce 4, "
+    "update 5, update 6"
 )
 
 

@@ -33,7 +33,7 @@ def fetch_group(name: str, target: Path, api: Any = None) -> Path:
     if not (entity and project and group):
         raise DataError(
             f"wandb:{name} names no group; write wandb:ENTITY/PROJECT/GROUP, such as "
-            f"wandb:me/bapo-lightning/tiny/replay"
+            "wandb:me/bapo-lightning/tiny/replay"
         )
     try:
         if api is None:
@@ -47,12 +47,12 @@ def fetch_group(name: str, target: Path, api: Any = None) -> Path:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"wandb:{name} could not be read ({reason}); log in with `wandb login`, or give the run folders "
-            f"instead"
+            "instead"
         ) from error
     if not runs:
         raise DataError(
             f"wandb:{name}: the project {entity}/{project} has no run in the group {group!r}; look at its "
-            f"page for the name"
+            "page for the name"
         )
     folder = target / f"{entity}-{project}-{group}".replace("/", "-")
     for run in runs:

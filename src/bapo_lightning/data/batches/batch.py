@@ -118,7 +118,7 @@ class TrainBatch:
         if newest > version:
             raise StaleDataError(
                 f"a token claims policy version {newest}, but the trainer has only reached {version}: "
-                f"versions are mixed up"
+                "versions are mixed up"
             )
         if version - oldest > max_age:
             raise StaleDataError(

@@ -36,7 +36,7 @@ class ReplayQueue:
         if remainder or not size:
             raise ValueError(
                 f"a rollout batch of {len(groups)} groups does not divide into {self._minibatches} "
-                f"minibatches"
+                "minibatches"
             )
         for _ in range(self._epochs):
             # The single minibatch of a pass needs no shuffling: its sum does not depend on the order.

@@ -110,8 +110,7 @@ class Difficulty:
         if known and all(value is None for value in known.values()):
             raise DataError(
                 "data.filters.difficulty has a range, and no problem of data.train a difficulty; name its "
-                "column: "
-                "data.train.mapping.difficulty=COLUMN"
+                "column: data.train.mapping.difficulty=COLUMN"
             )
         return {own_id: reason for own_id, value in known.items() if (reason := self._reason(value))}
 

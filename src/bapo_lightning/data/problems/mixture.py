@@ -61,7 +61,7 @@ def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, float] 
             if owner.setdefault(problem.id, name) != name:
                 raise DataError(
                     f"sets {owner[problem.id]} and {name} of data.train both hold {problem.id}; give one of "
-                    f"them another name"
+                    "them another name"
                 )
     if weights is None:
         return Mixture(sets, None)

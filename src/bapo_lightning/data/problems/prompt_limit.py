@@ -37,7 +37,7 @@ def keep_short_prompts(
     if not kept:
         raise DataError(
             f"none of the {len(lengths)} problems of {what} fits "
-            f"scale.max_prompt_tokens={max_prompt_tokens}: the shortest prompt has "
-            f"{min(lengths)} tokens; write scale.max_prompt_tokens={max(lengths)} to keep them all"
+            f"scale.max_prompt_tokens={max_prompt_tokens}: the shortest prompt has {min(lengths)} tokens; "
+            f"write scale.max_prompt_tokens={max(lengths)} to keep them all"
         )
     return kept, skipped

@@ -52,7 +52,7 @@ class ProblemStream:
         if empty:
             raise DataError(
                 f"no problem of {', '.join(empty)} in data.train is left after filters and prompt limit; "
-                f"change them, or leave it out"
+                "change them, or leave it out"
             )
         self._seed = seed
         self._fingerprint = fingerprint(problems)
@@ -83,7 +83,7 @@ class ProblemStream:
         if problem_id not in self._by_id:
             raise DataError(
                 f"a checkpoint holds rollouts of problem {problem_id!r}, which the training set does not "
-                f"have; was it changed?"
+                "have; was it changed?"
             )
         return self._by_id[problem_id]
 
@@ -108,8 +108,8 @@ class ProblemStream:
         if state["training_set"] != self._fingerprint or set(state["places"]) != set(self._parts):
             raise DataError(
                 "the training set is not the one of the checkpoint: its file, or a filter (also the "
-                "validation sets that an overlap filter "
-                "stays away from), has changed; put it back, or begin a new run"
+                "validation sets that an overlap filter stays away from), has changed; put it back, or "
+                "begin a new run"
             )
         self._go_to({name: (epoch, position) for name, (epoch, position) in state["places"].items()})
 

@@ -81,8 +81,7 @@ def _declared_rows(name: str, source: TableSource, size: int | None) -> Any:
     if size is not None and len(rows) != size:
         raise DataError(
             f"problem set {name}: {source} has {len(rows)} rows, and {size} are declared: another version, "
-            f"or not all of it; "
-            "give it any_size=true to take it as it is, or correct size"
+            "or not all of it; give it any_size=true to take it as it is, or correct size"
         )
     return rows
 
@@ -122,8 +121,7 @@ def _read(
             if not leave_out:
                 raise DataError(
                     f"problem set {name}: row {number} of {source} cannot be used: {reason}; correct the "
-                    f"mapping or the row, "
-                    "or write unusable=leave_out to go without such rows"
+                    "mapping or the row, or write unusable=leave_out to go without such rows"
                 ) from None
             left_out[str(reason)] += 1
             continue
@@ -155,6 +153,5 @@ def _check(name: str, source: TableSource, problems: list[Problem], left_out: Co
     if repeated:
         raise DataError(
             f"problem set {name}: {len(repeated)} ids of {source} stand for several rows, among them "
-            f"{repeated[0]}; "
-            "write mapping.id=null to number the rows instead"
+            f"{repeated[0]}; write mapping.id=null to number the rows instead"
         )

@@ -239,6 +239,5 @@ class AsyncCollector:
         )
         return (
             f"{scheduler.num_ready} of {self._needed} groups are ready, {scheduler.num_running} are on their "
-            f"way, {doing} (engine at policy version "
-            f"{engine.version}, trainer at {self._trainer.version})"
+            f"way, {doing} (engine at policy version {engine.version}, trainer at {self._trainer.version})"
         )

@@ -56,11 +56,9 @@ def model_card(
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
         f"# {run['name']}: {run['algorithm']['name']}, {update} updates\n",
         f"`{base}` after {update} updates of {run['algorithm']['name']} (regime {run['regime']['name']}, "
-        f"seed {run['seed']}) on "
-        f"{run['data']['name']}, validated on {sets}. Weights in {dtype}. Trained with bapo-lightning "
-        f"({manifest.get('versions', {}).get('bapo-lightning', 'version unknown')}, commit "
-        f"{manifest.get('git_commit') or 'unknown'}), "
-        f"run `{name}`.\n",
+        f"seed {run['seed']}) on {run['data']['name']}, validated on {sets}. Weights in {dtype}. Trained "
+        f"with bapo-lightning ({manifest.get('versions', {}).get('bapo-lightning', 'version unknown')}, "
+        f"commit {manifest.get('git_commit') or 'unknown'}), run `{name}`.\n",
         "## Settings\n",
         _table(("key", "value"), [(key, _value(run, key)) for key in SETTINGS]),
         "## Measured\n",

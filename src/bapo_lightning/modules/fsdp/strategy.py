@@ -56,7 +56,7 @@ class ShardedStrategy(ModelParallelStrategy):
         if is_partly_frozen and Path(checkpoint_path).is_file():
             raise CheckpointError(
                 f"{checkpoint_path} is one file, from which a LoRA run cannot go on sharded; write "
-                f"strategy=ddp"
+                "strategy=ddp"
             )
         return super().load_checkpoint(checkpoint_path, weights_only)
 

@@ -55,7 +55,7 @@ def decoder_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
         raise ConfigError(
             [
                 f"{type(model).__name__} has no list of decoder layers; use a decoder-only model, e.g. Llama "
-                f"or Qwen"
+                "or Qwen"
             ]
         )
     return list(layers)
@@ -98,7 +98,7 @@ def _use_liger(model: PreTrainedModel) -> None:
         raise ConfigError(
             [
                 f"model.liger=true: Liger has no kernels for models of type {model.config.model_type}; write "
-                f"model.liger=false"
+                "model.liger=false"
             ]
         )
     _apply_liger_kernel_to_instance(model, cross_entropy=False, fused_linear_cross_entropy=False)

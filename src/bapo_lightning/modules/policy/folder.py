@@ -36,13 +36,13 @@ def model_folder_complaints(model: Mapping[str, Any]) -> Iterator[str]:
         elif path.startswith((PACKAGE_PREFIX, ".", "/", "~")) or path.count("/") != 1:
             yield (
                 f"model.path={path} does not exist; write a Hugging Face model folder, a hub name "
-                f"(owner/name), or use model=tiny_world"
+                "(owner/name), or use model=tiny_world"
             )
         return
     if not (folder / "config.json").is_file():
         yield (
             f"model.path={path} is no model folder: config.json is missing; save a model there with "
-            f"save_pretrained"
+            "save_pretrained"
         )
         return
     try:

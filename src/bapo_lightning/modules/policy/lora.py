@@ -59,8 +59,7 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
             raise ConfigError(
                 [
                     f"model.lora.target_modules={targets}: head and embeddings cannot be adapted, their "
-                    f"weights are read directly; "
-                    "write all-linear, or names of layers inside the decoder"
+                    "weights are read directly; write all-linear, or names of layers inside the decoder"
                 ]
             )
     cast_adapter_dtype(model, ADAPTER)  # small updates would vanish in bfloat16

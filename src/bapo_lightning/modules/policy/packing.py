@@ -51,7 +51,7 @@ def check_packable(model: PreTrainedModel) -> None:
         raise ConfigError(
             [
                 f"model.packing=padding_free: the model has {found}, which would mix sequences; write "
-                f"model.packing=none"
+                "model.packing=none"
             ]
         )
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
@@ -59,14 +59,14 @@ def check_packable(model: PreTrainedModel) -> None:
         raise ConfigError(
             [
                 f"model.packing=padding_free: rotary embeddings of type {rope} change with the longest "
-                f"sequence; write model.packing=none"
+                "sequence; write model.packing=none"
             ]
         )
     if not model._supports_attention_backend:
         raise ConfigError(
             [
                 f"model.packing=padding_free: {type(model).__name__} brings its own attention; write "
-                f"model.packing=none"
+                "model.packing=none"
             ]
         )
 

@@ -48,7 +48,7 @@ class Policy(nn.Module):
                 raise ConfigError(
                     [
                         f"the model transforms its logits ({name}={getattr(model.config, name)}), which "
-                        f"token scoring does not support"
+                        "token scoring does not support"
                     ]
                 )
         if getattr(model.get_output_embeddings(), "bias", None) is not None:

@@ -149,6 +149,6 @@ def _problems(figure: Figure, protocol: Protocol) -> Sequence[str]:
         if not (is_pair or is_number):
             found.append(
                 f"the claim {claim.says!r} must name `more` and `less`, or `of` and one of `above` and "
-                f"`below`"
+                "`below`"
             )
     return found

@@ -124,8 +124,7 @@ def section(findings: Findings, figure: Figure) -> Sequence[str]:
         "|---|---|---|---|---|",
         *(
             f"| {verdict.claim.says} | {interval_text(verdict.interval)} | {p_text(verdict, adjusted=False)} "
-            f"| {p_text(verdict)} "
-            f"| {verdict.verdict} |"
+            f"| {p_text(verdict)} | {verdict.verdict} |"
             for verdict in findings.of(figure)
         ),
         "",

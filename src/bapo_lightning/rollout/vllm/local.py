@@ -126,8 +126,8 @@ class VLLMLocalEngine:
     def restart(self) -> None:
         """Its process is the trainer's."""
         raise EngineError(
-            "an engine inside the training process cannot be restarted; rollout=vllm_server has a process of "
-            "its own"
+            "an engine inside the training process cannot be restarted; rollout=vllm_server has a process "
+            "of its own"
         )
 
     def close(self) -> None:

@@ -91,8 +91,7 @@ def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> 
         if len(request.token_ids) + request.max_new_tokens > max_model_len:
             raise EngineError(
                 f"request {place} has {len(request.token_ids)} prompt tokens and asks for "
-                f"{request.max_new_tokens} more; vLLM was started "
-                f"for {max_model_len} in all (max_model_len)"
+                f"{request.max_new_tokens} more; vLLM was started for {max_model_len} in all (max_model_len)"
             )
 
 

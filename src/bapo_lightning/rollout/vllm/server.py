@@ -161,7 +161,7 @@ class VLLMServerEngine:
             client.lost = True
             raise EngineDied(
                 f"{client.url} holds weights of version {held!r}, version {version} was sent: it was started "
-                f"anew"
+                "anew"
             )
 
     def _start(self) -> None:
@@ -183,15 +183,14 @@ class VLLMServerEngine:
             except EngineError as error:
                 complaints.append(
                     f"rollout.engine.urls: no vLLM server answers at {client.url} ({error}); start one: make "
-                    f"serve"
+                    "serve"
                 )
                 continue
             if max_model_len < self._options.max_model_len:
                 complaints.append(
                     f"rollout.engine.urls: {client.url} serves at most {max_model_len} tokens, prompt and "
-                    f"response need "
-                    f"{self._options.max_model_len}; start it with at least that --max-model-len, or lower "
-                    f"scale.max_new_tokens"
+                    f"response need {self._options.max_model_len}; start it with at least that "
+                    "--max-model-len, or lower scale.max_new_tokens"
                 )
         if complaints:
             raise ConfigError(complaints)

@@ -89,7 +89,7 @@ def load_policy(config: Config, task: Task, temperature: float) -> Policy:
     except (OSError, ValueError) as error:
         raise DataError(
             f"{config['model']['path']} could not be loaded ({str(error).splitlines()[0]}); save or fetch it "
-            f"again"
+            "again"
         ) from None
     if task.subject.checkpoint is not None:
         load_checkpoint_weights(policy, task.subject.checkpoint.path)

@@ -74,7 +74,7 @@ def check_same_settings(folder: Path, config: Config) -> None:
             raise ConfigError(
                 [
                     f"run_folder={folder} holds files, but no evaluation to go on with; write another "
-                    f"run_folder"
+                    "run_folder"
                 ]
             )
         return
@@ -114,7 +114,7 @@ def check_order(rows: Sequence[Row], asked: Sequence[tuple[str, str, int]], fold
         if place >= len(asked) or (row["set"], row["problem"], row["sample"]) != asked[place]:
             raise CheckpointError(
                 f"line {place + 1} of {folder / SAMPLES} is not the sample that belongs there; move the "
-                f"folder away to begin again"
+                "folder away to begin again"
             )
 
 

@@ -85,15 +85,13 @@ def find_subject(path: str) -> Subject:
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise ConfigError([
             f"checkpoint={path} is neither a run folder (config.yaml) nor a checkpoint ({MANIFEST}) nor a "
-            f"model (config.json); "
-            "write one like outputs/<experiment>/<run>"
+            "model (config.json); write one like outputs/<experiment>/<run>"
         ])  # fmt: skip
     is_hub_name = path.count("/") == 1 and not path.startswith((".", "/", "~")) and not folder.parent.exists()
     if not (folder.is_dir() or path.startswith(PACKAGE_PREFIX) or is_hub_name):
         raise ConfigError([
             f"checkpoint={path} does not exist; write a run folder like outputs/<experiment>/<run>, one of "
-            f"its checkpoints, a model "
-            "folder, or a hub name (owner/name)"
+            "its checkpoints, a model folder, or a hub name (owner/name)"
         ])  # fmt: skip
     model = {"path": path}
     _check(model)

@@ -113,8 +113,7 @@ def read_tokenizer(path: str) -> Any:
     except (OSError, ValueError) as error:
         raise DataError(
             f"checkpoint={path}: no such folder, and no tokenizer of that hub name could be loaded "
-            f"({str(error).splitlines()[0]}); "
-            f"check its spelling, or fetch it first: hf download {path}"
+            f"({str(error).splitlines()[0]}); check its spelling, or fetch it first: hf download {path}"
         ) from None
 
 
@@ -128,11 +127,10 @@ def check_problems(problems: dict[str, list[Problem]], longest: int, limit: int 
         if len({problem.id for problem in group}) < len(group):
             raise DataError(
                 f"data.validation.{name} has problems with equal ids, which would share their draws; give "
-                f"each its own"
+                "each its own"
             )
     if limit is not None and longest > limit:
         raise DataError(
             f"a prompt has {longest} tokens, more than scale.max_prompt_tokens={limit}, and an evaluation "
-            f"leaves no problem out; write "
-            f"scale.max_prompt_tokens={longest}, or null"
+            f"leaves no problem out; write scale.max_prompt_tokens={longest}, or null"
         )

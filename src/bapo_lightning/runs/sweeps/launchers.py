@@ -69,7 +69,7 @@ def local_slots(options: Mapping[str, Any], wanted: int | None) -> list[dict[str
         raise ConfigError(
             [
                 f"launcher.gpus_per_run={per_run}, but {len(gpus)} GPUs are visible here; write a smaller "
-                f"number"
+                "number"
             ]
         )
     return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares[:number]]
