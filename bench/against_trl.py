@@ -45,11 +45,11 @@ TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
 LEARNING_RATE = 1e-7
 NUM_PROBLEMS = 512  # at most so many different ones
 QUIET = [
-    "callbacks.validate_every=0",
-    "callbacks.measure_entropy_every=0",
-    "callbacks.samples_every=1000000",
-    "callbacks.print_every=1000000",
-    "trainer.checkpoint_every=1000000",
+    "callbacks.validation.every=0",
+    "callbacks.entropy_rule.every=0",
+    "callbacks.rollout_writer.every=1000000",
+    "callbacks.console.every=1000000",
+    "callbacks.checkpoint.every=1000000",
 ]
 
 
@@ -94,7 +94,7 @@ def our_overrides(job: Job, engine: str, threads: int) -> list[str]:
         f"regime.minibatches={job.minibatches}",
         f"optimizer.optimizer.lr={LEARNING_RATE}",
         "scale.num_rollout_batches=100000",
-        f"trainer.cpu_threads={threads}",
+        f"cpu_threads={threads}",
         *QUIET,
     ]
 

@@ -37,12 +37,12 @@ import psutil
 from measuring import Spread, add_json_option, ratio, write_json
 
 QUIET = [
-    "callbacks.validate_every=0",
-    "callbacks.measure_entropy_every=0",
-    "callbacks.samples_every=100000",
-    "callbacks.print_every=100000",
+    "callbacks.validation.every=0",
+    "callbacks.entropy_rule.every=0",
+    "callbacks.rollout_writer.every=100000",
+    "callbacks.console.every=100000",
 ]
-QUIET += ["trainer.checkpoint_every=100000"]
+QUIET += ["callbacks.checkpoint.every=100000"]
 WARM_UP = 2  # rollout batches that are not counted, and one at the end
 
 
@@ -98,14 +98,14 @@ def kinds(world: World, first: int, second: int) -> dict[str, tuple[list[str], s
     in_turns = ["regime=replay", "regime.epochs=1"]
     apart = [
         *world.child,
-        "trainer.cpu_threads=1",
+        "cpu_threads=1",
         "rollout.engine.cpu_threads=1",
         f"rollout.engine.cpu_affinity=[{second}]",
     ]
     return {
         "async": (["regime=async", f"regime.max_age={2 * world.updates - 1}", *apart], {first}),
         "in turns": ([*in_turns, *apart], {first}),
-        "one process": ([*in_turns, *world.inside, "trainer.cpu_threads=2"], {first, second}),
+        "one process": ([*in_turns, *world.inside, "cpu_threads=2"], {first, second}),
     }
 
 

@@ -40,9 +40,9 @@ SETTINGS = (
     "scale.group_size=4",
     "scale.num_rollout_batches=30",
     "scale.validation_problems=8",
-    "callbacks.validate_every=20",
-    "trainer.checkpoint_every=1",
-    "trainer.cpu_threads=1",
+    "callbacks.validation.every=20",
+    "callbacks.checkpoint.every=1",
+    "cpu_threads=1",
     "+data.train.limit=30",  # eight epochs
 )
 REGIMES = {

@@ -10,17 +10,17 @@ class BapoLightningError(Exception):
 
 
 class ConfigError(BapoLightningError, ValueError):
-    """The configuration cannot work. Holds every complaint found, so that one run of the checks shows them
+    """The configuration cannot work. Holds every problem found, so that one run of the checks shows them
     all.
     """
 
-    def __init__(self, complaints: Sequence[str]) -> None:
-        self.complaints = tuple(complaints)
-        super().__init__(self.complaints)
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
 
     def __str__(self) -> str:
-        count = len(self.complaints)
-        lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(self.complaints, 1))
+        count = len(self.problems)
+        lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(self.problems, 1))
         return f"the configuration has {count} problem{'s' if count != 1 else ''}:\n{lines}"
 
 

@@ -14,7 +14,7 @@ def trained(tmp_path_factory):
     overrides = [
         "debug=fast",
         "scale.num_rollout_batches=2",
-        "trainer.checkpoint_every=8",
+        "callbacks.checkpoint.every=8",
         f"run_folder={folder}",
     ]
     done = subprocess.run(

@@ -12,7 +12,7 @@ MODEL = "package://bapo_lightning/tiny_world/model"
 TINY = [
     "sets=tiny_world",
     "reward=final_value",
-    "prompt@data.prompt=plain",
+    "data/prompt=plain",
     "rollout.temperature=1",
     "scale.max_new_tokens=32",
 ]

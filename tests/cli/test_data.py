@@ -37,7 +37,7 @@ def files(tmp_path):
 def overrides(files):
     return [
         "data=math_mixture",
-        "prompt@data.prompt=plain",
+        "data/prompt=plain",
         *(f"problem_set@data.train.sets.{name}=table" for name in SETS),
         *(f"data.train.sets.{name}.name={file}" for name, file in SETS.items()),
         *(f"data.train.sets.{name}.path={files}/{file}.jsonl" for name, file in SETS.items()),
@@ -68,7 +68,7 @@ prompt tokens: median 6, 95 % up to 6, longest 6; limit 8
 
 
 def test_a_tokenizer_that_cannot_render_the_prompt_is_told_and_the_messages_are_shown(files, capsys):
-    tell(composed(*overrides(files), "prompt@data.prompt=qwen_math"))
+    tell(composed(*overrides(files), "data/prompt=qwen_math"))
     printed = capsys.readouterr().out
     assert (
         "scale.max_prompt_tokens=8 was not applied: data.prompt=ChatPrompt needs a chat template" in printed
@@ -127,7 +127,7 @@ def train(*settings):
             "-m",
             "bapo_lightning.cli.train",
             "debug=fast",
-            "callbacks.validate_every=8",
+            "callbacks.validation.every=8",
             *settings,
         ],
         capture_output=True,
@@ -173,7 +173,7 @@ def test_a_run_does_not_go_on_with_another_training_set(files):
         "-m",
         "bapo_lightning.cli.train",
         "debug=fast",
-        "callbacks.validate_every=8",
+        "callbacks.validation.every=8",
         *settings,
     ]
     command += ["scale.num_rollout_batches=3", "resume=auto"]

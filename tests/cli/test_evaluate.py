@@ -215,7 +215,7 @@ def kill_the_engine_after(folder, num_samples):
 def test_a_checkpoint_of_adapters_gets_the_numbers_of_its_validation(tmp_path):
     overrides = [
         "debug=fast",
-        "lora=default",
+        "model/lora=default",
         "optimizer.optimizer.lr=1e-3",
         f"run_folder={tmp_path / 'run'}",
     ]

@@ -34,10 +34,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "optimizer.scheduler.warmup_updates=1",
     ]
     overrides += [
-        "callbacks.export_every=3",
-        "callbacks.exports_kept=2",
-        "callbacks.validate_every=0",
-        "callbacks.measure_entropy_every=0",
+        "callbacks.hf_export.every=3",
+        "callbacks.hf_export.keep=2",
+        "callbacks.validation.every=0",
+        "callbacks.entropy_rule.every=0",
     ]
     subprocess.run(
         [sys.executable, "-m", "bapo_lightning.cli.train", *overrides], check=True, capture_output=True

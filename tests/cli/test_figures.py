@@ -93,7 +93,7 @@ def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path: Path) -
     (tmp_path / "figure" / "9.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError) as caught:
         read_figure(tmp_path, "9", read_protocol(CONF))
-    text = "\n".join(caught.value.complaints)
+    text = "\n".join(caught.value.problems)
     assert all(part in text for part in ("9.yaml", "kind ppo", "value luck", "pies", "'y' must name"))
 
 

@@ -19,8 +19,8 @@ MINE = "+callbacks.alarms.mine="
         [MINE + "{metric:val/tiny_world/avg@4,below:0.1,patience:2,action:stop}"],
         [MINE + "{metric:train/loss,spike:{factor:3}}"],
         ["~callbacks.alarms.gradient"],
-        ["callbacks.watchdog_minutes=0.5"],
-        ["callbacks.watchdog_minutes=0"],
+        ["callbacks.watchdog.minutes=0.5"],
+        ["callbacks.watchdog.minutes=0"],
     ],
 )
 def test_what_the_readme_promises_can_be_written(overrides):
@@ -93,8 +93,8 @@ def test_what_the_readme_promises_can_be_written(overrides):
             "callbacks.alarms.mine=0.1 is no alarm; write e.g. {metric: train/reward, below: 0.1}",
         ),
         ("callbacks.alarms=3", "callbacks.alarms=3 must map names to alarms"),
-        ("callbacks.watchdog_minutes=-1", "callbacks.watchdog_minutes=-1 must be a number of minutes"),
-        ("callbacks.watchdog_minutes=never", "callbacks.watchdog_minutes=never must be a number of minutes"),
+        ("callbacks.watchdog.minutes=-1", "callbacks.watchdog.minutes=-1 must be a number of minutes"),
+        ("callbacks.watchdog.minutes=never", "callbacks.watchdog.minutes=never must be a number of minutes"),
     ],
 )
 def test_one_mistake_gives_one_complaint_that_names_it(override, complaint):

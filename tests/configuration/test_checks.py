@@ -96,7 +96,7 @@ def test_every_shipped_data_set_reward_and_scale_passes(override):
 
 def test_the_bare_text_can_be_chosen_where_a_data_set_has_a_chat_prompt():
     plain = {"_target_": "bapo_lightning.data.problems.prompts.PlainPrompt"}
-    assert composed("data=gsm8k", "prompt@data.prompt=plain")["data"]["prompt"] == plain
+    assert composed("data=gsm8k", "data/prompt=plain")["data"]["prompt"] == plain
 
 
 @pytest.mark.parametrize("name", names("problem_set"))
@@ -112,7 +112,7 @@ def test_every_problem_set_can_be_trained_and_validated_on(name):
 
 @pytest.mark.parametrize("name", names("prompt"))
 def test_every_prompt_passes(name):
-    assert found("data=gsm8k", f"prompt@data.prompt={name}") == []
+    assert found("data=gsm8k", f"data/prompt={name}") == []
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_every_prompt_passes(name):
             "correction.weights.high=0.9 is no upper end around weight 1",
         ),
         ("correction=masked_is +correction.weights.cap=2.0", "correction.weights.cap is not an option of"),
-        ("trainer.checkpoint_minutes=0", "trainer.checkpoint_minutes=0 must be a positive number, or null"),
+        ("callbacks.checkpoint.minutes=0", "callbacks.checkpoint.minutes=0 must be a positive number, or null"),
         (
-            "trainer.checkpoint_minutes=soon",
-            "trainer.checkpoint_minutes=soon must be a positive number, or null",
+            "callbacks.checkpoint.minutes=soon",
+            "callbacks.checkpoint.minutes=soon must be a positive number, or null",
         ),
         ("optimizer.optimizer.lr=0", "optimizer.optimizer.lr=0 would change nothing"),
         (
@@ -208,7 +208,7 @@ def test_every_prompt_passes(name):
         ("model.dtype=bfloat16", "write rollout.weight_sync.tolerance=0.2, or model.dtype=float32"),
         ("strategy.name=zero", "strategy.name=zero is none of its values; write one of single, ddp, fsdp"),
         ("rollout.placement=all", "rollout.placement=all is none of its values; write one of each, leader"),
-        ("trainer.rank_wait_minutes=0", "trainer.rank_wait_minutes=0 must be a positive number"),
+        ("rank_timeout_minutes=0", "rank_timeout_minutes=0 must be a positive number"),
         ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
         ("run_folder=/dev/null/x", "/dev/null is a file"),
         ("+algorithm.objective.typo=1", "algorithm.objective.typo is not an option of"),

@@ -28,17 +28,17 @@ from bapo_lightning.configuration.model_checks import compute_dtype, uses_gpu
             "model.rank is not an option of a model; it takes activation_checkpointing, architecture, "
             "attention",
         ),
-        ("lora=default model.lora.rank=0", "model.lora.rank=0 must be a whole number of at least 1"),
-        ("lora=default model.lora.alpha=high", "model.lora.alpha=high must be a whole number of at least 1"),
+        ("model/lora=default model.lora.rank=0", "model.lora.rank=0 must be a whole number of at least 1"),
+        ("model/lora=default model.lora.alpha=high", "model.lora.alpha=high must be a whole number of at least 1"),
         (
-            "lora=default model.lora.target_modules=[]",
+            "model/lora=default model.lora.target_modules=[]",
             "model.lora.target_modules=[] must be all-linear, or names of linear layers",
         ),
         (
-            "lora=default model.lora.target_modules=[q_proj,lm_head]",
+            "model/lora=default model.lora.target_modules=[q_proj,lm_head]",
             "model.lora.target_modules: lm_head cannot be adapted",
         ),
-        ("lora=default +model.lora.dropout=0.1", "must have exactly the keys alpha, rank, target_modules"),
+        ("model/lora=default +model.lora.dropout=0.1", "must have exactly the keys alpha, rank, target_modules"),
         ("model.lora=16", "model.lora=16 must have exactly the keys"),
         (
             "model.attention=flash_attention_2",
@@ -65,7 +65,7 @@ def test_a_bad_key_of_the_model_is_named_with_its_remedy(override, complaint):
 @pytest.mark.parametrize(
     "override",
     [
-        "lora=default",
+        "model/lora=default",
         "model.packing=padding_free",
         "model.attention=sdpa",
         "model.dtype=bfloat16 rollout.weight_sync.tolerance=0.2",
@@ -101,7 +101,7 @@ def test_accelerators_by_name():
 def test_how_a_model_computes_may_change_when_a_run_goes_on_but_not_what_is_trained():
     before, after = (
         composed(),
-        composed("model.packing=none", "model.activation_checkpointing=true", "lora=default"),
+        composed("model.packing=none", "model.activation_checkpointing=true", "model/lora=default"),
     )
     allowed, refused = changes(before, after)
     assert sorted(line.partition(":")[0] for line in allowed) == [

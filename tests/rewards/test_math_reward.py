@@ -171,7 +171,7 @@ def children() -> set[int]:
 def test_wrong_options_are_named_together() -> None:
     with pytest.raises(ConfigError) as error:
         MathReward(accept="all", timeout_seconds=0, num_workers=0, memory_megabytes=1)  # type: ignore[arg-type]
-    assert len(error.value.complaints) == 4
+    assert len(error.value.problems) == 4
     assert "reward.accept=all is none of its values; write marked or any" in str(error.value)
 
 

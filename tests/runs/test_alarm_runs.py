@@ -46,7 +46,7 @@ def test_an_alarm_of_ones_own_stops_a_run_as_failed_with_everything_saved(tmp_pa
 
 
 def test_an_alarm_that_warns_lets_the_run_end_well_and_the_watchdog_shows_where_it_was_slow(tmp_path):
-    done = train(tmp_path, "callbacks.alarms.entropy.below=2", "callbacks.watchdog_minutes=1e-4")
+    done = train(tmp_path, "callbacks.alarms.entropy.below=2", "callbacks.watchdog.minutes=1e-4")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("warning: alarm entropy: policy/entropy is ") == 1
     assert [row["alarms/entropy"] for row in rows(tmp_path)] == [0, 0, 0, 0, 1, 2, 3, 4]

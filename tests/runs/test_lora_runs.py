@@ -8,13 +8,13 @@ import torch
 
 SETTINGS = [
     "debug=fast",
-    "lora=default",
+    "model/lora=default",
     "model.lora.rank=4",
     "model.packing=padding_free",
     "model.activation_checkpointing=true",
     "scale.micro_batch_tokens=300",
-    "callbacks.validate_every=0",
-    "trainer.checkpoint_every=8",
+    "callbacks.validation.every=0",
+    "callbacks.checkpoint.every=8",
 ]
 
 

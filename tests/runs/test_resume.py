@@ -15,8 +15,8 @@ from tests.wandb_file import history
 SETTINGS = [
     "debug=fast",
     "scale.num_rollout_batches=3",
-    "callbacks.validate_every=6",
-    "trainer.checkpoint_every=5",
+    "callbacks.validation.every=6",
+    "callbacks.checkpoint.every=5",
     "logger=[wandb,csv]",
 ]
 NUM_UPDATES = 24
@@ -129,9 +129,9 @@ def test_after_sigterm_and_a_corrupt_newest_checkpoint_the_one_before_serves_as_
     data = bytearray((newest / "trainer.ckpt").read_bytes())
     data[len(data) // 2] ^= 1
     (newest / "trainer.ckpt").write_bytes(data)
-    output = train(tmp_path, "resume=auto", "trainer.checkpoint_every=7")
+    output = train(tmp_path, "resume=auto", "callbacks.checkpoint.every=7")
     assert f"not used: {newest / 'trainer.ckpt'} is corrupt" in output and "moved aside" in output
-    assert "changed since the session before: trainer.checkpoint_every: 5 -> 7" in output
+    assert "changed since the session before: callbacks.checkpoint.every: 5 -> 7" in output
     assert_as_if_never_stopped(folder, whole)
 
 

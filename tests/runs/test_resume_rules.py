@@ -168,7 +168,7 @@ def test_another_configuration_is_refused_and_every_key_named(tmp_path):
     other["trainer"]["checkpoint_every"] = 5
     with pytest.raises(ConfigError) as error:
         open_run(other)
-    first, second, fix = error.value.complaints
+    first, second, fix = error.value.problems
     assert first.startswith("algorithm.bounds.low.start: 0.6 -> 0.7") and second.startswith(
         "regime.minibatches: nothing -> 2"
     )

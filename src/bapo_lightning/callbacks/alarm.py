@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from statistics import median
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import lightning as L
 
 from bapo_lightning.callbacks.alarm_advice import advice
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.order import Order
 from bapo_lightning.errors import TrainingError
 
 Action = Literal["warn", "stop"]
@@ -43,6 +44,8 @@ class Alarm(Monitor):
 
     Comes after all monitors whose metrics it may watch.
     """
+
+    order: ClassVar[Order] = Order.ALARM
 
     def __init__(
         self,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
+
+from bapo_lightning.callbacks.order import Order
+from bapo_lightning.values import Count
 
 COLUMNS = {
     "reward": ("train/reward", "{:.3f}"),
@@ -20,7 +23,9 @@ COLUMNS = {
 class ConsoleLogger(L.Callback):
     """Prints the numbers that tell whether training is healthy. Comes after `MetricsWriter`."""
 
-    def __init__(self, every: int) -> None:
+    order: ClassVar[Order] = Order.WRITE
+
+    def __init__(self, every: Count) -> None:
         """`every` in updates."""
         self.every = every
 

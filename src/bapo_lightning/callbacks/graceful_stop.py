@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
+
+from bapo_lightning.callbacks.order import Order
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,6 +21,8 @@ class GracefulStop(L.Callback):
     while it saves is obeyed one update later: told in between, the trainer would end with updates that no
     checkpoint holds.
     """
+
+    order: ClassVar[Order] = Order.STOP
 
     def __init__(self) -> None:
         self.received: str | None = None

@@ -5,19 +5,22 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import lightning as L
 import torch
 
+from bapo_lightning.callbacks.order import Order
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.export.model_card import model_card
 from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.export.safetensors_shards import WeightSpec
+from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.lora import merged_shapes
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.run_folder.checkpoint import checkpoint_name, list_checkpoints
-from bapo_lightning.run_folder.record import read_manifest, read_rows
+from bapo_lightning.run_folder.record import read_config, read_manifest, read_rows
+from bapo_lightning.values import Count, CountOrZero
 
 EXPORTS = "exports"
 
@@ -27,27 +30,23 @@ class HfExport(L.Callback):
     are written, which the card shows. An export that a resumed run makes again replaces the earlier one.
     """
 
+    order: ClassVar[Order] = Order.EXPORT
+
     def __init__(
         self,
-        folder: Path,
-        model_path: str,
-        config: dict[str, Any],
-        every: int,
-        keep: int | None,
-        dtype: str | None,
+        folder: str,
+        every: CountOrZero,
+        keep: Count | None = None,
+        dtype: Literal["bfloat16", "float16", "float32"] | None = None,
     ) -> None:
         """
         Args:
             folder: run folder.
-            model_path: of the model that is trained.
-            config: resolved configuration of the run, for the card.
-            every: updates between two exports.
+            every: updates between two exports; 0 never exports.
             keep: newest exports that are kept; None: all.
             dtype: of the exported weights; None: as they are trained.
         """
-        self._folder = folder
-        self._model_path = model_path
-        self._config = config
+        self._folder = Path(folder)
         self._every = every
         self._keep = keep
         self._dtype = dtype
@@ -58,7 +57,7 @@ class HfExport(L.Callback):
         """Export when it is time."""
         assert isinstance(pl_module, BapoModule)
         update = batch_idx + 1
-        if update % self._every and update != trainer.num_training_batches:
+        if not self._every or (update % self._every and update != trainer.num_training_batches):
             return
         if trainer.is_global_zero:
             self._write(pl_module.policy, update)
@@ -67,14 +66,15 @@ class HfExport(L.Callback):
         trainer.strategy.barrier()
 
     def _write(self, policy: Policy, update: int) -> None:
-        dtype = self._dtype or self._config["model"]["dtype"]
+        config = read_config(self._folder)
+        dtype = self._dtype or config["model"]["dtype"]
         root = self._folder / EXPORTS
         write_model_folder(
             root / checkpoint_name(update),
-            self._model_path,
+            model_path(config["model"]["path"]),
             weight_specs(policy),
             policy.named_weights(),
-            model_card(self._config, read_manifest(self._folder), read_rows(self._folder), update, dtype),
+            model_card(config, read_manifest(self._folder), read_rows(self._folder), update, dtype),
             getattr(torch, dtype),
             overwrite=True,
         )

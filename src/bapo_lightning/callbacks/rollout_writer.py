@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 
+from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.types import Group
+from bapo_lightning.values import Count
 
 
 class RolloutWriter(L.Callback):
@@ -17,14 +19,16 @@ class RolloutWriter(L.Callback):
     advantages, versions.
     """
 
-    def __init__(self, folder: Path, every: int, num_groups: int) -> None:
+    order: ClassVar[Order] = Order.WRITE
+
+    def __init__(self, folder: str, every: Count, num_groups: Count) -> None:
         """
         Args:
             folder: run folder.
             every: updates between two writes.
             num_groups: groups written each time.
         """
-        self._journal = Journal(folder / "rollouts.jsonl")
+        self._journal = Journal(Path(folder, "rollouts.jsonl"))
         self.every = every
         self.num_groups = num_groups
 

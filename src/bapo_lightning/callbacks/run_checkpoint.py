@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import lightning as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.load import _load_distributed_checkpoint
 
+from bapo_lightning.callbacks.order import Order
 from bapo_lightning.random_states import random_states, set_random_states
 from bapo_lightning.ranks.rank_group import RankGroup
 from bapo_lightning.run_folder.checkpoint import (
@@ -24,6 +25,7 @@ from bapo_lightning.run_folder.checkpoint import (
     remove_leftovers,
     sync,
 )
+from bapo_lightning.values import Count, Positive
 
 
 class ResumeStateOwner(Protocol):
@@ -49,14 +51,16 @@ class RunCheckpoint(L.Callback):
     after `on_train_end` they would take the run for finished.
     """
 
+    order: ClassVar[Order] = Order.SAVE
+
     def __init__(
         self,
-        folder: Path,
-        every: int,
-        minutes: float | None,
-        keep: int,
+        folder: str,
+        every: Count,
+        minutes: Positive | None,
+        keep: Count,
         resumed: Checkpoint | None = None,
-        team: RankGroup | None = None,
+        ranks: RankGroup | None = None,
     ) -> None:
         """
         Args:
@@ -64,16 +68,16 @@ class RunCheckpoint(L.Callback):
             every: updates between two checkpoints.
             minutes: of wall time after which one is made all the same; None: never.
             keep: newest checkpoints that are kept.
-            resumed: what this run goes on from.
-            team: of all ranks; None where Lightning's own strategy is all there is.
+            resumed: the checkpoint that the run goes on from, given by it.
+            ranks: all ranks of the run, given by it.
         """
-        self._folder = folder
-        self._root = folder / "checkpoints"
+        self._folder = Path(folder)
+        self._root = self._folder / "checkpoints"
         self._every = every
         self._minutes = minutes
         self._keep = keep
         self._resumed = resumed
-        self._team = team
+        self._ranks = ranks
         self._last_save = time.monotonic()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -137,10 +141,10 @@ class RunCheckpoint(L.Callback):
         self._last_save = time.monotonic()
 
     def _barrier(self, trainer: L.Trainer) -> None:
-        """Wait for all ranks; without a limit if there is a team, because digests of many gigabytes take
+        """Wait for all ranks; without a limit within a run, because digests of many gigabytes take
         longer than a collective may.
         """
-        trainer.strategy.barrier() if self._team is None else self._team.barrier()
+        trainer.strategy.barrier() if self._ranks is None else self._ranks.barrier()
 
     def _journal_sizes(self) -> dict[str, int]:
         """Sizes on the disk: a checkpoint must never promise rows that a power failure takes."""

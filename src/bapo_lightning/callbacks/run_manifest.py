@@ -10,11 +10,12 @@ import time
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
+from bapo_lightning.callbacks.order import Order
 from bapo_lightning.report.run.summary import write_json
 from bapo_lightning.run_folder.record import read_manifest
 
@@ -38,6 +39,8 @@ class RunManifest(L.Callback):
     A resumed run keeps the start, the command and the commit of its first session and adds those of the later
     ones to `resumes`; `wall_seconds` is the time of all sessions, of a killed one up to its last checkpoint.
     """
+
+    order: ClassVar[Order] = Order.DESCRIBE
 
     def __init__(
         self, folder: Path, description: dict[str, Any], resumed: dict[str, Any] | None = None

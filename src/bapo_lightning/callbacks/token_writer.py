@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 from torch import Tensor
 
+from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.token_records import TOKEN_FILE
+from bapo_lightning.values import CountOrZero
 
 _DIGITS = 5  # significant ones; more only make the file longer
 
@@ -22,13 +24,15 @@ class TokenWriter(L.Callback):
     advantages, ages in updates.
     """
 
-    def __init__(self, folder: Path, every: int) -> None:
+    order: ClassVar[Order] = Order.WRITE
+
+    def __init__(self, folder: str, every: CountOrZero) -> None:
         """
         Args:
             folder: run folder.
             every: updates between two writes; 0 writes nothing.
         """
-        self._journal = Journal(folder / TOKEN_FILE)
+        self._journal = Journal(Path(folder, TOKEN_FILE))
         self.every = every
 
     def on_train_batch_end(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
 
 import lightning as L
 
+from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
+from bapo_lightning.values import CountOrZero
 
 
 class Validation(L.Callback):
@@ -18,10 +21,16 @@ class Validation(L.Callback):
     Not Lightning's validation loop: this way the numbers stand in the record of the update they belong to.
     """
 
-    def __init__(self, sets: list[ValidationSet], every: int) -> None:
-        """`every` in updates; 0 never validates."""
-        self.sets = sets
+    order: ClassVar[Order] = Order.MEASURE
+
+    def __init__(self, every: CountOrZero, validation_sets: Sequence[ValidationSet] = ()) -> None:
+        """
+        Args:
+            every: updates between two validations; 0 never validates.
+            validation_sets: given by the run.
+        """
         self.every = every
+        self.sets = validation_sets
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

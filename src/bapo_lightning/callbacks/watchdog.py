@@ -8,9 +8,12 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
+
+from bapo_lightning.callbacks.order import Order
+from bapo_lightning.values import NonNegative
 
 
 class Watchdog(L.Callback):
@@ -24,22 +27,27 @@ class Watchdog(L.Callback):
     Comes last, so that it also watches what the others do at the end of training.
     """
 
-    def __init__(self, folder: Path, seconds: float, rank: int = 0) -> None:
+    order: ClassVar[Order] = Order.WATCH
+
+    def __init__(self, folder: str, minutes: NonNegative) -> None:
         """
         Args:
             folder: of the run.
-            seconds: without progress.
-            rank: of this process; another one than the leader has a file of its own.
+            minutes: without progress; 0 does not watch.
         """
-        self.path = folder / (f"watchdog-rank{rank}.log" if rank else "watchdog.log")
-        self._seconds = seconds
+        self.path = Path(folder, "watchdog.log")
+        self._seconds = 60 * minutes
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._progress = (0.0, "")  # when, and what it was
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start to watch."""
+        """Start to watch. Every rank has a file of its own."""
         self._stop()
+        if not self._seconds:
+            return
+        if trainer.global_rank:
+            self.path = self.path.with_name(f"watchdog-rank{trainer.global_rank}.log")
         self._progress = time.monotonic(), "training started"
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(self._ended,), name="watchdog", daemon=True)
@@ -95,7 +103,7 @@ class Watchdog(L.Callback):
         except OSError as error:
             where = f"{self.path} cannot be written ({error.strerror})"
         advice = (
-            "The run goes on; where updates are meant to take longer, raise callbacks.watchdog_minutes (0 "
+            "The run goes on; where updates are meant to take longer, raise callbacks.watchdog.minutes (0 "
             "is off)"
         )
         print(f"warning: {message}; {where}. {advice}", file=sys.stderr, flush=True)

@@ -31,49 +31,52 @@ MAX_SHOWN_CHARACTERS = 1000
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
 def main(config: DictConfig) -> None:
-    """Check, read, tell."""
+    """Check, read, describe."""
     try:
-        tell(resolve(config))
+        plain = resolve(config)
+        describe(plain, plain.pop("show", 1))
     except BapoLightningError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
 
-def tell(config: dict[str, Any]) -> None:
-    """Print all of it. `+show=N` shows N prompts, and N removed problems for each reason. Raises ConfigError
-    or DataError.
-    """
-    from bapo_lightning.configuration.checks import target_complaints
-    from bapo_lightning.configuration.data_checks import data_complaints
-    from bapo_lightning.data.problems.selection import account_lines
-    from bapo_lightning.runs.build import read_problems
-    from bapo_lightning.runs.build_ranks import make
+def describe(plain: dict[str, Any], show: Any) -> None:
+    """Print all of it, `show` prompts, and `show` removed problems for each reason (`+show=3`).
 
-    show = config.get("show", 1)
-    found = [*data_complaints(config["data"]), *target_complaints({"data": config["data"]})]
-    if not isinstance(show, int) or isinstance(show, bool) or show < 0:
-        found.append(f"show={show} must be a whole number of at least 0")
-    if found:
-        raise ConfigError(found)
-    rule = make(config["data"]["prompt"])
-    encode, reason = encoder(config, rule)
-    selection = read_problems(config, encode or (lambda problem: array("i")))
-    print("\n".join([config["data"]["name"], *account_lines(selection.account)]))
-    print_lengths(config, selection, encode, reason)
+    Raises:
+        ConfigError: the configuration of the data cannot work.
+        DataError: problems cannot be read.
+    """
+    from bapo_lightning.configuration.validate import read_data
+    from bapo_lightning.configuration.wording import value_problem
+    from bapo_lightning.data.problems.selection import account_lines
+    from bapo_lightning.runs.inputs import read_problems
+    from bapo_lightning.values import CountOrZero
+
+    if problem := value_problem(CountOrZero, "show", show):
+        raise ConfigError([f"show={show} {problem}"])
+    config = read_data(plain)
+    rule, limit = config.data.prompt.make(), config.scale.max_prompt_tokens
+    encode, reason = encoder(config.model.path, rule)
+    selection = read_problems(
+        config.data, encode or (lambda problem: array("i")), limit, config.scale.validation_problems
+    )
+    print("\n".join([config.data.name, *account_lines(selection.account)]))
+    if encode is None:
+        print(f"scale.max_prompt_tokens={limit} was not applied: {reason} (model.path={config.model.path})")
+    else:
+        print_lengths(selection, encode, limit)
     print_prompts(selection, rule, show)
     print_removed(selection, show)
 
 
-def encoder(config: dict[str, Any], rule: Any) -> tuple[Encode | None, str]:
-    """What counts a prompt's tokens; None and the reason when the model's tokenizer is not there, or cannot
-    do it.
-    """
+def encoder(path: str, rule: Any) -> tuple[Encode | None, str]:
+    """Encodes a problem's prompt; None and the reason when the model's tokenizer cannot."""
     from transformers import AutoTokenizer
 
     from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.types import Problem
 
-    path = config["model"]["path"]
     try:
         encode = partial(rule, AutoTokenizer.from_pretrained(model_path(path)))
         encode(Problem("", "1+1=", "2"))
@@ -82,15 +85,8 @@ def encoder(config: dict[str, Any], rule: Any) -> tuple[Encode | None, str]:
     return encode, ""
 
 
-def print_lengths(config: dict[str, Any], selection: Selection, encode: Encode | None, reason: str) -> None:
-    """Tokens of the training prompts."""
-    limit = config["scale"]["max_prompt_tokens"]
-    if encode is None:
-        print(
-            f"scale.max_prompt_tokens={limit} was not applied: {reason} "
-            f"(model.path={config['model']['path']})"
-        )
-        return
+def print_lengths(selection: Selection, encode: Encode, limit: int) -> None:
+    """Prints the lengths of the training prompts in tokens."""
     lengths = [len(encode(problem)) for problem in selection.train]
     centiles = statistics.quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else lengths * 19
     print(

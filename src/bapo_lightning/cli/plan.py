@@ -23,14 +23,16 @@ WILL_NOT_FIT = 3  # exit code
 def main(config: DictConfig) -> None:
     """Print the plan; exit with 3 where it does not fit."""
     try:
-        resolved = resolve(config)
-        from bapo_lightning.configuration.plan_check import plan_of
+        plain = resolve(config)
+        from bapo_lightning.configuration.plan import plan_of
+        from bapo_lightning.configuration.validate import read_run
 
-        plan = plan_of(resolved)
+        run = read_run(plain)
+        plan = plan_of(run)
     except BapoLightningError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    print(plan_text(plan, resolved["name"]))
+    print(plan_text(plan, run.name))
     if plan.problems:
         sys.exit(WILL_NOT_FIT)
 

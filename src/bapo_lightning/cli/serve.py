@@ -30,32 +30,34 @@ def main(config: DictConfig) -> None:
         sys.exit(1)
 
 
-def serve(config: dict[str, Any]) -> None:
-    """Run the servers until SIGINT or SIGTERM. Raises ConfigError for a rollout that has none, EngineError
-    when they keep dying.
-    """
-    from bapo_lightning.configuration.engine_checks import engine_complaints
-    from bapo_lightning.modules.policy.folder import model_folder_complaints, model_path
-    from bapo_lightning.rollout.vllm.server_process import own_servers
-    from bapo_lightning.runs.build_ranks import make
+def serve(plain: dict[str, Any]) -> None:
+    """Run the servers until SIGINT or SIGTERM.
 
-    rollout = config["rollout"]
-    engine = rollout["engine"]
-    if "transport" not in engine:
+    Raises:
+        ConfigError: a rollout without servers, or one that cannot work.
+        EngineError: the servers die again and again.
+    """
+    from bapo_lightning.configuration.targets import Target
+    from bapo_lightning.configuration.validate import read_run
+    from bapo_lightning.modules.policy.folder import model_folder_problems, model_path
+    from bapo_lightning.rollout.vllm.server_process import own_servers
+
+    config = read_run(plain)
+    rollout, node = config.rollout, config.rollout.engine
+    if getattr(node.object, "runs_in", None) != "server" or rollout.serve_port is None:
         raise ConfigError(["this rollout has no server; write rollout=vllm_server"])
-    complaints = [*engine_complaints(config), *model_folder_complaints(config["model"])]
-    if complaints:
-        raise ConfigError(complaints)
-    folder = Path(config["output_root"], "serve")
+    if found := list(model_folder_problems(config.model.path, config.model.made_by)):
+        raise ConfigError(found)
+    engine, folder = node.options, Path(config.output_root, "serve")
     servers = own_servers(
-        model_path(config["model"]["path"]),
-        make(engine["options"]),
-        make(engine["transport"]).backend,
+        model_path(config.model.path),
+        Target(engine["options"]).make(),
+        Target(engine["transport"]).make().backend,
         str(folder),
         engine["num_servers"],
         engine["cpu_threads"],
         engine["gpus"],
-        rollout["serve_port"],
+        rollout.serve_port,
     )
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -71,11 +73,11 @@ def serve(config: dict[str, Any]) -> None:
             server.start(engine["start_seconds"])
         urls = ",".join(server.url for server in servers)
         print(
-            f'ready; train with: make train EXP={config["name"]} ARGS="rollout=vllm_server '
+            f'ready; train with: make train EXP={config.name} ARGS="rollout=vllm_server '
             f'rollout.engine.urls=[{urls}]"',
             flush=True,
         )
-        watch(servers, engine["start_seconds"], rollout["max_restarts"])
+        watch(servers, engine["start_seconds"], rollout.max_restarts)
     except KeyboardInterrupt:
         print("stopping", flush=True)
     finally:

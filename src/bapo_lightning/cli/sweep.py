@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bapo_lightning.cli.report import SWEEP_RECORD
 from bapo_lightning.cli.report import main as report
@@ -67,11 +68,16 @@ def run_plan(plan: Plan) -> dict[str, int]:
     return codes
 
 
-def check_runs(configs: Mapping[str, dict[str, object]]) -> None:
-    """Raises ConfigError with what would stop any of the runs at its start, each complaint once."""
-    from bapo_lightning.configuration.checks import complaints
+def check_runs(configs: Mapping[str, dict[str, Any]]) -> None:
+    """Raises ConfigError with what would stop any of the runs at its start, each problem once."""
+    from bapo_lightning.configuration.validate import validate
 
-    found = dict.fromkeys(complaint for config in configs.values() for complaint in complaints(config))
+    found: dict[str, None] = {}
+    for config in configs.values():
+        try:
+            validate(config)
+        except ConfigError as error:
+            found |= dict.fromkeys(error.problems)
     if found:
         raise ConfigError(list(found))
 

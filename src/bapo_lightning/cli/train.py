@@ -15,12 +15,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.compose import has_default_folder, requested_ranks, resolve, run_folder
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
+from bapo_lightning.configuration.renamed import refuse_renamed
 from bapo_lightning.errors import BapoLightningError, RankLost
 from bapo_lightning.ranks.launch import STARTED_BY_RUN, launch, leads, starts_ranks
-from bapo_lightning.runs.resume import has_default_folder, run_to_continue
+from bapo_lightning.runs.resume import run_to_continue
 
 # Read by OpenMP when torch loads: threads that spin while they wait stop a small model as soon as anything
 # else runs on the cores.
@@ -29,28 +30,27 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
 def main(config: DictConfig) -> None:
-    """Check, build, train, report: in this process, or in as many as the run has ranks."""
+    """Compose the configuration, then train in this process, or in as many as the run has ranks."""
     try:
+        plain = resolve(config)
         job = job_of_multirun()
-        if job is not None and has_default_folder(resolve(config)):
-            config.run_folder = (
-                f"{resolve(config)['run_folder']}-{job}"  # its fellows may start within the same second
-            )
-        resolved = resolve(config)
-        if starts_ranks(resolved):
-            sys.exit(launch(resolved["trainer"]["devices"], arguments(resolved)))
-        from bapo_lightning.runs.run import run_as_rank
+        if job is not None and has_default_folder(plain):
+            config.run_folder = f"{run_folder(plain)}-{job}"  # its fellows may start within the same second
+            plain = resolve(config)
+        devices, nodes = requested_ranks(plain)
+        if starts_ranks(devices, nodes):
+            sys.exit(launch(devices, arguments(plain)))
+        from bapo_lightning.runs.train import train
 
-        run_as_rank(resolved, lambda: continued(config))
+        train(plain, lambda: continued(config))
     except KeyboardInterrupt:  # after training began the run itself ends in order
         if leads():
             print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BapoLightningError as error:
-        lost = (
-            isinstance(error, RankLost) and STARTED_BY_RUN in os.environ
-        )  # who started the ranks says which one is gone
-        if leads() and not lost:  # the leader knows of every rank's error
+        # The process that started the ranks says which one is gone.
+        lost = isinstance(error, RankLost) and STARTED_BY_RUN in os.environ
+        if leads() and not lost:  # rank 0 knows of every rank's error
             print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
@@ -61,16 +61,16 @@ def job_of_multirun() -> int | None:
     return settings.job.num if settings.mode == RunMode.MULTIRUN else None
 
 
-def arguments(resolved: dict[str, Any]) -> list[str]:
-    """Of the command of each rank: this one's, or those of this job of a multirun."""
+def arguments(plain: dict[str, Any]) -> list[str]:
+    """Arguments of each rank's command: this process's, or those of this job of a multirun."""
     if job_of_multirun() is None:
         return sys.argv[1:]
-    return [*HydraConfig.get().overrides.task, f"run_folder={resolved['run_folder']}"]
+    return [*HydraConfig.get().overrides.task, f"run_folder={run_folder(plain)}"]
 
 
 def continued(config: DictConfig) -> dict[str, Any]:
     """The resolved configuration, with the run folder that `resume` means."""
-    folder = run_to_continue(resolve(config))
+    folder = run_to_continue(config.resume, resolve(config))
     if folder is not None:
         config.run_folder = str(folder)  # other keys refer to it
     return resolve(config)
@@ -80,4 +80,5 @@ if __name__ == "__main__":
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(help_text(Path(conf_dir())))
     else:
+        refuse_renamed(sys.argv[1:])
         main()

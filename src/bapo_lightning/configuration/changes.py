@@ -53,3 +53,8 @@ def changes(stored: Config, present: Config) -> tuple[list[str], list[str]]:
         may = key not in SAMPLING and any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
         (allowed if may else refused).append(f"{key}: {before} -> {now}")
     return allowed, refused
+
+
+def makes_longer(stored: Config, present: Config) -> bool:
+    """Whether the present configuration asks for more rollout batches than the stored one."""
+    return bool(present["scale"]["num_rollout_batches"] > stored["scale"]["num_rollout_batches"])

@@ -1,7 +1,9 @@
-"""A composed configuration as plain values."""
+"""A composed configuration as plain values, and what is read of it before it is validated. Needs no torch."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -26,3 +28,34 @@ def resolve(config: DictConfig) -> dict[str, Any]:
                 f"{error.full_key}=VALUE"
             ]
         ) from None
+
+
+_TIME = re.compile(r"\d{8}-\d{6}(-\d+)?")  # the last part is the number of a job of Hydra's multirun
+
+
+def requested_ranks(plain: dict[str, Any]) -> tuple[Any, Any]:
+    """(devices, nodes) as they stand in the configuration: ranks are started before it is validated."""
+    trainer = plain["trainer"]
+    return trainer["devices"], trainer["num_nodes"]
+
+
+def run_folder(plain: dict[str, Any]) -> Path:
+    """The configured run folder."""
+    return Path(plain["run_folder"])
+
+
+def folder_prefix(plain: dict[str, Any]) -> str:
+    """What the names of run folders of this configuration begin with, before the time of their start."""
+    return f"{plain['algorithm']['name']}-{plain['regime']['name']}-s{plain['seed']}-"
+
+
+def is_timed_folder(folder: Path, plain: dict[str, Any]) -> bool:
+    """Whether the folder has the name that a run of this configuration gives itself when it starts."""
+    prefix = folder_prefix(plain)
+    return folder.name.startswith(prefix) and bool(_TIME.fullmatch(folder.name.removeprefix(prefix)))
+
+
+def has_default_folder(plain: dict[str, Any]) -> bool:
+    """Whether `run_folder` was left to the time of the start."""
+    folder = run_folder(plain)
+    return folder.parent == Path(plain["output_root"], plain["name"]) and is_timed_folder(folder, plain)

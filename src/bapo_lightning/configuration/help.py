@@ -18,7 +18,7 @@ MORE = """
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
 CHOSEN_AT = {
     "problem_set": "problem_set@data.train",
-    "prompt": "prompt@data.prompt",
+    "prompt": "data/prompt",
 }  # groups that fill a key deeper down
 NOT_CHOSEN = ("bounds", "sweep", "transport")  # groups that other files choose from
 

@@ -1,48 +1,177 @@
-"""What may stand beside a `_target_`: the signature of what it names is the schema."""
+"""`_target_` nodes of a configuration: the signature of what they name is their schema.
+
+A class may have a static method `problems(options)` that yields what is wrong between its own options, each
+text beginning with the name of an option; a user's class is checked in the same way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from inspect import Parameter, signature
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import Parameter, isclass, signature
+from typing import Any, get_type_hints
 
 from hydra.errors import InstantiationException
-from hydra.utils import get_object
+from hydra.utils import get_object, instantiate
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
-HYDRA_KEYS = {"_target_", "_partial_"}
+from bapo_lightning.configuration.wording import value_problem
+from bapo_lightning.errors import BapoLightningError
+
+TARGET, PARTIAL = "_target_", "_partial_"
+HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}
 UNREADABLE = (InstantiationException, ImportError, AttributeError, ValueError)
 
 
-def options_of(target: str) -> Mapping[str, Parameter]:
-    """Parameters of what a dotted name means, by name. Raises one of UNREADABLE when there is no such thing,
-    or it tells none.
+@dataclass(frozen=True)
+class Target:
+    """A node that names a class or a function, and options for it."""
+
+    node: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The dotted name."""
+        return str(self.node[TARGET])
+
+    @property
+    def object(self) -> Any:
+        """The class or function itself."""
+        return get_object(self.name)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The plain values given for its parameters, and the defaults of the others."""
+        return options_with_defaults(self.object, self.node)
+
+    def is_a(self, kind: type) -> bool:
+        """Whether it names `kind` or a subclass."""
+        return isclass(self.object) and issubclass(self.object, kind)
+
+    def takes(self, option: str) -> bool:
+        """Whether the signature has a parameter of this name."""
+        return option in signature(self.object).parameters
+
+    def make(self, **given: Any) -> Any:
+        """Instantiate; `given` adds to the options. Errors of this package come unwrapped."""
+        node = _without_unset(dict(self.node))
+        try:
+            if not given:
+                return instantiate(node, _convert_="all")
+            # Hydra would turn objects among `given` into configuration.
+            made = instantiate(node | {PARTIAL: True}, _convert_="all")
+        except InstantiationException as error:
+            if isinstance(error.__cause__, BapoLightningError):
+                raise error.__cause__ from None
+            raise
+        return made(**given)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Accepts a mapping with `_target_`."""
+        return core_schema.no_info_plain_validator_function(cls._of)
+
+    @classmethod
+    def _of(cls, value: Any) -> Target:
+        if not isinstance(value, Mapping) or TARGET not in value:
+            raise ValueError("has no _target_; write {_target_: package.module.name, ...}")
+        return cls(value)
+
+
+def target_problems(node: Any, path: str = "") -> Iterator[str]:
+    """What is wrong with the `_target_` nodes at and below `node`, whose dotted key is `path`."""
+    if isinstance(node, Mapping):
+        if TARGET in node:
+            yield from _problems_of_one(node, path)
+        for key, value in node.items():
+            yield from target_problems(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from target_problems(value, f"{path}[{index}]")
+
+
+def option_problems(called: Any, name: str, options: Mapping[str, Any], path: str) -> Iterator[str]:
+    """What is wrong with `options` for the class or function `called`, whose name for people is `name`.
+
+    Options that are unset (null) and that it does not take are no fault: a base file may leave some unset.
     """
-    return signature(get_object(target)).parameters
+    parameters, hints = signature(called).parameters, _hints(called)
+    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    found = []
+    for option, value in options.items():
+        if option in HYDRA_KEYS:
+            continue
+        if option not in parameters and not takes_any:
+            if value is not None:
+                found.append(
+                    f"{path}.{option} is not an option of {name}; {_taken(option, list(parameters))}"
+                )
+        elif not _holds_target(value):
+            problem = value_problem(hints.get(option, Any), option, value)
+            found += [f"{path}.{option}={value} {problem}"] if problem else []
+    yield from found
+    if not found and hasattr(called, "problems"):
+        yield from (f"{path}.{text}" for text in called.problems(options_with_defaults(called, options)))
 
 
-def foreign_keys(node: Mapping[str, Any], options: Mapping[str, Parameter]) -> set[str]:
-    """Keys of a `_target_` node that are no option of it."""
-    if any(option.kind is Parameter.VAR_KEYWORD for option in options.values()):
-        return set()
-    return set(node) - HYDRA_KEYS - set(options)
+def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` for the parameters of `called`, and the defaults of those that are not given."""
+    parameters = signature(called).parameters
+    defaults = {
+        name: item.default for name, item in parameters.items() if item.default is not Parameter.empty
+    }
+    return {**defaults, **{name: value for name, value in options.items() if name not in HYDRA_KEYS}}
 
 
-def without_unset(node: Any) -> Any:
-    """A copy without the nulls that a target has no option for: what a base file leaves unset (`dual_clip:
-    null`) does not bind the targets that take the place of its own.
+def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
+    target = node[TARGET]
+    try:
+        called = get_object(target)
+        signature(called)
+    except UNREADABLE as error:
+        reason = str(error).splitlines()[0]
+        yield f"{path}.{TARGET}={target} cannot be imported ({reason}); check its spelling"
+        return
+    yield from option_problems(called, target, node, path)
+
+
+def _taken(option: str, options: list[str]) -> str:
+    near = get_close_matches(option, options, 1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options)}"
+
+
+def _hints(called: Any) -> dict[str, Any]:
+    """Annotations by parameter; none where they name what only a type checker sees."""
+    function = called.__init__ if isclass(called) else called
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
+def _holds_target(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return TARGET in value or PARTIAL in value or any(map(_holds_target, value.values()))
+    return isinstance(value, list) and any(map(_holds_target, value))
+
+
+def _without_unset(node: Any) -> Any:
+    """A copy without the nulls that a target has no option for: what a base file leaves unset
+    (`dual_clip: null`) does not bind the targets that take the place of its own.
     """
     if isinstance(node, list):
-        return [without_unset(item) for item in node]
-    if not isinstance(node, dict):
+        return [_without_unset(item) for item in node]
+    if not isinstance(node, Mapping):
         return node
-    dropped = {key for key in _foreign(node) if node[key] is None}
-    return {key: without_unset(value) for key, value in node.items() if key not in dropped}
+    return {
+        key: _without_unset(value)
+        for key, value in node.items()
+        if not (value is None and TARGET in node and key not in HYDRA_KEYS and not _takes(node[TARGET], key))
+    }
 
 
-def _foreign(node: Mapping[str, Any]) -> set[str]:
-    if "_target_" not in node:
-        return set()
-    try:
-        return foreign_keys(node, options_of(node["_target_"]))
-    except UNREADABLE:  # whoever makes it says why it cannot be made
-        return set()
+def _takes(target: str, option: str) -> bool:
+    parameters = signature(get_object(target)).parameters
+    return option in parameters or any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())

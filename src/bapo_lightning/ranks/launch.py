@@ -23,9 +23,8 @@ END_SECONDS = 20  # for the others to end by themselves after one is lost
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
 
-def starts_ranks(config: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
+def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is none of several ranks, and has to start them."""
-    devices, nodes = config["trainer"]["devices"], config["trainer"]["num_nodes"]
     if not isinstance(devices, int) or devices < 2 or nodes != 1:
         return False
     started = {"LOCAL_RANK", "TORCHELASTIC_RUN_ID", STARTED_BY_RUN} & set(environment)

@@ -1,4 +1,4 @@
-"""Read back the tokens that a run recorded (`callbacks.tokens_every`)."""
+"""Read back the tokens that a run recorded (`callbacks.token_writer.every`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_tokens(folder: str | Path) -> Columns:
     """
     path = Path(folder, TOKEN_FILE)
     if not path.is_file():
-        raise DataError(f"{path} does not exist; train the run with callbacks.tokens_every=64")
+        raise DataError(f"{path} does not exist; train the run with callbacks.token_writer.every=64")
     columns: Columns = {"step": []}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

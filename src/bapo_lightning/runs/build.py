@@ -1,229 +1,203 @@
-"""Builds the objects of a run from its checked configuration. The only place that knows how they fit
-together.
+"""Builds the objects of a run from its configuration. The only place that knows how they fit together.
+
+RunConfig -> engine, sampler -> data module -+
+-> policy, objective -> module     +-> Run -> fit
+-> callbacks, loggers -> trainer --+
 """
 
 from __future__ import annotations
 
-import sys
-from array import array
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import datasets
 import lightning as L
-from lightning.pytorch.callbacks import RichProgressBar
-from lightning.pytorch.loggers import Logger
-from transformers import AutoTokenizer, GenerationConfig
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 
-from bapo_lightning.callbacks.alarm import build_alarms
-from bapo_lightning.callbacks.console_logger import ConsoleLogger
-from bapo_lightning.callbacks.loggers.metrics_file import MetricsFile
-from bapo_lightning.callbacks.monitors.clip_bounds import ClipBoundsMonitor
-from bapo_lightning.callbacks.monitors.contribution import ContributionMonitor
-from bapo_lightning.callbacks.monitors.correction import CorrectionMonitor
-from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
-from bapo_lightning.callbacks.monitors.entropy_rule import EntropyRuleMonitor
-from bapo_lightning.callbacks.monitors.metrics_writer import MetricsWriter
-from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
-from bapo_lightning.callbacks.monitors.staleness import StalenessMonitor
-from bapo_lightning.callbacks.monitors.throughput import ThroughputMonitor
-from bapo_lightning.callbacks.monitors.training import TrainingMonitor
-from bapo_lightning.callbacks.rollout_writer import RolloutWriter
-from bapo_lightning.callbacks.run_manifest import RunManifest
-from bapo_lightning.callbacks.token_writer import TokenWriter
-from bapo_lightning.callbacks.validation import Validation
+from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
+from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
-from bapo_lightning.data.problems.prompts import PromptRule
-from bapo_lightning.data.problems.selection import Selection, select
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.validation import ValidationSet
-from bapo_lightning.errors import DataError
+from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.modules.fsdp.strategy import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.ranks.rank_group import RankGroup
-from bapo_lightning.rollout.engine import SamplingParams
+from bapo_lightning.ranks.channel import Channel
+from bapo_lightning.ranks.rank_group import RankGroup, uses_cuda, visible_gpus
+from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine
+from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import EngineRecovery
-from bapo_lightning.runs.build_ranks import (
-    build_common_callbacks,
-    build_exports,
-    build_sharding,
-    distributed_engine,
-    make,
-    make_engine,
-    rank_channels,
-)
+from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
+from bapo_lightning.runs.inputs import Inputs, read_inputs, stop_token_ids
 from bapo_lightning.runs.resume import RunStart
-from bapo_lightning.types import Problem
 
-Config = dict[str, Any]
 VALIDATION_SEED = (
     20251021  # the same draws in every run, so that validation curves differ by the policy alone
 )
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What is read before anything is started, so that a missing file or package shows at once."""
+class Run:
+    """The objects of one run on one rank."""
 
-    path: str  # of the model
-    tokenizer: Any
-    prompt: PromptRule
-    problems: Selection
-
-
-def read_inputs(config: Config) -> Inputs:
-    """Tokenizer and problems. Raises DataError when one of them cannot be loaded."""
-    path = model_path(config["model"]["path"])
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf "
-            f"download {path}"
-        ) from None
-    prompt = make(config["data"]["prompt"])
-    return Inputs(path, tokenizer, prompt, read_problems(config, partial(prompt, tokenizer)))
+    trainer: L.Trainer
+    module: BapoModule
+    data_module: RolloutDataModule | WorkerDataModule
+    account: dict[str, Any]  # of the problems that were read; empty on ranks other than 0
 
 
-def read_problems(config: Config, encode: Callable[[Problem], array[int]]) -> Selection:
-    """Training and validation problems, filtered; `encode` gives a prompt's token ids. Raises DataError when
-    they cannot be had.
+def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> Run:
+    """Everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it.
+
+    Raises:
+        BapoLightningError: an input cannot be had, or the run folder cannot be made.
     """
-    data, scale = config["data"], config["scale"]
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    train = make(data["train"])
-    validation = {name: make(node) for name, node in data["validation"].items()}
-    return select(
-        train,
-        validation,
-        make(data["filters"]),
-        encode,
-        scale["max_prompt_tokens"],
-        scale["validation_problems"],
+    inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, ranks))
+    ranks.on_controller(lambda: start.prepare(config.plain))
+    sets = _validation_sets(config, inputs) if inputs else []
+    account = inputs.problems.account if inputs else {}
+    callbacks = build_callbacks(config, start, ranks, sets, _description(config, account))
+    loggers = build_loggers(config, start.folder) if ranks.is_controller else []
+    trainer = config.trainer.make(
+        strategy=strategy,
+        max_epochs=1,
+        callbacks=callbacks,
+        logger=loggers,
+        plugins=[DirectCheckpointIO(), *([ranks.environment] if ranks.environment is not None else [])],
+        log_every_n_steps=1,
+        use_distributed_sampler=False,
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+        max_time=None,  # a Timer among the callbacks, before the one that saves
+        enable_model_summary=config.trainer.options["enable_model_summary"] is True,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        default_root_dir=start.folder,
     )
+    return Run(trainer, module, data_module, account)
 
 
-def build_data_module(config: Config, inputs: Inputs, folder: Path, team: RankGroup) -> RolloutDataModule:
+def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
+    """This rank's rollout engine."""
+    node, own = config.rollout.engine, {}
+    # Engines in processes of their own would all take the first GPU.
+    if ranks.size > 1 and uses_cuda(config.accelerator) and node.options.get("visible_gpus", "") is None:
+        own = {"visible_gpus": visible_gpus(ranks.local_rank)}
+    engine: RolloutEngine = node.make(model_path=model_path(config.model.path), **own)
+    return engine
+
+
+def model_options(config: RunConfig) -> ModelOptions:
+    """Choices about the model, with the path that `model.path` stands for."""
+    return ModelOptions.of(config.model, model_path(config.model.path))
+
+
+def _build_parts(
+    config: RunConfig, ranks: RankGroup
+) -> tuple[Inputs | None, RolloutDataModule | WorkerDataModule, BapoModule, Any]:
+    inputs = read_inputs(config) if ranks.is_controller else None
+    data_module = _data_module(config, inputs, ranks) if inputs else _worker_data_module(config, ranks)
+    strategy = config.strategy.make()
+    return inputs, data_module, _module(config, strategy), strategy
+
+
+def _data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> RolloutDataModule:
     """Engine, sampler, queue: everything before the update."""
-    scale, rollout, algorithm = config["scale"], config["rollout"], config["algorithm"]
-    channels, engine = rank_channels(config, team), make_engine(config, team)
+    scale, algorithm, path = config.scale, config.algorithm, model_path(config.model.path)
+    channels, engine = _channels(config, ranks), build_engine(config, ranks)
     sampler = RolloutSampler(
-        engine=distributed_engine(config, engine, channels) if channels else engine,
+        engine=_distributed_engine(config, engine, channels) if channels else engine,
         tokenizer=inputs.tokenizer,
         prompt=inputs.prompt,
-        reward=make(config["reward"]),
-        sampling=SamplingParams(rollout["temperature"], stop_token_ids(inputs.path, inputs.tokenizer)),
-        max_new_tokens=scale["max_new_tokens"],
-        seed=config["seed"],
-        length_shaping=make(algorithm["length_shaping"]),
+        reward=config.reward.make(),
+        sampling=SamplingParams(config.rollout.temperature, stop_token_ids(path, inputs.tokenizer)),
+        max_new_tokens=scale.max_new_tokens,
+        seed=config.seed,
+        length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
     )
     make_module = partial(ControllerDataModule, *channels) if channels else RolloutDataModule
+    problems = inputs.problems
     return make_module(
         sampler=sampler,
-        weight_sync=make(rollout["weight_sync"]),
-        recovery=EngineRecovery(rollout["max_restarts"]),
-        stream=ProblemStream(
-            inputs.problems.train, config["seed"], inputs.problems.overlong, inputs.problems.mixing
-        ),
-        admission=make(algorithm["admission"]),
-        advantages=make(algorithm["advantages"]),
-        regime=make(config["regime"]),
-        group_size=scale["group_size"],
-        prompts_per_batch=scale["prompts_per_batch"],
-        num_rollout_batches=scale["num_rollout_batches"],
-        seed=config["seed"],
-        recompute_logprobs=config["correction"]["weights"] is not None,
-        ledger_path=folder / "ledger.jsonl",
+        weight_sync=config.rollout.weight_sync.make(),
+        recovery=EngineRecovery(config.rollout.max_restarts),
+        stream=ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),
+        admission=algorithm.admission.make(),
+        advantages=algorithm.advantages.make(),
+        regime=config.staleness,
+        group_size=scale.group_size,
+        prompts_per_batch=scale.prompts_per_batch,
+        num_rollout_batches=scale.num_rollout_batches,
+        seed=config.seed,
+        recompute_logprobs=config.recomputes_logprobs,
+        ledger_path=config.folder / "ledger.jsonl",
     )
 
 
-def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
-    """Tokens that end a response: the tokenizer's end token and those of the model's generation config, where
-    it has one.
-    """
-    try:
-        configured = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:
-        configured = None
-    listed = configured if isinstance(configured, list) else [configured]
-    return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))
+def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule:
+    """What a rank other than 0 has of the data side."""
+    control, engines = _channels(config, ranks)
+    num_updates = config.scale.num_rollout_batches * config.staleness.updates_per_rollout_batch
+    engine = None if config.rollout.placement == "controller" else build_engine(config, ranks)
+    return WorkerDataModule(LocalEngine(engine), control, engines, num_updates)
 
 
-def model_options(model: Config) -> ModelOptions:
-    """Choices about the model, from the configuration's `model` node."""
-    return ModelOptions.of(model, model_path(model["path"]))
-
-
-def build_module(config: Config, regime: Regime) -> BapoModule:
+def _module(config: RunConfig, strategy: Any) -> BapoModule:
     """Policy, bound rule, objective, optimizer: the update."""
-    algorithm, optimizer = config["algorithm"], config["optimizer"]
+    algorithm, optimizer, weights = config.algorithm, config.optimizer, config.correction.weights
     return BapoModule(
-        make_policy=partial(build_policy, model_options(config["model"]), config["rollout"]["temperature"]),
-        bound_rule=make(algorithm["bounds"]),
-        objective=make(algorithm["objective"]),
-        weighting=make(algorithm["weighting"]),
-        optimizer=make(optimizer["optimizer"]),
-        scheduler=make(optimizer["scheduler"]),
-        micro_batch_tokens=config["scale"]["micro_batch_tokens"],
-        max_grad_norm=optimizer["max_grad_norm"],
-        max_age=regime.age_bound,
-        max_nonfinite_in_a_row=optimizer["max_nonfinite_in_a_row"],
-        correction=make(config["correction"]["weights"]),
-        sharding=build_sharding(config["strategy"]),
+        make_policy=partial(build_policy, model_options(config), config.rollout.temperature),
+        bound_rule=algorithm.bounds.make(),
+        objective=algorithm.objective.make(),
+        weighting=algorithm.weighting.make(),
+        optimizer=optimizer.optimizer.make(),
+        scheduler=optimizer.scheduler.make(),
+        micro_batch_tokens=config.scale.micro_batch_tokens,
+        max_grad_norm=optimizer.max_grad_norm,
+        max_age=config.staleness.age_bound,
+        max_nonfinite_in_a_row=optimizer.max_nonfinite_in_a_row,
+        correction=weights.make() if weights else None,
+        sharding=strategy.sharding if isinstance(strategy, ShardedStrategy) else None,
     )
 
 
-def build_callbacks(
-    config: Config, start: RunStart, regime: Regime, inputs: Inputs, progress_bar: bool, team: RankGroup
-) -> list[L.Callback]:
-    """Monitors first, then what reads their metrics, then what ends and saves the run."""
-    options, scale, folder = config["callbacks"], config["scale"], start.folder
-    samples = config["data"]["validation_samples"]
-    validation_sets = [
-        ValidationSet(name, problems, samples.get(name, scale["validation_samples"]), VALIDATION_SEED)
+def _channels(config: RunConfig, ranks: RankGroup) -> tuple[Channel, ...]:
+    """(channel of the trainer's thread, channel of the generating thread); empty for a process of its own."""
+    if ranks.control is None or ranks.engines is None:
+        return ()
+    return ranks.control, ranks.engines if config.staleness.async_generation else ranks.control
+
+
+def _distributed_engine(
+    config: RunConfig, engine: RolloutEngine, channels: tuple[Channel, ...]
+) -> DistributedEngine:
+    """The engines of all ranks as one, for rank 0, whose own is `engine`."""
+    node = config.rollout.engine
+    options = node.options.get("options") or {}
+    ranks_per_engine = options["tensor_parallel_size"] if getattr(node.object, "spans_ranks", False) else 1
+    on_controller_only = config.rollout.placement == "controller"
+    control, engines = channels
+    return DistributedEngine(LocalEngine(engine), control, engines, ranks_per_engine, on_controller_only)
+
+
+def _validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
+    samples, usual = config.data.validation_samples, config.scale.validation_samples
+    return [
+        ValidationSet(name, problems, samples.get(name, usual), VALIDATION_SEED)
         for name, problems in inputs.problems.validation.items()
     ]
-    description = {
-        "experiment": config["name"],
-        "algorithm": config["algorithm"]["name"],
-        "regime": regime.name,
-        "seed": config["seed"],
-        "staleness": regime.updates_per_rollout_batch,
-        "problems": inputs.problems.account,
+
+
+def _description(config: RunConfig, account: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest says of the run."""
+    return {
+        "experiment": config.name,
+        "algorithm": config.algorithm.name,
+        "regime": config.staleness.name,
+        "seed": config.seed,
+        "staleness": config.staleness.updates_per_rollout_batch,
+        "problems": account,
     }
-    return [
-        TrainingMonitor(),
-        EntropyMonitor(),
-        ContributionMonitor(config["algorithm"]["contribution_weight"]),
-        ClipBoundsMonitor(),
-        StalenessMonitor(),
-        MismatchMonitor(),
-        CorrectionMonitor(),
-        EntropyRuleMonitor(options["measure_entropy_every"]),
-        Validation(validation_sets, options["validate_every"]),
-        ThroughputMonitor(),
-        *build_alarms(options["alarms"]),
-        MetricsWriter(),
-        RolloutWriter(folder, options["samples_every"], options["samples_num_groups"]),
-        TokenWriter(folder, options["tokens_every"]),
-        ConsoleLogger(options["print_every"]),
-        *([RichProgressBar()] if progress_bar else []),
-        *build_exports(config, folder),
-        RunManifest(folder, description, start.resume_entry),
-        *build_common_callbacks(config, start, team),
-    ]
-
-
-def build_loggers(config: Config, folder: Path) -> list[Logger]:
-    """The run's own record, and whatever else was chosen."""
-    return [MetricsFile(folder), *(make(node) for node in (config.get("logger") or {}).values())]

@@ -4,15 +4,20 @@ torch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from bapo_lightning.configuration.changes import changes
+from bapo_lightning.configuration.changes import changes, makes_longer
+from bapo_lightning.configuration.compose import (
+    folder_prefix,
+    has_default_folder,
+    is_timed_folder,
+    run_folder,
+)
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.run_folder.checkpoint import (
     JOURNALS,
@@ -27,9 +32,11 @@ from bapo_lightning.run_folder.lock import RunLock
 from bapo_lightning.run_folder.record import read_config, read_manifest
 from bapo_lightning.run_folder.text_file import write_text
 
-Config = dict[str, Any]
+if TYPE_CHECKING:
+    from bapo_lightning.configuration.run_config import RunConfig
+
+Plain = dict[str, Any]
 AUTO = "auto"
-_TIME = re.compile(r"\d{8}-\d{6}(-\d+)?")  # the last part is the number of a job of Hydra's multirun
 
 
 @dataclass
@@ -52,7 +59,7 @@ class RunStart:
             return None
         return {"update": self.checkpoint.update if self.checkpoint else 0, "changed": list(self.changed)}
 
-    def prepare(self, config: Config) -> None:
+    def prepare(self, plain: Plain) -> None:
         """Make the folder of a new run, or cut an earlier one back to its checkpoint. Everything here may be
         killed and done again.
 
@@ -71,7 +78,11 @@ class RunStart:
                 Journal(self.folder / name).cut(
                     self.checkpoint.journals.get(name, 0) if self.checkpoint else 0
                 )
-        write_config(self.folder, config)
+        write_config(self.folder, plain)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the lock, which rank 0 alone holds."""
+        return {**self.__dict__, "lock": None}
 
     def release(self) -> None:
         """Let other processes in."""
@@ -79,7 +90,7 @@ class RunStart:
             self.lock.release()
 
 
-def open_run(config: Config) -> RunStart | None:
+def open_run(config: RunConfig) -> RunStart | None:
     """How the run of `config`, whose `run_folder` comes from `run_to_continue`, begins; None when it is
     finished. Changes nothing yet.
 
@@ -87,8 +98,8 @@ def open_run(config: Config) -> RunStart | None:
         ConfigError: the configuration is not the one that the run began with.
         CheckpointError: another process is in the run folder, or no checkpoint is good.
     """
-    folder = Path(config["run_folder"])
-    if config["resume"] is None or not folder.exists():
+    folder = Path(config.run_folder)
+    if config.resume is None or not folder.exists():
         return RunStart(folder)
     lock = RunLock(folder)
     if not (folder / "config.yaml").exists():
@@ -96,35 +107,35 @@ def open_run(config: Config) -> RunStart | None:
             raise ConfigError(
                 [f"run_folder={folder} holds files, but no run to resume; write another run_folder"]
             )
-        print(f"resume={config['resume']}: {folder} is empty; a new run begins")
+        print(f"resume={config.resume}: {folder} is empty; a new run begins")
         return RunStart(folder, lock=lock)
     stored = read_config(folder)
-    if is_finished(folder, stored, config):
+    if is_finished(folder, stored, config.plain):
         print(f"{folder} is finished: nothing to do (a larger scale.num_rollout_batches makes it longer)")
         return None
-    allowed, refused = changes(stored, config)
+    allowed, refused = changes(stored, config.plain)
     if refused:
         raise ConfigError(
             [*(f"{change}: {folder} began with another value" for change in refused), _how_to_go_on(folder)]
         )
     for change in allowed:
         print(f"changed since the session before: {change}")
-    checkpoint, outdated = choose_checkpoint(folder, config["resume"])
+    checkpoint, outdated = choose_checkpoint(folder, config.resume)
     if checkpoint is None:
         print(f"{folder} has no checkpoint yet: it begins again")
     return RunStart(folder, False, checkpoint, allowed, outdated, lock)
 
 
-def run_to_continue(config: Config) -> Path | None:
+def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
     """The run folder that `resume` means; None when there is none and the configured one is to be made.
 
     Raises:
         ConfigError: `resume` names something that is no run.
     """
-    resume, wanted = config["resume"], Path(config["run_folder"])
+    wanted = run_folder(plain)
     if resume is None:
         return None
-    is_default = has_default_folder(config)
+    is_default = has_default_folder(plain)
     if resume != AUTO:
         folder = _run_of(Path(str(resume)))
         if not is_default and wanted.absolute() != folder.absolute():
@@ -137,43 +148,33 @@ def run_to_continue(config: Config) -> Path | None:
     if not is_default:
         print(f"resume=auto: {wanted} does not exist yet; a new run begins")
         return wanted
-    found = newest_unfinished(wanted.parent, config)
+    found = newest_unfinished(wanted.parent, plain)
     if found is None:
         print(
-            f"resume=auto: {wanted.parent} holds no unfinished run {_prefix(config)}* of this configuration; "
-            "a new run begins"
+            f"resume=auto: {wanted.parent} holds no unfinished run {folder_prefix(plain)}* of this "
+            "configuration; a new run begins"
         )
     return found
 
 
-def has_default_folder(config: Config) -> bool:
-    """Whether `run_folder` was left to the time of the start."""
-    wanted, prefix = Path(config["run_folder"]), _prefix(config)
-    in_place = wanted.parent == Path(config["output_root"], config["name"]) and wanted.name.startswith(prefix)
-    return in_place and bool(_TIME.fullmatch(wanted.name.removeprefix(prefix)))
-
-
-def newest_unfinished(parent: Path, config: Config) -> Path | None:
+def newest_unfinished(parent: Path, plain: Plain) -> Path | None:
     """The newest run below `parent` that has this configuration and has not reached its end."""
-    for folder in sorted(parent.glob(f"{_prefix(config)}*"), reverse=True):
-        if not _TIME.fullmatch(folder.name.removeprefix(_prefix(config))):
+    for folder in sorted(parent.glob(f"{folder_prefix(plain)}*"), reverse=True):
+        if not is_timed_folder(folder, plain):
             continue
         try:
             stored = read_config(folder)
-            if (
-                not is_finished(folder, stored, config)
-                and not changes(stored, {**config, "run_folder": str(folder)})[1]
-            ):
+            moved = {**plain, "run_folder": str(folder)}
+            if not is_finished(folder, stored, plain) and not changes(stored, moved)[1]:
                 return folder
         except DataError:  # killed before it was a run
             continue
     return None
 
 
-def is_finished(folder: Path, stored: Config, config: Config) -> bool:
-    """Whether a run reached its end, and `config` does not make it longer."""
-    longer = config["scale"]["num_rollout_batches"] > stored["scale"]["num_rollout_batches"]
-    return read_manifest(folder).get("status") == "finished" and not longer
+def is_finished(folder: Path, stored: Plain, plain: Plain) -> bool:
+    """Whether a run reached its end, and the configuration does not make it longer."""
+    return read_manifest(folder).get("status") == "finished" and not makes_longer(stored, plain)
 
 
 def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, list[Path]]:
@@ -221,9 +222,9 @@ def make_run_folder(folder: Path) -> None:
         ) from None
 
 
-def write_config(folder: Path, config: Config) -> None:
+def write_config(folder: Path, plain: Plain) -> None:
     """Write the resolved configuration, so that a reader sees the old one or the whole new one."""
-    write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def _verified(path: Path, folder: Path) -> Checkpoint:
@@ -245,10 +246,6 @@ def _run_of(path: Path) -> Path:
         f"resume={path} is neither a run folder nor one of its checkpoints; write resume=auto, "
         "resume=outputs/<experiment>/<run>, or resume=outputs/<experiment>/<run>/checkpoints/update<number>"
     ])  # fmt: skip
-
-
-def _prefix(config: Config) -> str:
-    return f"{config['algorithm']['name']}-{config['regime']['name']}-s{config['seed']}-"
 
 
 def _how_to_go_on(folder: Path) -> str:

@@ -98,7 +98,7 @@ def test_a_template_without_the_problem_is_refused() -> None:
 def test_a_tokenizer_without_a_chat_template_is_an_error_that_names_the_fix(tokenizer) -> None:
     with pytest.raises(
         DataError,
-        match=r"data.prompt=ChatPrompt needs a chat template.*prompt@data.prompt=plain",
+        match=r"data.prompt=ChatPrompt needs a chat template.*data/prompt=plain",
     ):
         ChatPrompt(None, "{problem}")(tokenizer, PROBLEM)
 

@@ -265,7 +265,7 @@ def test_ids_that_repeat_are_an_error(tmp_path) -> None:
 def test_options_without_such_a_value_are_all_told() -> None:
     with pytest.raises(ConfigError) as error:
         ColumnMapping("a", "b", answer_form="boxed", several_answers="first", wrapper="no place")
-    assert [text.split(" ")[0] for text in error.value.complaints] == [
+    assert [text.split(" ")[0] for text in error.value.problems] == [
         "mapping.answer_form=boxed",
         "mapping.several_answers=first",
         "mapping.wrapper='no",

@@ -184,7 +184,7 @@ def test_errors_of_the_constructor_come_back(folder):
         ChildEngine("nowhere", HFEngine)
     with pytest.raises(ConfigError) as error:
         ChildEngine("nowhere", Complaining)
-    assert error.value.complaints == ("first", "second")
+    assert error.value.problems == ("first", "second")
     with pytest.raises(EngineError, match="did not start: its process ended with exit code 3"):
         ChildEngine("nowhere", Exiting)
     with pytest.raises(EngineError, match=r"did not start: it did not answer within 0\.2 s"):

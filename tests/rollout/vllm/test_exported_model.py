@@ -42,8 +42,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     overrides += [
         "regime.minibatches=2",
         "regime.epochs=1",
-        "callbacks.validate_every=0",
-        "callbacks.measure_entropy_every=0",
+        "callbacks.validation.every=0",
+        "callbacks.entropy_rule.every=0",
     ]
     subprocess.run(
         [sys.executable, "-m", "bapo_lightning.cli.train", *overrides], check=True, capture_output=True

@@ -10,7 +10,7 @@ from bapo_lightning.rollout.vllm.nccl import StreamedWeights
 
 
 def test_the_shipped_configuration_passes():
-    assert found("rollout=vllm_server", "transport@rollout.engine.transport=nccl") == []
+    assert found("rollout=vllm_server", "rollout/engine/transport=nccl") == []
 
 
 def test_what_is_announced_is_what_comes_every_time():

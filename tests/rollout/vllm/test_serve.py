@@ -37,7 +37,7 @@ def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
         ready = next(line for line in lines if line.startswith("ready"))
         (url,) = re.findall(r"rollout\.engine\.urls=\[(\S+)\]", ready)
         process = start(
-            tmp_path / "run", *options, f"rollout.engine.urls=[{url}]", "callbacks.validate_every=0"
+            tmp_path / "run", *options, f"rollout.engine.urls=[{url}]", "callbacks.validation.every=0"
         )
         killer = threading.Thread(target=kill_while_it_samples, args=(serve, tmp_path / "run", (5,)))
         killer.start()

@@ -25,8 +25,8 @@ SERVER = [
     "rollout.engine.deadline_seconds=60",
     "scale.num_rollout_batches=5",
     "scale.prompts_per_batch=64",
-    "callbacks.validate_every=0",
-    "callbacks.samples_num_groups=64",
+    "callbacks.validation.every=0",
+    "callbacks.rollout_writer.num_groups=64",
 ]
 
 
@@ -100,7 +100,7 @@ def test_a_run_samples_in_process_and_its_log_probs_are_the_trainers(tmp_path):
 def test_a_server_killed_at_three_random_times_loses_and_doubles_nothing(tmp_path):
     # Every group of every update is written down. Regime: two passes, so each problem is trained twice.
     # Long enough that after each death something is left to sample.
-    options = [*SERVER, "callbacks.samples_every=1", "scale.num_rollout_batches=9"]
+    options = [*SERVER, "callbacks.rollout_writer.every=1", "scale.num_rollout_batches=9"]
     calm = start(tmp_path / "calm", *options)
     finish(calm)
     process = start(tmp_path / "killed", *options)

@@ -6,20 +6,21 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.entropy_rule import predicted_entropy_change, quadrant_masses
+from bapo_lightning.values import CountOrZero
 
 
 class EntropyRuleMonitor(Monitor):
     """Emits `entropy_rule/predicted_delta` (nats), `entropy_rule/{positive,negative}_{high,low}_prob` (shares
-    of the unclipped advantage mass in Table 4's quadrants) and, every `measure_every` updates,
+    of the unclipped advantage mass in Table 4's quadrants) and, every `every` updates,
     `entropy_rule/measured_delta`: the change of the mean entropy of the same tokens by this update, which
     costs one more forward pass.
 
     The rule is derived for plain gradient ascent; under AdamW compare signs and correlation, not sizes.
     """
 
-    def __init__(self, measure_every: int) -> None:
-        """`measure_every` in updates; 0 never measures."""
-        self.measure_every = measure_every
+    def __init__(self, every: CountOrZero) -> None:
+        """Measures in every `every`-th update, the first included; never with 0."""
+        self.every = every
 
     def measure(self, update: Update) -> Metrics:
         """See `Monitor.measure`."""
@@ -43,4 +44,4 @@ class EntropyRuleMonitor(Monitor):
             module.mean_entropy(share)
 
     def _is_due(self, index: int) -> bool:
-        return bool(self.measure_every) and index % self.measure_every == 0
+        return bool(self.every) and index % self.every == 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 import torch
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics
+from bapo_lightning.callbacks.order import Order
 
 SHOWN = {
     "reward": "train/reward",
@@ -25,11 +26,15 @@ class MetricsWriter(L.Callback):
     filled, so that Lightning's own callbacks can follow any metric.
     """
 
+    order: ClassVar[Order] = Order.WRITE
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Read all tensors together, drop what is undefined in this update, write."""
-        values = to_floats(outputs["metrics"])
+        """Reads all tensors together, drops what is undefined in this update, and writes. Every rank gets the
+        values of rank 0, so that callbacks on all ranks decide alike.
+        """
+        values = trainer.strategy.broadcast(to_floats(outputs["metrics"]))
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         for logger in trainer.loggers:
             logger.log_metrics(values, step=batch_idx)

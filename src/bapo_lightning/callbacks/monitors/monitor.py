@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 import torch
 from torch import Tensor
 
+from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.token_table import TokenTable
@@ -51,6 +52,8 @@ class Update:
 
 class Monitor(L.Callback, ABC):
     """Adds metrics of each update to the step's outputs; `MetricsWriter`, which comes last, writes them."""
+
+    order: ClassVar[Order] = Order.MEASURE
 
     @abstractmethod
     def measure(self, update: Update) -> Metrics:

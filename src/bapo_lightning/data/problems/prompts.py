@@ -108,7 +108,7 @@ def rendered(
         raise DataError(
             f"data.prompt={what} needs a chat template, and the tokenizer of "
             f"{tokenizer.name_or_path or 'the model'} has none; choose an instruction-tuned model, or give "
-            "it the problem's bare text: prompt@data.prompt=plain"
+            "it the problem's bare text: data/prompt=plain"
         )
     options = {"add_generation_prompt": True, **template_options}
     if opening is None:

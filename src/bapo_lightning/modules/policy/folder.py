@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 PACKAGE_PREFIX = "package://"
 
@@ -22,17 +21,18 @@ def model_path(path: str) -> str:
     return str(files(package).joinpath(inside))
 
 
-def model_folder_complaints(model: Mapping[str, Any]) -> Iterator[str]:
+def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
     """What is wrong with a local model folder. A hub name (no folder, at most one slash) is left to
     transformers.
 
-    `model` is the configuration's: `path`, and where there is a command that makes the folder, `made_by`.
+    Args:
+        path: `model.path`.
+        made_by: the command that makes the folder, where there is one.
     """
-    path = model["path"]
     folder = Path(model_path(path))
     if not folder.exists():
-        if "made_by" in model:
-            yield f"model.path={path} does not exist yet; make it: {model['made_by']}"
+        if made_by is not None:
+            yield f"model.path={path} does not exist yet; make it: {made_by}"
         elif path.startswith((PACKAGE_PREFIX, ".", "/", "~")) or path.count("/") != 1:
             yield (
                 f"model.path={path} does not exist; write a Hugging Face model folder, a hub name "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 ATTENTIONS = ("sdpa", "flash_attention_2", "flex_attention")
@@ -37,13 +36,18 @@ class ModelOptions:
     lora: LoraOptions | None = None
 
     @classmethod
-    def of(cls, node: Mapping[str, Any], path: str) -> ModelOptions:
-        """From a `model` node that has passed the checks, and the path that its own stands for."""
-        known = {f.name: node[f.name] for f in fields(cls) if f.name in node}
-        lora = known.get("lora")
-        if lora is not None:
-            targets = lora["target_modules"]
-            lora = LoraOptions(
-                lora["rank"], lora["alpha"], targets if isinstance(targets, str) else tuple(targets)
-            )
-        return cls(**{**known, "path": path, "lora": lora})
+    def of(cls, section: Any, path: str) -> ModelOptions:
+        """From the configuration's `model` section, and the path that its own stands for."""
+        lora = section.lora
+        targets = lora.target_modules if lora else ()
+        return cls(
+            path=path,
+            dtype=section.dtype,
+            attention=section.attention,
+            packing=section.packing,
+            activation_checkpointing=section.activation_checkpointing,
+            liger=section.liger,
+            lora=LoraOptions(lora.rank, lora.alpha, targets if isinstance(targets, str) else tuple(targets))
+            if lora
+            else None,
+        )

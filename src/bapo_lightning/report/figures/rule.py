@@ -21,7 +21,7 @@ def draw_entropy_rule(figure: Figure, runs: Mapping[str, Sequence[Run]], path: P
         pairs = [pair for run in runs[kind] for pair in rule_pairs(run)]
         style_axes(axes, figure.labels[kind], "predicted by Eq. 6 [1e-4 nats]", "measured [1e-4 nats]")
         if not pairs:
-            say_missing(axes, "was not measured (callbacks.measure_entropy_every)")
+            say_missing(axes, "was not measured (callbacks.entropy_rule.every)")
             continue
         xs, ys = [1e4 * predicted for predicted, _ in pairs], [1e4 * measured for _, measured in pairs]
         axes.scatter(xs, ys, s=9, alpha=0.35, color=BLUE, linewidths=0)

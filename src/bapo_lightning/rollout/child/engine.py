@@ -36,6 +36,8 @@ class ChildEngine:
     the same time.
     """
 
+    runs_in = "child"
+
     def __init__(
         self,
         model_path: str,

@@ -38,6 +38,8 @@ class VLLMLocalEngine:
     same requests.
     """
 
+    spans_ranks = True  # runs in all ranks together
+
     def __init__(self, model_path: str, options: VLLMOptions, deadline_seconds: float = 600) -> None:
         """
         Args:

@@ -38,6 +38,8 @@ TOKENS_COUNTER = "vllm:generation_tokens_total"
 class VLLMServerEngine:
     """A client of vLLM servers. Tensor and data parallelism within a server are the server's business."""
 
+    runs_in = "server"
+
     def __init__(
         self,
         model_path: str,

@@ -1,5 +1,5 @@
 """The folder of an evaluation: what it holds, whether an interrupted one may go on in it, and what was
-sampled so far. Needs no torch.
+sampled so far.
 
 config.yaml     resolved settings, digests of the weights, of each set's problems and of their prompts
 samples.jsonl   one line per sample, set by set, problem by problem; only ever appended to
@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bapo_lightning.configuration.changes import ABSENT
+from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.evaluation.outcome import Outcomes, SampleOutcome
 from bapo_lightning.run_folder.config_keys import leaves
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.types import FinishReason, ScoreStatus
 
-Config = dict[str, Any]
 Row = dict[str, Any]
 SAMPLES = "samples.jsonl"
 RESULTS = "results.json"
+NAMES = ("name", "group", "job_type", "run_name")  # for people
 # Where things are and how fast they go. Weights and problems are known by their digests, whatever their
 # paths.
 MAY_DIFFER = (
@@ -48,22 +49,16 @@ MAY_DIFFER = (
 )
 
 
-def default_folder(config: Config) -> Path:
+def default_folder(config: EvaluationConfig, evaluated: Mapping[str, Any]) -> Path:
     """A folder of its own for every checkpoint and setting, so that the same command finds what it began."""
-    settings = {
-        key: value
-        for key, value in leaves(config)
-        if not _may_differ(key) and key not in ("name", "algorithm.name")
-    }
+    described = {**config.plain, "evaluated": evaluated}
+    settings = {key: value for key, value in leaves(described) if not _may_differ(key) and key not in NAMES}
     short = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return Path(
-        config["output_root"],
-        "eval",
-        f"{config['name']}-{'+'.join(config['data']['validation'])}-k{config['k']}-{short}",
-    )
+    name = f"{config.name}-{'+'.join(config.data.validation)}-k{config.k}-{short}"
+    return Path(config.output_root, "eval", name)
 
 
-def check_same_settings(folder: Path, config: Config) -> None:
+def check_same_settings(folder: Path, plain: Mapping[str, Any]) -> None:
     """Refuse to go on with other settings than `folder` began with. Raises ConfigError with the keys that
     differ.
     """
@@ -78,7 +73,7 @@ def check_same_settings(folder: Path, config: Config) -> None:
                 ]
             )
         return
-    old, new = dict(leaves(read_config(folder))), dict(leaves(config))
+    old, new = dict(leaves(read_config(folder))), dict(leaves(plain))
     differing = [
         key for key in {**old, **new} if old.get(key, ABSENT) != new.get(key, ABSENT) and not _may_differ(key)
     ]

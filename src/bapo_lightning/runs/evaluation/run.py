@@ -18,13 +18,13 @@ import torch
 import transformers
 from omegaconf import DictConfig
 
+from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.data.rollouts.answers import Asked, sample_answers
 from bapo_lightning.evaluation.results import set_estimates, status_counts
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.report.run.summary import write_json
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.lock import RunLock
-from bapo_lightning.runs.build_ranks import make
 from bapo_lightning.runs.evaluation.console import EvaluationProgress, print_results
 from bapo_lightning.runs.evaluation.engine import WeightedEngine, make_sampler
 from bapo_lightning.runs.evaluation.folder import (
@@ -41,8 +41,6 @@ from bapo_lightning.runs.evaluation.task import Task, read_task
 from bapo_lightning.runs.resume import write_config
 from bapo_lightning.types import Sample
 
-Config = dict[str, Any]
-
 
 def evaluate(composed: DictConfig) -> None:
     """Evaluate as the configuration says, or go on with it. Raises one of our errors, before weights are
@@ -52,8 +50,8 @@ def evaluate(composed: DictConfig) -> None:
     subject = find_subject(composed.checkpoint)
     filled = inherit(composed, subject)
     config, task = read_task(composed, subject)
-    folder = Path(config["run_folder"])
-    check_same_settings(folder, config)
+    folder = config.folder
+    check_same_settings(folder, config.plain)
     done = len(read_rows(folder))
     print(f"evaluating {subject.description} -> {folder}")
     if subject.run is not None and filled:
@@ -61,38 +59,37 @@ def evaluate(composed: DictConfig) -> None:
     print(describe_settings(config))
     print("\n".join(task.account))
     there = f", {done} of them there already" if done else ""
-    print(f"{config['k']} samples of each problem: {len(task.asked)} in all{there}", flush=True)
+    print(f"{config.k} samples of each problem: {len(task.asked)} in all{there}", flush=True)
     if done < len(task.asked):
         sample_rest(config, task, folder)
     print_results(report(config, task, folder))
     print(f"  written to  {folder}/\n              {SAMPLES}  {RESULTS}")
 
 
-def describe_settings(config: Config) -> str:
+def describe_settings(config: EvaluationConfig) -> str:
     """How answers are sampled and judged, whoever chose it."""
-    rollout = config["rollout"]
-    cuts = [f"{key} {rollout[key]}" for key, off in (("top_p", 1.0), ("top_k", 0)) if rollout[key] != off]
-    nodes = {"prompt": config["data"]["prompt"], "reward": config["reward"]}
-    names = [f"{key} {str(node['_target_']).rpartition('.')[2]}" for key, node in nodes.items()]
-    length = f"at most {config['scale']['max_new_tokens']} tokens"
-    return ", ".join(
-        [f"temperature {rollout['temperature']:g}", *cuts, length, *names, f"seed {config['seed']}"]
-    )
+    rollout = config.rollout
+    cuts = [f"top_p {rollout.top_p}"] if rollout.top_p != 1.0 else []
+    cuts += [f"top_k {rollout.top_k}"] if rollout.top_k != 0 else []
+    nodes = {"prompt": config.data.prompt, "reward": config.reward}
+    names = [f"{key} {node.name.rpartition('.')[2]}" for key, node in nodes.items()]
+    length = f"at most {config.scale.max_new_tokens} tokens"
+    return ", ".join([f"temperature {rollout.temperature:g}", *cuts, length, *names, f"seed {config.seed}"])
 
 
-def sample_rest(config: Config, task: Task, folder: Path) -> None:
+def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
     """Sample what `samples.jsonl` lacks.
 
     Raises:
         CheckpointError: another process is in the folder, or its samples are not those of this evaluation.
         EngineError: the engine dies again and again.
     """
-    if config["cpu_threads"]:
-        torch.set_num_threads(config["cpu_threads"])
+    if config.cpu_threads:
+        torch.set_num_threads(config.cpu_threads)
     with ExitStack() as stack:
-        engine = make(config["rollout"]["engine"], model_path=model_path(config["model"]["path"]))
+        engine = config.rollout.engine.make(model_path=model_path(config.model.path))
         stack.callback(engine.close)
-        reward = make(config["reward"])
+        reward = config.reward.make()
         if hasattr(reward, "close"):
             stack.callback(reward.close)
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,12 +99,12 @@ def sample_rest(config: Config, task: Task, folder: Path) -> None:
             print(f"{SAMPLES}: the last line had been torn, {lost} bytes are cut off")
         rows = read_rows(folder)
         check_order(rows, task.order, folder)
-        write_config(folder, config)
+        write_config(folder, config.plain)
         manifest = stack.enter_context(EvaluationManifest(folder))
         sampler = make_sampler(config, task, engine, reward)
         generate = WeightedEngine(config, task, sampler)
         progress = stack.enter_context(EvaluationProgress(len(task.asked), len(rows)))
-        step = config["samples_per_call"]
+        step = config.samples_per_call
         for first in range(len(rows) // step * step, len(task.asked), step):
             part = task.asked[max(first, len(rows)) : first + step]
             samples = sample_answers(sampler, [item for _, item in part], generate)
@@ -134,18 +131,18 @@ def as_row(task: Task, name: str, asked: Asked, sample: Sample) -> dict[str, Any
     }
 
 
-def report(config: Config, task: Task, folder: Path) -> dict[str, Any]:
+def report(config: EvaluationConfig, task: Task, folder: Path) -> dict[str, Any]:
     """Make results.json of samples.jsonl, and send the numbers to the loggers when they are new."""
     rows = read_rows(folder)
     check_order(rows, task.order, folder)
     judged = {name: list(problems.values()) for name, problems in outcomes(rows).items()}
     results = {
-        "name": config["name"],
-        "checkpoint": config["checkpoint"],
+        "name": config.name,
+        "checkpoint": config.checkpoint,
         "version": task.subject.version,
-        "k": config["k"],
-        "temperature": config["rollout"]["temperature"],
-        "max_new_tokens": config["scale"]["max_new_tokens"],
+        "k": config.k,
+        "temperature": config.rollout.temperature,
+        "max_new_tokens": config.scale.max_new_tokens,
         "sets": {
             name: {
                 "num_problems": len(problems),
@@ -162,14 +159,14 @@ def report(config: Config, task: Task, folder: Path) -> dict[str, Any]:
     return results
 
 
-def send_to_loggers(config: Config, results: dict[str, Any]) -> None:
+def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
     """`eval/<set>/<metric>` at the step of the policy version, for W&B and the CSV table."""
     values = {
         f"eval/{name}/{metric}": found["value"]
         for name, made in results["sets"].items()
         for metric, found in made["metrics"].items()
     }
-    for logger in (make(node) for node in (config.get("logger") or {}).values()):
+    for logger in (node.make() for node in config.logger.values()):
         logger.log_metrics(values, step=results["version"])
         logger.save()
         logger.finalize("success")

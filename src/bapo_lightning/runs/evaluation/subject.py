@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bapo_lightning.errors import CheckpointError, ConfigError
-from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX, model_folder_complaints, model_path
+from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX, model_folder_problems, model_path
 from bapo_lightning.run_folder.checkpoint import (
     MANIFEST,
     TRAINER_FILE,
@@ -39,7 +39,7 @@ MODEL_KEYS = (
     "made_by",
     "lora",
 )  # what of a run's model says which weights; kernels and memory are matters of training
-CHOICES_WITHOUT_RUN = ("prompt@data.prompt=boxed", "reward=math")
+CHOICES_WITHOUT_RUN = ("data/prompt=boxed", "reward=math")
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _newest_good(folder: Path) -> Checkpoint:
 
 
 def _check(model: Config) -> None:
-    found = list(model_folder_complaints(model))
+    found = list(model_folder_problems(model["path"], model.get("made_by")))
     if found:
         raise ConfigError(found)
 

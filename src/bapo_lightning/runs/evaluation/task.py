@@ -11,20 +11,18 @@ from typing import Any
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
-from bapo_lightning.configuration.checks import output_complaints
 from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.engine_checks import engine_complaints
-from bapo_lightning.configuration.evaluation_checks import evaluation_complaints
+from bapo_lightning.configuration.engine_rules import length_problems
+from bapo_lightning.configuration.evaluation_config import EvaluationConfig
+from bapo_lightning.configuration.machine_rules import run_folder_problems
+from bapo_lightning.configuration.validate import read_evaluation
 from bapo_lightning.data.problems.problem_set import ProblemSet
 from bapo_lightning.data.rollouts.answers import Asked, all_asked
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.runs.build_ranks import make
 from bapo_lightning.runs.evaluation.folder import content_digest, default_folder
 from bapo_lightning.runs.evaluation.subject import Subject, weights_digest
 from bapo_lightning.types import Problem
-
-Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,8 @@ class Task:
         return [(name, problem.id, number) for name, (problem, number) in self.asked]
 
 
-def read_task(composed: DictConfig, subject: Subject) -> tuple[Config, Task]:
-    """The resolved configuration and what it asks for.
+def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig, Task]:
+    """The configuration and what it asks for.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -54,20 +52,18 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[Config, Task]:
     is_longest = composed.scale.max_prompt_tokens is None
     if is_longest:
         composed.scale.max_prompt_tokens = 1  # until prompts are known
-    config = resolve(composed)
-    if found := evaluation_complaints(config):
-        raise ConfigError(found)
-    tokenizer = read_tokenizer(model_path(config["model"]["path"]))
-    prompt = make(config["data"]["prompt"])
-    read = {name: make(node) for name, node in config["data"]["validation"].items()}
-    problems = {name: list(group[: config["problems_per_set"]]) for name, group in read.items()}
+    config = read_evaluation(resolve(composed))
+    tokenizer = read_tokenizer(model_path(config.model.path))
+    prompt = config.data.prompt.make()
+    read = {name: node.make() for name, node in config.data.validation.items()}
+    problems = {name: list(group[: config.problems_per_set]) for name, group in read.items()}
     prompts = {name: [prompt(tokenizer, problem) for problem in group] for name, group in problems.items()}
     longest = max((len(ids) for group in prompts.values() for ids in group), default=0)
-    check_problems(problems, longest, None if is_longest else config["scale"]["max_prompt_tokens"])
+    check_problems(problems, longest, None if is_longest else config.scale.max_prompt_tokens)
     if is_longest:
         composed.scale.max_prompt_tokens = longest
-        config = resolve(composed)
-    config["evaluated"] = {
+        config = read_evaluation(resolve(composed))
+    evaluated = {
         "weights": weights_digest(subject),
         "version": subject.version,
         "sets": {
@@ -81,13 +77,18 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[Config, Task]:
             for name, group in problems.items()
         },
     }
-    if composed.run_folder is None:
-        composed.run_folder = str(default_folder(config))
-        config = resolve(composed) | {"evaluated": config["evaluated"]}
-    found = [*engine_complaints(config), *output_complaints(config["run_folder"])]
+    if config.run_folder is None:
+        composed.run_folder = str(default_folder(config, evaluated))
+        config = read_evaluation(resolve(composed))
+    config.plain["evaluated"] = evaluated
+    scale = config.scale
+    found = [
+        *length_problems(config.model.path, scale.max_prompt_tokens, scale.max_new_tokens),
+        *run_folder_problems(str(config.folder)),
+    ]
     if found:
         raise ConfigError(found)
-    asked = [(name, item) for name, group in problems.items() for item in all_asked(group, config["k"])]
+    asked = [(name, item) for name, group in problems.items() for item in all_asked(group, config.k)]
     account = [account_line(name, group, len(problems[name])) for name, group in read.items()]
     return config, Task(subject, tokenizer, prompt, problems, account, asked)
 

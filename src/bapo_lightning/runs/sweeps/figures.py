@@ -43,7 +43,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
         try:
             figures.append(read_figure(conf, name, protocol))
         except ConfigError as error:
-            problems += error.complaints
+            problems += error.problems
     in_kinds = {key for kind in protocol.kinds.values() for key in kind.overrides}
     problems += [
         f"{key} is set by the kinds of figures.yaml; leave it out, or change it there"

@@ -113,7 +113,7 @@ def compose_runs(plan: Plan) -> dict[str, Config]:
             except (HydraException, OmegaConfBaseException) as error:
                 problems.append(f"{' '.join((*plan.common, *plan.jobs[run]))}: {str(error).splitlines()[0]}")
             except ConfigError as error:
-                problems += error.complaints
+                problems += error.problems
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return found

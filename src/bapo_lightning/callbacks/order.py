@@ -1,0 +1,26 @@
+"""The order in which callbacks act on an update, whatever their order in the configuration."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import lightning as L
+
+
+class Order(IntEnum):
+    """Phases at the end of an update. A callback without an `order`, such as a stock one, reacts."""
+
+    MEASURE = 0  # monitors add metrics to the update's outputs
+    ALARM = 1  # alarms compare metrics, and count as monitors
+    WRITE = 2  # loggers and files get what was measured
+    REACT = 3  # stock and own callbacks read `trainer.callback_metrics`
+    EXPORT = 4
+    DESCRIBE = 5  # the manifest says how the run stands
+    WATCH = 6
+    STOP = 7  # a signal ends training
+    SAVE = 8  # a checkpoint holds an update whole: rows, and the states of all other callbacks
+
+
+def in_order(callbacks: list[L.Callback]) -> list[L.Callback]:
+    """Sorts by phase; callbacks of one phase keep their order."""
+    return sorted(callbacks, key=lambda callback: getattr(callback, "order", Order.REACT))

@@ -1,0 +1,38 @@
+"""Rules between the rollout engine and the rest of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.modules.policy.folder import model_path
+
+
+def engine_problems(config: RunConfig) -> Iterator[str]:
+    """An engine that can sample beside training where it must, and responses that the model can hold."""
+    spans_ranks = getattr(config.rollout.engine.object, "spans_ranks", False)
+    if config.staleness.async_generation and spans_ranks:
+        yield (
+            "regime.async_generation=true with rollout=vllm: inside the training process vLLM shares the "
+            "random state, the environment and on a GPU the memory with the update, so the two cannot run "
+            "at once; write rollout=vllm_child or rollout=vllm_server"
+        )
+    yield from length_problems(config.model.path, config.scale.max_prompt_tokens, config.scale.max_new_tokens)
+
+
+def length_problems(path: str, max_prompt_tokens: int, max_new_tokens: int) -> Iterator[str]:
+    """Prompt and response that do not fit into the model's positions. A hub model is left to the engine."""
+    file = Path(model_path(path), "config.json")
+    needed = max_prompt_tokens + max_new_tokens
+    try:
+        positions = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
+    except (OSError, ValueError):  # named by the rules about the model's folder
+        return
+    if positions is not None and needed > positions:
+        yield (
+            f"scale.max_prompt_tokens={max_prompt_tokens} and scale.max_new_tokens={max_new_tokens} make "
+            f"{needed} tokens, the model has {positions} positions; write scale.max_new_tokens="
+            f"{max(positions - max_prompt_tokens, 1)}"
+        )

@@ -1,0 +1,83 @@
+"""The configuration of an evaluation, validated once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, PrivateAttr
+
+from bapo_lightning.configuration.sections import Model, Rollout, Section
+from bapo_lightning.configuration.targets import Target
+from bapo_lightning.values import Count
+
+
+class EvaluationScale(Section):
+    """Lengths in tokens."""
+
+    max_new_tokens: Count
+    max_prompt_tokens: Count
+
+
+class EvaluationData(Section):
+    """Problems by the name of their set, and how they become prompts."""
+
+    prompt: Target
+    validation: dict[str, Target]
+
+
+class EvaluationConfig(Section):
+    """Everything that one evaluation is, with all open keys filled."""
+
+    checkpoint: str
+    k: Count
+    problems_per_set: Count | None
+    seed: int
+    data: EvaluationData
+    model: Model
+    scale: EvaluationScale
+    rollout: Rollout
+    reward: Target
+    samples_per_call: Count
+    cpu_threads: Count | None
+    name: str
+    output_root: str
+    run_folder: str | None
+    group: str
+    job_type: str
+    run_name: str
+    logger: dict[str, Target] = Field(default_factory=dict)
+
+    _plain: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The configuration as it is written to config.yaml."""
+        return self._plain
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the evaluation, once it has one."""
+        assert self.run_folder is not None
+        return Path(self.run_folder)
+
+    def problems(self) -> Iterator[str]:
+        """Problems to answer, and a distribution that samples can be drawn from."""
+        if not self.data.validation:
+            yield (
+                "no problems to answer; write DATA=NAME,NAME (sets=NAME,NAME), each a file of "
+                "conf/problem_set, e.g. aime24"
+            )
+        rollout = self.rollout
+        if rollout.temperature < 0:
+            yield f"rollout.temperature={rollout.temperature} must be at least 0 (greedy)"
+        if not 0 < rollout.top_p <= 1:
+            yield f"rollout.top_p={rollout.top_p} is a share of probability; write a number in (0, 1], 1 is off"
+        if rollout.top_k < 0:
+            yield f"rollout.top_k={rollout.top_k} must be at least 0, which is off"
+        if rollout.temperature == 0 and self.k != 1:
+            yield (
+                f"k={self.k} with rollout.temperature=0: all samples of a problem would be the same; write "
+                "k=1, or another temperature"
+            )

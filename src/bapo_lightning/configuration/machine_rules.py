@@ -1,0 +1,79 @@
+"""Rules about what this machine has: packages, devices, the model's folder, room for the run's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.modules.policy.folder import model_folder_problems
+from bapo_lightning.ranks.rank_group import uses_cuda
+
+# What a key needs beside a GPU, and what to write where it cannot be had.
+KERNELS = {
+    ("attention", "flash_attention_2"): ("flash_attn", "model.attention=sdpa"),
+    ("attention", "flex_attention"): (None, "model.attention=sdpa"),
+    ("liger", True): ("liger_kernel", "model.liger=false"),
+}
+
+
+def machine_problems(config: RunConfig) -> Iterator[str]:
+    """What of a configuration cannot run on this machine."""
+    yield from _kernel_problems(config)
+    yield from _device_problems(config)
+    yield from run_folder_problems(config.run_folder)
+    yield from model_folder_problems(config.model.path, config.model.made_by)
+
+
+def _kernel_problems(config: RunConfig) -> Iterator[str]:
+    for (name, value), (package, instead) in KERNELS.items():
+        if getattr(config.model, name) != value:
+            continue
+        key = f"model.{name}={str(value).lower() if value is True else value}"
+        if not uses_cuda(config.accelerator):
+            yield (
+                f"{key} needs a GPU, and this machine offers none to trainer.accelerator="
+                f"{config.accelerator}; write {instead}"
+            )
+        elif package is not None and find_spec(package) is None:
+            yield (
+                f"{key} needs a package that this machine does not have: pip install "
+                f"{package.replace('_', '-')}; or write {instead}"
+            )
+
+
+def _device_problems(config: RunConfig) -> Iterator[str]:
+    devices, accelerator, nodes = config.devices, config.accelerator, config.num_nodes
+    available = torch.cuda.device_count()
+    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if accelerator in ("gpu", "cuda") and not has_gpu:
+        yield (
+            f"trainer.accelerator={accelerator}: no GPU was found; write trainer.accelerator=cpu, or check "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    elif uses_cuda(accelerator) and devices > available:
+        yield (
+            f"trainer.devices={devices}: {available} GPUs were found; write trainer.devices={available}, or "
+            "trainer.accelerator=cpu"
+        )
+    elif accelerator == "mps" and devices > 1:
+        yield f"trainer.devices={devices} with trainer.accelerator=mps: it has one device; write trainer.devices=1"
+    if nodes > 1 and not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "LOCAL_RANK"} & set(os.environ):
+        yield (
+            f"trainer.num_nodes={nodes}: a run starts ranks on its own machine only; start it on every node "
+            f"by torchrun --nnodes={nodes} --nproc-per-node={devices}, or by srun, see docs/scale.md"
+        )
+
+
+def run_folder_problems(run_folder: str) -> Iterator[str]:
+    """Why the run folder cannot be made."""
+    folder = Path(run_folder).absolute()
+    parent = next(parent for parent in [folder, *folder.parents] if parent.exists())
+    if not parent.is_dir():
+        yield f"run_folder={run_folder} cannot be made: {parent} is a file; write another output_root"
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        yield f"run_folder={run_folder} cannot be made: {parent} is not writable; write another output_root"

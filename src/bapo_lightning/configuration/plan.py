@@ -1,0 +1,107 @@
+"""The plan of a configuration, and the refusal to start what cannot fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.run_shape import assumptions, run_shape
+from bapo_lightning.configuration.sections import GPU, Model
+from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.plan.console import verdict
+from bapo_lightning.plan.gpus import Gpu, find_gpu
+from bapo_lightning.plan.model_shape import model_shape
+from bapo_lightning.plan.planning import Plan, make_plan
+
+
+def plan_of(config: RunConfig, gpu: Gpu | None = None) -> Plan:
+    """The plan of a configuration, on `plan.gpu` unless another GPU is given.
+
+    Raises:
+        DataError: the model's sizes are not known.
+    """
+    shape = model_shape(architecture(config.model))
+    return make_plan(run_shape(config, shape), gpu or find_gpu(config.plan.gpu), assumptions(config))
+
+
+def architecture(model: Model) -> dict[str, Any]:
+    """The model's config.json: `model.architecture`, the folder's, or the hub's.
+
+    Raises:
+        DataError: there is none.
+    """
+    return dict(model.architecture) if model.architecture is not None else _architecture_of_files(model.path)
+
+
+def check_architecture(model: Model) -> None:
+    """Refuse a model of other sizes than `model.architecture` says: the plan would be another model's.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    if model.architecture is None:
+        return
+    claimed, found = model_shape(model.architecture), model_shape(_architecture_of_files(model.path))
+    pairs = [
+        (field.name, getattr(claimed, field.name), getattr(found, field.name)) for field in fields(claimed)
+    ]
+    differing = [f"{name} {said} instead of {real}" for name, said, real in pairs if said != real]
+    if differing:
+        raise ConfigError(
+            [
+                f"model.architecture is not that of {model.path}: {', '.join(differing)}; write architecture: null"
+            ]
+        )
+
+
+def check_fit(config: RunConfig) -> None:
+    """Refuse a run that cannot fit the GPUs found here. Silent on a CPU, where memory is not counted.
+
+    Raises:
+        ConfigError: it does not fit, and `plan.ignore` is not set.
+    """
+    if config.plan.ignore or config.accelerator not in GPU or not torch.cuda.is_available():
+        return
+    try:
+        table = find_gpu(config.plan.gpu)
+        found = torch.cuda.get_device_properties(0)
+        gpu = Gpu(found.name, float(found.total_memory), table.bytes_per_second, table.flops_per_second)
+        here = config.model_copy(update={"plan": config.plan.model_copy(update={"gpus": None})})
+        plan = plan_of(here, gpu)
+    except DataError as error:
+        print(f"not planned: {error}")
+        return
+    if plan.problems:
+        raise ConfigError(
+            [*plan.problems, f"{verdict(plan)[0]} write plan.ignore=true to begin all the same"]
+        )
+
+
+def _architecture_of_files(path: str) -> dict[str, Any]:
+    file = Path(model_path(path), "config.json")
+    if not file.is_file():
+        file = _from_hub(model_path(path))
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise DataError(f"{file} is not JSON ({error}); save the model again") from None
+
+
+def _from_hub(path: str) -> Path:
+    from transformers.utils.hub import cached_file
+
+    try:
+        found = cached_file(path, "config.json")
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"model.path={path}: its config.json could not be loaded ({reason}); write model.architecture, "
+            "or a folder"
+        ) from None
+    return Path(str(found))

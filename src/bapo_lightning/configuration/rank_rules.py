@@ -1,0 +1,73 @@
+"""Rules about ranks: how many there are, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bapo_lightning.configuration.run_config import RunConfig
+
+ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and more on larger models
+
+
+def rank_problems(config: RunConfig) -> Iterator[str]:
+    """What is wrong with `strategy`, with the number of ranks, and with the engines that they share."""
+    if not config.is_distributed and config.num_ranks > 1:
+        yield (
+            f"strategy=single with trainer.devices={config.devices} and trainer.num_nodes="
+            f"{config.num_nodes}: one process has one device; write strategy=ddp, or strategy=fsdp where "
+            "the policy and its optimizer do not fit on one device"
+        )
+    if config.is_sharded and config.model.lora and not config.strategy.options["sharded_checkpoints"]:
+        yield (
+            "strategy.sharded_checkpoints=false with model.lora: such a file cannot be read back; write "
+            "strategy.sharded_checkpoints=true"
+        )
+    yield from _precision_problems(config)
+    if config.num_ranks > 1:
+        yield from _placement_problems(config)
+
+
+def _precision_problems(config: RunConfig) -> Iterator[str]:
+    """A proof of a sync that allows for less than the trainer's own rounding would fail on the first one."""
+    tolerance = config.rollout.weight_sync.options.get("tolerance")
+    key = "strategy.compute_dtype" if config.is_sharded else "model.dtype"
+    dtype = config.compute_dtype
+    if dtype != "float32" and isinstance(tolerance, float | int) and tolerance <= ROUNDING:
+        yield (
+            f"{key}={dtype} with rollout.weight_sync.tolerance={tolerance}: the trainer's rounding alone "
+            f"puts engine and trainer about {ROUNDING} nats apart; write "
+            f"rollout.weight_sync.tolerance=0.2, or {key}=float32"
+        )
+    if config.model.attention == "flash_attention_2" and dtype == "float32":
+        yield (
+            "model.attention=flash_attention_2 computes in 16 bits, the update in float32; write "
+            "model.dtype=bfloat16, or strategy=fsdp, whose strategy.compute_dtype=bfloat16 keeps float32 "
+            "weights"
+        )
+
+
+def _placement_problems(config: RunConfig) -> Iterator[str]:
+    placement, engine, ranks = config.rollout.placement, config.rollout.engine, config.num_ranks
+    spans_ranks = getattr(engine.object, "spans_ranks", False)
+    if getattr(engine.object, "runs_in", None) == "server" and placement == "each":
+        yield (
+            f"rollout.placement=each with rollout=vllm_server: each of {ranks} ranks would have servers; "
+            "write rollout.placement=controller"
+        )
+    if spans_ranks and placement == "controller":
+        yield (
+            "rollout.placement=controller with rollout=vllm: vLLM inside the training processes runs in all "
+            "of them together; write rollout.placement=each, or rollout=vllm_child or rollout=vllm_server"
+        )
+    size = (engine.options.get("options") or {}).get("tensor_parallel_size", 1)
+    if spans_ranks and ranks % size:
+        yield (
+            f"rollout.engine.options.tensor_parallel_size={size} does not divide {ranks} ranks, whose GPUs "
+            "vLLM shares; write a number that does"
+        )
+    gpus = engine.options.get("visible_gpus")
+    if gpus is not None and placement == "each":
+        yield (
+            f"rollout.engine.visible_gpus={gpus} with rollout.placement=each is the same for the engines of "
+            f"all {ranks} ranks; write null, so that each takes its rank's, or rollout.placement=controller"
+        )

@@ -1,0 +1,179 @@
+"""The configuration of a training run: validated once, frozen, and read by attribute ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, PrivateAttr
+
+from bapo_lightning.callbacks.alarm import Alarm
+from bapo_lightning.configuration.sections import (
+    Algorithm,
+    Callbacks,
+    Correction,
+    Data,
+    Minutes,
+    Model,
+    Optimizer,
+    Plan,
+    Rollout,
+    Scale,
+    Section,
+)
+from bapo_lightning.configuration.targets import Target, option_problems
+from bapo_lightning.configuration.trainer_flags import (
+    REFUSED_CALLBACKS,
+    REFUSED_STRATEGIES,
+    stock_problems,
+    trainer_problems,
+)
+from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.modules.fsdp.strategy import ShardedStrategy
+from bapo_lightning.ranks.strategies import single_device
+from bapo_lightning.values import Count
+
+ALARM_EXAMPLE = "{metric: train/reward, below: 0.1}"
+
+
+class RunConfig(Section):
+    """Everything that one run is."""
+
+    name: str
+    seed: int
+    output_root: str
+    run_folder: str
+    resume: str | None
+    group: str
+    job_type: str
+    run_name: str
+    cpu_threads: Count | None
+    rank_timeout_minutes: Minutes
+    algorithm: Algorithm
+    regime: Target
+    scale: Scale
+    model: Model
+    data: Data
+    rollout: Rollout
+    reward: Target
+    correction: Correction
+    optimizer: Optimizer
+    trainer: Target
+    strategy: Target
+    callbacks: Callbacks
+    plan: Plan
+    logger: dict[str, Target] = Field(default_factory=dict)
+
+    _plain: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The configuration as it is written to config.yaml."""
+        return self._plain
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.run_folder)
+
+    @cached_property
+    def staleness(self) -> Regime:
+        """What is generated when, and for how long it may be trained on."""
+        made: Regime = self.regime.make()
+        return made
+
+    @property
+    def devices(self) -> int:
+        """Ranks on each node."""
+        return int(self.trainer.options["devices"])
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.trainer.options["num_nodes"])
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks on all nodes."""
+        return self.devices * self.num_nodes
+
+    @property
+    def accelerator(self) -> str:
+        """Lightning's name of the devices."""
+        return str(self.trainer.options["accelerator"])
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the policy is sharded over the ranks."""
+        return self.strategy.is_a(ShardedStrategy)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the strategy is one of several ranks."""
+        return self.strategy.object is not single_device
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype in which the decoder layers compute: the weights', unless the strategy casts them."""
+        return str(self.strategy.options["compute_dtype"]) if self.is_sharded else self.model.dtype
+
+    @property
+    def recomputes_logprobs(self) -> bool:
+        """Whether the trainer scores each rollout batch when it enters training."""
+        return self.correction.weights is not None
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong between the keys of different sections."""
+        for name in ("algorithm", "scale", "data", "rollout", "optimizer", "plan"):
+            yield from (f"{name}.{text}" for text in getattr(self, name).problems())
+        if self.model.lora is not None:
+            yield from (f"model.lora.{text}" for text in self.model.lora.problems())
+        yield from trainer_problems(self.trainer)
+        yield from stock_problems("strategy", self.strategy, REFUSED_STRATEGIES)
+        for name, node in self.callbacks.nodes.items():
+            yield from stock_problems(f"callbacks.{name}", node, REFUSED_CALLBACKS)
+        yield from self._batch_problems()
+
+    def _batch_problems(self) -> Iterator[str]:
+        """Groups, minibatches and advantages fit together."""
+        prompts, group_size = self.scale.prompts_per_batch, self.scale.group_size
+        minibatches = self.staleness.minibatches
+        if prompts % minibatches:
+            fits = [count for count in range(1, prompts + 1) if prompts % count == 0]
+            nearest = min(fits, key=lambda count: abs(count - minibatches))
+            yield (
+                f"regime.minibatches={minibatches} does not divide scale.prompts_per_batch={prompts}: "
+                "minibatches hold whole groups of equal number; write regime.minibatches="
+                f"{nearest} or scale.prompts_per_batch={(prompts // minibatches + 1) * minibatches}"
+            )
+        if group_size == 1 and self.algorithm.advantages.options.get("scale") == "std":
+            yield (
+                "scale.group_size=1 with algorithm.advantages.scale=std: one sample has no standard "
+                "deviation; write scale.group_size=8"
+            )
+        elif group_size == 1:
+            yield (
+                "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
+                "write scale.group_size=8"
+            )
+        share = self.staleness.reuse_share
+        if 0 < share < 1 and int(share * prompts) == 0:
+            yield (
+                f"regime.reuse_share={share} of scale.prompts_per_batch={prompts} groups is none; write a "
+                "larger share"
+            )
+
+
+def alarm_problems(alarms: Any, path: str) -> Iterator[str]:
+    """What is wrong with the alarms, which are mappings of options by name."""
+    if not isinstance(alarms, Mapping):
+        yield f"{path}={alarms} must map names to alarms; write e.g. {{reward: {ALARM_EXAMPLE}}}"
+        return
+    for name, node in alarms.items():
+        key = f"{path}.{name}"
+        if not isinstance(node, Mapping):
+            yield f"{key}={node} is no alarm; write e.g. {ALARM_EXAMPLE}, or {key}.action=off"
+        else:
+            yield from option_problems(Alarm, "an alarm", node, key)

@@ -1,0 +1,223 @@
+"""The parts of a run's configuration that are no `_target_`, as typed, frozen objects.
+
+`problems` of a section yields what is wrong between its own keys; types and ranges stand in the annotations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt, Lt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from bapo_lightning.configuration.targets import Target
+from bapo_lightning.plan.gpus import GPUS
+from bapo_lightning.values import Advice, Count, CountOrZero, NonNegative, Positive, Share
+
+GPU = ("auto", "gpu", "cuda")
+NOT_ADAPTABLE = ("lm_head", "embed_tokens")
+
+
+class Section(BaseModel):
+    """A node of the configuration whose keys are fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong between the keys of this section; texts begin with the name of a key."""
+        yield from ()
+
+
+class Algorithm(Section):
+    """What sets one algorithm apart from another."""
+
+    name: str
+    objective: Target
+    weighting: Target
+    advantages: Target
+    admission: Target
+    bounds: Target
+    length_shaping: Target | None
+    contribution_weight: Literal["rollout_prob", "none"]
+    positive_share_target: Annotated[
+        float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
+    ]
+
+
+class Scale(Section):
+    """Sizes of a run."""
+
+    name: str
+    prompts_per_batch: Count
+    group_size: Count
+    num_rollout_batches: Count
+    max_prompt_tokens: Count
+    max_new_tokens: Count
+    partial_tokens: Count
+    overlong_buffer: Count
+    micro_batch_tokens: Count
+    validation_problems: Count
+    validation_samples: Count
+
+    def problems(self) -> Iterator[str]:
+        """The buffer of the overlong punishment lies within a response."""
+        if self.overlong_buffer > self.max_new_tokens:
+            yield (
+                f"overlong_buffer={self.overlong_buffer} must be in 1..scale.max_new_tokens="
+                f"{self.max_new_tokens}; write a quarter of it"
+            )
+
+
+class Lora(Section):
+    """Low-rank additions to the weights."""
+
+    rank: Count
+    alpha: Count
+    target_modules: str | list[str]
+
+    def problems(self) -> Iterator[str]:
+        """Names of layers that can be adapted."""
+        targets = self.target_modules
+        if targets == "all-linear":
+            return
+        if isinstance(targets, str) or not targets:
+            yield f"target_modules={targets} must be all-linear, or names of linear layers, e.g. [q_proj,v_proj]"
+            return
+        for name in sorted(set(targets) & set(NOT_ADAPTABLE)):
+            yield f"target_modules: {name} cannot be adapted, its weights are read directly; leave it out"
+
+
+TrainedDtype = Annotated[
+    Literal["float32", "bfloat16"],
+    Advice("cannot be trained in (gradients underflow in float16); write one of float32, bfloat16"),
+]
+
+
+class Model(Section):
+    """Which model is trained, and how it computes."""
+
+    path: str
+    dtype: TrainedDtype
+    attention: Literal["sdpa", "flash_attention_2", "flex_attention"] | None = None
+    packing: Literal["none", "padding_free"] = "none"
+    activation_checkpointing: bool = False
+    liger: bool = False
+    lora: Lora | None = None
+    architecture: dict[str, Any] | None = None
+    made_by: str | None = None
+
+
+def _named_sets(value: Any) -> Any:
+    if not isinstance(value, Mapping) or "_target_" in value:
+        raise ValueError(
+            "is one set, and must be a mapping of names to sets, as in val/<name>/avg@k; write "
+            "data.validation: {NAME: {_target_: ...}}"
+        )
+    return value
+
+
+class Data(Section):
+    """Problems, and how they become prompts."""
+
+    name: str
+    prompt: Target
+    train: Target
+    validation: Annotated[dict[str, Target], BeforeValidator(_named_sets)]
+    validation_samples: dict[str, Count]
+    filters: dict[str, Target]
+
+    def problems(self) -> Iterator[str]:
+        """Numbers of samples are given for sets that exist."""
+        for name, count in self.validation_samples.items():
+            if name not in self.validation:
+                sets = ", ".join(self.validation) or "none"
+                yield f"validation_samples.{name}={count} names no validation set; there are {sets}"
+
+
+class Rollout(Section):
+    """How responses are sampled."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_restarts: CountOrZero
+    placement: Literal["each", "controller"]
+    weight_sync: Target
+    engine: Target
+    serve_port: Count | None = None
+
+    def problems(self) -> Iterator[str]:
+        """Sampling that training can use."""
+        if not self.temperature > 0:
+            yield (
+                f"temperature={self.temperature:g}: training samples must come from a distribution; write 1.0"
+            )
+        for name, value, off in (("top_p", self.top_p, 1.0), ("top_k", self.top_k, 0)):
+            if value != off:
+                yield (
+                    f"{name}={value} is refused for training: engine and trainer would cut different tokens "
+                    "at the edge of the nucleus, and the importance ratio of those means nothing; write "
+                    f"{off} (evaluation may differ)"
+                )
+
+
+class Correction(Section):
+    """Decoupled PPO: weights of the mismatch between rollout engine and trainer."""
+
+    name: str
+    weights: Target | None
+
+
+class Optimizer(Section):
+    """How gradients become updates."""
+
+    optimizer: Target
+    scheduler: Target
+    max_grad_norm: Annotated[float, Gt(0), Advice("would erase every gradient; write a positive number")]
+    max_nonfinite_in_a_row: Count
+
+    def problems(self) -> Iterator[str]:
+        """A rate that trains."""
+        rate = self.optimizer.options.get("lr")
+        if not isinstance(rate, int | float):
+            yield f"optimizer.lr={rate} must be a positive number"
+        elif not rate > 0:
+            yield f"optimizer.lr={rate} would change nothing; write a positive number"
+
+
+class Callbacks(BaseModel):
+    """Callbacks by name; null leaves one out. Alarms are callbacks that are made of thresholds."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    __pydantic_extra__: dict[str, Target | None]
+
+    alarms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @property
+    def nodes(self) -> Mapping[str, Target]:
+        """The callbacks that are there, by name."""
+        return {name: node for name, node in self.__pydantic_extra__.items() if node is not None}
+
+
+class Plan(Section):
+    """What `make plan` reckons with."""
+
+    gpu: str
+    gpus: Count | None
+    ignore: bool
+    usable_share: Share
+    overhead_gigabytes: NonNegative
+    engine_gigabytes: NonNegative
+    mean_response_share: Share
+    update_share: Share
+    scoring_share: Share
+    bandwidth_share: Share
+
+    def problems(self) -> Iterator[str]:
+        """A GPU of the table."""
+        if self.gpu not in GPUS:
+            yield f"gpu={self.gpu} is not known; write one of {', '.join(GPUS)}"
+
+
+Minutes = Positive

@@ -1,0 +1,167 @@
+"""From a composed configuration to a `RunConfig`: every fault with its key and its remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from bapo_lightning.configuration.engine_rules import engine_problems
+from bapo_lightning.configuration.evaluation_config import EvaluationConfig
+from bapo_lightning.configuration.machine_rules import machine_problems
+from bapo_lightning.configuration.rank_rules import rank_problems
+from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
+from bapo_lightning.configuration.sections import Section
+from bapo_lightning.configuration.targets import target_problems
+from bapo_lightning.configuration.trainer_flags import trainer_problems
+from bapo_lightning.configuration.wording import accepted
+from bapo_lightning.errors import ConfigError
+
+S = TypeVar("S", bound=Section)
+RULES_READ = {
+    "regime",
+    "rollout",
+    "trainer",
+    "strategy",
+    "optimizer",
+}  # rules look into their targets
+
+
+def validate(plain: dict[str, Any]) -> RunConfig:
+    """The typed configuration of a resolved one. Reads no weights and changes nothing.
+
+    Raises:
+        ConfigError: with everything that is wrong, on any machine or on this one.
+    """
+    return _checked(plain, (_between_sections, _between_ranks, machine_problems))
+
+
+def read_run(plain: dict[str, Any]) -> RunConfig:
+    """`validate`, but for what ranks and this machine need: the run may be meant for others.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    return _checked(plain, (_between_sections,))
+
+
+def read_data(plain: dict[str, Any]) -> RunConfig:
+    """`validate` as far as the problems need it: nothing about the model, the engine or this machine.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    return _checked(plain, (lambda config: (f"data.{text}" for text in config.data.problems()),))
+
+
+def read_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
+    """The typed configuration of an evaluation whose open keys are filled.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    config, found, _ = _parsed(EvaluationConfig, plain)
+    if config is not None:
+        found += config.problems()
+    if config is None or found:
+        raise ConfigError(list(dict.fromkeys(found)))
+    config._plain = plain
+    return config
+
+
+def _checked(plain: dict[str, Any], rules: Sequence[Callable[[RunConfig], Iterator[str]]]) -> RunConfig:
+    config, found, unsound = _parsed(RunConfig, plain)
+    found += alarm_problems((plain.get("callbacks") or {}).get("alarms", {}), "callbacks.alarms")
+    if config is not None and not unsound & RULES_READ:
+        found += [text for rule in rules for text in rule(config)]
+    if config is None or found:
+        raise ConfigError(list(dict.fromkeys(found)))
+    config._plain = plain
+    return config
+
+
+def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str], set[str]]:
+    """The typed object if its types are right, everything wrong with types and targets, and the sections with
+    targets that are wrong.
+    """
+    config, found = parse(section, plain)
+    by_section = {name: list(target_problems(node, name)) for name, node in plain.items()}
+    found += [text for texts in by_section.values() for text in texts]
+    return config, found, {name for name, texts in by_section.items() if texts}
+
+
+def _between_sections(config: RunConfig) -> Iterator[str]:
+    yield from config.problems()
+    yield from engine_problems(config)
+
+
+def _between_ranks(config: RunConfig) -> Iterator[str]:
+    # Numbers of ranks that are no numbers were named already.
+    if not list(trainer_problems(config.trainer)):
+        yield from rank_problems(config)
+
+
+def parse(section: type[S], plain: Mapping[str, Any]) -> tuple[S | None, list[str]]:
+    """The typed object, or what is wrong with the keys and values of those nodes that are no `_target_`."""
+    try:
+        return section.model_validate_json(json.dumps(plain), strict=True), []
+    except ValidationError as error:
+        return None, list(_messages(section, plain, error.errors()))
+
+
+def _messages(
+    section: type[BaseModel], plain: Mapping[str, Any], errors: list[ErrorDetails]
+) -> Iterator[str]:
+    told = set()
+    for error in errors:
+        path, owner, annotation = _locate(section, error["loc"])
+        if path in told or path.startswith("callbacks.alarms"):
+            continue
+        told.add(path)
+        name, value = path.rpartition(".")[2], _value(plain, path)
+        if error["type"] == "extra_forbidden":
+            known = list(owner.model_fields)
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            parent = path.rpartition(".")[0] or "a run"
+            yield f"{path} is not an option of {parent}; {hint}it takes {', '.join(sorted(known))}"
+        elif error["type"] == "missing":
+            yield f"{path} is missing; write {path}=VALUE"
+        elif error["type"] == "value_error":
+            yield f"{path}={value} {error['msg'].removeprefix('Value error, ')}"
+        else:
+            yield f"{path}={value} {accepted(annotation, name)}"
+
+
+def _locate(section: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel], Any]:
+    """Dotted key of an error, the model whose field it is, and the field's annotation."""
+    owner, annotation, keys = section, Any, []
+    for part in loc:
+        hints = get_type_hints(owner, include_extras=True)
+        keys.append(str(part))
+        if part not in owner.model_fields:  # unknown, or inside of a field that is no section
+            break
+        annotation = hints[str(part)]
+        inner = [item for item in (annotation, *get_args(annotation)) if _is_model(item)]
+        if not inner:
+            values = get_args(annotation)
+            if len(loc) > len(keys) and getattr(annotation, "__origin__", None) is dict:
+                keys.append(str(loc[len(keys)]))
+                annotation = values[1]
+            break
+        owner = inner[0]
+    return ".".join(keys), owner, annotation
+
+
+def _is_model(item: Any) -> bool:
+    return isinstance(item, type) and issubclass(item, BaseModel)
+
+
+def _value(plain: Any, path: str) -> Any:
+    for key in path.split("."):
+        plain = plain.get(key) if isinstance(plain, Mapping) else None
+    return plain

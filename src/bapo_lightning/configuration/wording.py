@@ -1,0 +1,116 @@
+"""Says in words what a type annotation accepts, and checks a plain value against it."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import (
+    ConfigDict,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
+
+from bapo_lightning.values import Advice
+
+UNITS = ("seconds", "minutes", "gigabytes", "megabytes")
+
+
+def value_problem(annotation: Any, name: str, value: Any) -> str | None:
+    """What is wrong with the plain `value` of the option `name`; None when its annotation accepts it, or says
+    nothing that can be checked, such as a class.
+    """
+    try:
+        adapter = _adapter(annotation)
+    except TypeError:  # not hashable
+        return None
+    if adapter is None:
+        return None
+    try:
+        adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return accepted(annotation, name)
+    return None
+
+
+def accepted(annotation: Any, name: str) -> str:
+    """The end of a sentence that begins with `name=value`: what a value of this annotation must be."""
+    members, metadata = _flattened(annotation)
+    advice = [item.text for item in metadata if isinstance(item, Advice)]
+    if advice:
+        return advice[0]
+    nullable = type(None) in members
+    members = [member for member in members if member is not type(None)]
+    choices = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
+    if choices and all(get_origin(member) is Literal for member in members):
+        listed = ", ".join(str(choice) for choice in choices)
+        return f"is none of its values; write one of {listed}{', or null' if nullable else ''}"
+    words = " or ".join(dict.fromkeys(_word(member, metadata, name) for member in members))
+    return f"must be {words}{', or null' if nullable else ''}"
+
+
+@lru_cache(maxsize=1024)
+def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    """What checks values of an annotation; None for one that says nothing that can be checked."""
+    for config in (ConfigDict(allow_inf_nan=False), None):  # dataclasses have a configuration of their own
+        try:
+            return TypeAdapter(annotation, config=config)
+        except PydanticSchemaGenerationError:
+            return None
+        except (PydanticUserError, NameError):
+            continue
+    return None
+
+
+def _flattened(annotation: Any) -> tuple[list[Any], list[Any]]:
+    """Members of a union, nested ones included, and all metadata of `Annotated`."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        members, more = _flattened(inner)
+        return members, [*metadata, *more]
+    if origin in (Union, types.UnionType):
+        members, metadata = [], []
+        for member in get_args(annotation):
+            found, more = _flattened(member)
+            members += found
+            metadata += more
+        return members, metadata
+    return [annotation], []
+
+
+def _word(member: Any, metadata: list[Any], name: str) -> str:
+    unit = next((f" of {unit}" for unit in UNITS if name.endswith(unit)), "")
+    if member is bool:
+        return "true or false"
+    if member in (int, float):
+        return _number(member, metadata) + unit
+    if member is str:
+        return "text"
+    if get_origin(member) is Literal:
+        return "one of " + ", ".join(map(str, get_args(member)))
+    if get_origin(member) in (list, tuple):
+        return "a list"
+    return "a mapping" if get_origin(member) in (dict, Mapping) or isinstance(member, type) else str(member)
+
+
+def _number(kind: type, metadata: list[Any]) -> str:
+    noun = "a whole number" if kind is int else "a number"
+    least = next((item.ge for item in metadata if isinstance(item, Ge)), None)
+    above = next((item.gt for item in metadata if isinstance(item, Gt)), None)
+    most = next((item.le for item in metadata if isinstance(item, Le)), None)
+    below = next((item.lt for item in metadata if isinstance(item, Lt)), None)
+    if most is not None or below is not None:
+        opening = f"({above}" if above is not None else f"[{least}"
+        return f"{noun} in {opening}, {f'{most}]' if most is not None else f'{below})'}"
+    if above == 0:
+        return noun.replace("a ", "a positive ", 1)
+    if above is not None:
+        return f"{noun} above {above}"
+    return noun if least is None else f"{noun} of at least {least}"

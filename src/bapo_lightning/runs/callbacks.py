@@ -1,0 +1,76 @@
+"""Callbacks and loggers of a run, from their nodes in the configuration."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ProgressBar, RichProgressBar, Timer
+from lightning.pytorch.loggers import Logger
+
+from bapo_lightning.callbacks.alarm import build_alarms
+from bapo_lightning.callbacks.graceful_stop import GracefulStop
+from bapo_lightning.callbacks.loggers.metrics_file import MetricsFile
+from bapo_lightning.callbacks.order import in_order
+from bapo_lightning.callbacks.run_manifest import RunManifest
+from bapo_lightning.callbacks.stock_hooks import StockHooks
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.targets import Target
+from bapo_lightning.data.rollouts.validation import ValidationSet
+from bapo_lightning.ranks.rank_group import RankGroup
+from bapo_lightning.runs.resume import RunStart
+
+MODEL_CHECKPOINTS = "model_checkpoints"  # in the run folder: those of Lightning's ModelCheckpoint
+
+
+def build_callbacks(
+    config: RunConfig,
+    start: RunStart,
+    ranks: RankGroup,
+    validation_sets: Sequence[ValidationSet],
+    description: dict[str, Any],
+) -> list[L.Callback]:
+    """The configured callbacks, and those that every run has, in the order in which they act.
+
+    A callback whose constructor has a parameter `validation_sets`, `resumed` or `ranks` is given it by the run.
+
+    Args:
+        config: of the run.
+        start: how the session begins.
+        ranks: of the run.
+        validation_sets: empty on ranks other than 0.
+        description: goes into the manifest.
+    """
+    given = {"validation_sets": validation_sets, "resumed": start.checkpoint, "ranks": ranks}
+    made = [_made(node, given, start.folder) for node in config.callbacks.nodes.values()]
+    if config.trainer.options["max_time"] is not None:
+        made.append(Timer(config.trainer.options["max_time"]))
+    made += [*build_alarms(config.callbacks.alarms), GracefulStop(), StockHooks()]
+    if ranks.is_controller:
+        made.append(RunManifest(start.folder, description, start.resume_entry))
+        wants_bar = config.trainer.options["enable_progress_bar"] is not False and sys.stdout.isatty()
+        if wants_bar and not any(isinstance(callback, ProgressBar) for callback in made):
+            made.append(RichProgressBar())
+    return in_order(made)
+
+
+def build_loggers(config: RunConfig, folder: Path) -> list[Logger]:
+    """The run's own record, and the loggers that were chosen."""
+    return [MetricsFile(folder), *(node.make() for node in config.logger.values())]
+
+
+def _made(node: Target, given: dict[str, Any], folder: Path) -> L.Callback:
+    options = {name: value for name, value in given.items() if node.takes(name)}
+    # A run has neither epochs nor a validation loop: `StockHooks` says when something was measured.
+    if node.is_a(EarlyStopping) and node.options["check_on_train_epoch_end"] is None:
+        options["check_on_train_epoch_end"] = False
+    if node.is_a(ModelCheckpoint):
+        if node.options["monitor"] is not None and node.options["save_on_train_epoch_end"] is None:
+            options["save_on_train_epoch_end"] = False
+        if node.options["dirpath"] is None:
+            options["dirpath"] = folder / MODEL_CHECKPOINTS
+    callback: L.Callback = node.make(**options)
+    return callback

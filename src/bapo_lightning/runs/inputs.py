@@ -1,0 +1,77 @@
+"""Tokenizer and problems of a run, read before anything is started, so that a missing file shows at once."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import datasets
+from transformers import AutoTokenizer, GenerationConfig
+
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.sections import Data
+from bapo_lightning.data.problems.prompts import PromptRule
+from bapo_lightning.data.problems.selection import Selection, select
+from bapo_lightning.errors import DataError
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.types import Problem
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run reads."""
+
+    tokenizer: Any
+    prompt: PromptRule
+    problems: Selection
+
+
+def read_inputs(config: RunConfig) -> Inputs:
+    """Tokenizer, prompt rule and problems. Raises DataError when one of them cannot be loaded."""
+    path = model_path(config.model.path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf download {path}"
+        ) from None
+    prompt = config.data.prompt.make()
+    scale = config.scale
+    problems = read_problems(
+        config.data, partial(prompt, tokenizer), scale.max_prompt_tokens, scale.validation_problems
+    )
+    return Inputs(tokenizer, prompt, problems)
+
+
+def read_problems(
+    data: Data, encode: Callable[[Problem], array[int]], max_prompt_tokens: int, validation_problems: int
+) -> Selection:
+    """Training and validation problems, filtered. Raises DataError when they cannot be had.
+
+    Args:
+        data: sets and filters.
+        encode: token ids of a problem's prompt.
+        max_prompt_tokens: problems with longer prompts are left out and counted.
+        validation_problems: first problems of each validation set that are taken.
+    """
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    train = data.train.make()
+    validation = {name: node.make() for name, node in data.validation.items()}
+    filters = {name: node.make() for name, node in data.filters.items()}
+    return select(train, validation, filters, encode, max_prompt_tokens, validation_problems)
+
+
+def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
+    """Tokens that end a response: the tokenizer's end token and those of the model's generation config."""
+    try:
+        configured = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:
+        configured = None
+    listed = configured if isinstance(configured, list) else [configured]
+    return tuple(sorted({token for token in [tokenizer.eos_token_id, *listed] if token is not None}))

@@ -1,0 +1,173 @@
+"""Trains one run, from its composed configuration to its report.
+
+    validate -> join the ranks -> open the run folder -> build -> fit -> report
+
+`cli.train` composes the configuration and calls `train`; this file is the rest of `make train`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import lightning as L
+import torch
+import transformers
+
+from bapo_lightning.callbacks.loggers.catch_up import catch_up
+from bapo_lightning.callbacks.loggers.hand_over import conclude_run, describe_run
+from bapo_lightning.callbacks.run_manifest import RunManifest
+from bapo_lightning.configuration.plan import check_architecture, check_fit
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.data.data_module import RolloutDataModule
+from bapo_lightning.data.problems.selection import account_lines
+from bapo_lightning.data.worker import WorkerDataModule
+from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.ranks.channel import lost_ranks_told
+from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
+from bapo_lightning.report.run.console import print_summary
+from bapo_lightning.report.run.plots import plot_run
+from bapo_lightning.report.run.summary import write_summary
+from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, Checkpoint
+from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.runs.build import Run, build
+from bapo_lightning.runs.resume import RunStart, open_run
+
+# Lightning's advice about what is meant here (no workers, dropout off), or its own upkeep.
+EXPECTED_WARNINGS = (
+    ".*does not have many workers.*",
+    ".*your dataloader is not resumable.*",  # RunCheckpoint resumes the data itself
+    ".*module.s. in eval mode at the start of training.*",
+    ".*LeafSpec.* is deprecated.*",
+    ".*callbacks used to create the checkpoint need to be provided.*",  # the manifest's, on another rank
+    ".*returned a view tensor.*",  # of FSDP2: nothing changes a policy's scores in place
+    ".*srun. command is available.*",  # of a run that starts its ranks itself
+    ".*no pre-optimization state was saved.*",  # ModelCheckpoint with manual optimisation
+)
+
+
+def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> None:
+    """Train as one of the ranks of a run, or as the only one.
+
+    Args:
+        own: the resolved configuration as this process knows it.
+        choose: makes the configuration with the run folder; rank 0's holds for all.
+
+    Raises:
+        ConfigError: everything that is wrong, before any weight is loaded.
+    """
+    config = validate(own)
+    ranks = join(
+        config.accelerator,
+        config.devices,
+        config.num_nodes,
+        config.rank_timeout_minutes,
+        needs_group=config.is_distributed,
+    )
+    try:
+        with lost_ranks_told():
+            run(validate(ranks.on_controller(choose)), ranks)
+    finally:
+        ranks.close()
+
+
+def run(config: RunConfig, ranks: RankGroup = ALONE) -> None:
+    """Train as `config` says, on this rank."""
+    start = ranks.on_controller(partial(begin, config))
+    if start is None:
+        return
+    quiet_libraries()
+    if config.cpu_threads:
+        torch.set_num_threads(config.cpu_threads)
+    L.seed_everything(config.seed, verbose=False)
+    built = build(config, start, ranks)
+    with reported(built, config, start, ranks) if ranks.is_controller else ended(built.data_module):
+        fit(built, start.checkpoint)
+
+
+def begin(config: RunConfig) -> RunStart | None:
+    """How the run begins; None when it is finished. Raises ConfigError for a run that does not fit the GPUs."""
+    check_fit(config)
+    check_architecture(config.model)
+    return open_run(config)
+
+
+def fit(built: Run, checkpoint: Checkpoint | None) -> None:
+    """Train from the beginning or from a checkpoint to the end."""
+    num_updates = built.data_module.num_updates
+    if checkpoint is None or checkpoint.update < num_updates:
+        path = checkpoint.path / TRAINER_FILE if checkpoint else None
+        built.trainer.fit(built.module, datamodule=built.data_module, ckpt_path=path)
+        return
+    # Stopped between its last update and its end. Lightning would run the whole epoch again.
+    if built.trainer.is_global_zero:
+        print(f"all {num_updates} updates were done: only the report was missing")
+    for callback in built.trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, RunManifest):
+            callback.finish()
+
+
+@contextmanager
+def reported(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -> Iterator[None]:
+    """On rank 0: announce the run, and report on it when it ends, however it ends."""
+    introduce(built, config, start, ranks)
+    loggers = built.trainer.loggers
+    try:
+        describe_run(loggers, config.plain)
+        if not start.is_new:
+            catch_up(loggers, read_rows(start.folder))
+        yield
+    finally:
+        built.data_module.close()  # Lightning leaves it open after an error
+        if (start.folder / "manifest.json").exists():  # else it failed before there was a run
+            summary = write_summary(start.folder)
+            plot_run(start.folder)
+            print_summary(summary, start.folder)
+            conclude_run(loggers, start.folder, summary)
+        start.release()
+
+
+@contextmanager
+def ended(data_module: RolloutDataModule | WorkerDataModule) -> Iterator[None]:
+    """On any other rank: end the process even when a thread of it still waits for another rank."""
+    try:
+        yield
+    except Exception as error:
+        data_module.close()
+        if isinstance(data_module, WorkerDataModule) and not data_module.has_ended:
+            if not isinstance(error, BapoLightningError):
+                traceback.print_exc()
+            os._exit(1)
+        raise
+    finally:
+        data_module.close()
+
+
+def introduce(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -> None:
+    """Say what is about to happen, with the resolved counts: batch sizes are where frameworks are misread."""
+    scale, staleness = config.scale, config.staleness.updates_per_rollout_batch
+    rollouts = scale.prompts_per_batch * scale.group_size
+    if ranks.size > 1:
+        print(f"{ranks.size} ranks, strategy {type(built.trainer.strategy).__name__}")
+    print(f"{config.algorithm.name} on {config.data.name}, seed {config.seed} -> {start.folder}")
+    print(
+        f"{scale.num_rollout_batches} rollout batches of {scale.prompts_per_batch} problems x "
+        f"{scale.group_size} responses ({rollouts} rollouts), {staleness} updates on each "
+        f"(staleness {staleness}): {built.data_module.num_updates} updates"
+    )
+    print("\n".join(account_lines(built.account)), flush=True)
+
+
+def quiet_libraries() -> None:
+    """Silence advice that does not apply; errors and other warnings stay."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    transformers.utils.logging.disable_progress_bar()
+    for message in EXPECTED_WARNINGS:
+        warnings.filterwarnings("ignore", message=message)
