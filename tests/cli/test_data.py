@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 
 import pytest
-from tests.configuration.test_checks import composed
+from tests.configuration.compositions import composed
 
 from bapo_lightning.cli.data import tell
 from bapo_lightning.errors import ConfigError, DataError

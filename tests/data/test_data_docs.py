@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from tests.configuration.test_checks import CONF, names
+from tests.configuration.compositions import CONF, names
 
 from bapo_lightning.configuration.help import description
 

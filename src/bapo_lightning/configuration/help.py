@@ -16,19 +16,20 @@ MORE = """
   --hydra-help          options of Hydra itself
 """
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
-CHOSEN_AT = {
-    "problem_set": "problem_set@data.train",
-    "prompt": "data/prompt",
-}  # groups that fill a key deeper down
-NOT_CHOSEN = ("bounds", "sweep", "transport")  # groups that other files choose from
+NOT_HYDRA = "sweeps"  # read by `make sweep` and `make figures`
+CHOSEN_BY_OTHERS = ("rollout/engine", "rollout/weight_sync")  # parts that the files of `rollout` choose
+CHOSEN_AT = {"problem_set": "problem_set@data.train"}  # a group that has several places
 
 
 def help_text(conf: Path) -> str:
     """The help, read from the configuration files below `conf`."""
     lines = [USAGE]
-    for group in sorted(path for path in conf.iterdir() if path.is_dir() and path.name not in NOT_CHOSEN):
-        lines.append(f"  {CHOSEN_AT.get(group.name, group.name)}=")
-        files = sorted(file for file in group.glob("*.yaml") if file.stem not in SHARED)
+    for folder in sorted(path for path in conf.rglob("*") if path.is_dir()):
+        group = folder.relative_to(conf).as_posix()
+        files = sorted(file for file in folder.glob("*.yaml") if file.stem not in SHARED)
+        if group.partition("/")[0] == NOT_HYDRA or group in CHOSEN_BY_OTHERS or not files:
+            continue
+        lines.append(f"  {CHOSEN_AT.get(group, group)}=")
         lines += [f"    {file.stem:<18} {description(file)}" for file in files]
     return "\n".join([*lines, MORE])
 

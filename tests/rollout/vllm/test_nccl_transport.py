@@ -4,7 +4,7 @@ weights agree.
 
 import torch
 from tests.builders import random_policy
-from tests.configuration.test_checks import found
+from tests.configuration.compositions import found
 
 from bapo_lightning.rollout.vllm.nccl import StreamedWeights
 

@@ -16,6 +16,8 @@ import yaml
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.report.figures.values import VALUES
 
+FIGURES = "sweeps/figures"  # below conf/
+PROTOCOL = "protocol"  # the file of the runs that figures are drawn from
 _FIGURE_KEYS = {"title", "paper", "draw", "kinds", "labels", "metrics", "series", "axis", "values", "claims"}
 _DRAWINGS = ("curves", "shares", "tokens", "bars", "entropy_rule")
 
@@ -79,14 +81,14 @@ class Figure:
 
 def read_protocol(conf: Path) -> Protocol:
     """The runs that figures are drawn from."""
-    content = yaml.safe_load((conf / "figures.yaml").read_text(encoding="utf-8"))
+    content = yaml.safe_load((conf / FIGURES / f"{PROTOCOL}.yaml").read_text(encoding="utf-8"))
     kinds = {name: Kind(kind["label"], kind["set"]) for name, kind in content["kinds"].items()}
     return Protocol(kinds, tuple(content["seeds"]), content["common"], content["parallel_runs"])
 
 
 def figure_names(conf: Path) -> list[str]:
     """All figures, those of the paper by their numbers."""
-    names = [path.stem for path in (conf / "figure").glob("*.yaml")]
+    names = [path.stem for path in (conf / FIGURES).glob("*.yaml") if path.stem != PROTOCOL]
     return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
 
 
@@ -96,7 +98,7 @@ def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
         raise ConfigError(
             [f"figure={name} is no figure; write one of {', '.join(figure_names(conf))} (FIG=2 with make)"]
         )
-    path = conf / "figure" / f"{name}.yaml"
+    path = conf / FIGURES / f"{name}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if unknown := sorted(set(content) - _FIGURE_KEYS):
         raise ConfigError(

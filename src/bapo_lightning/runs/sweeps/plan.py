@@ -25,6 +25,7 @@ from bapo_lightning.runs.sweeps.names import folder_name, hydra_value, run_names
 Config = dict[str, Any]
 Job = tuple[str, ...]
 SWEEP_KEYS = {"parameters", "cases", "parallel_runs", "reference"}
+FOLDERS = {"sweep": "sweeps", "launcher": "sweeps/launcher"}  # below conf/
 ROOT, SWEEP, LAUNCHER = "output_root", "sweep", "launcher"
 
 
@@ -182,7 +183,7 @@ def _sort_overrides(arguments: Iterable[str]) -> tuple[dict[str, str], dict[str,
 
 
 def _read_choice(group: str, name: str, known: set[str] | None = None) -> Config:
-    choices = {path.stem: path for path in Path(conf_dir(), group).glob("*.yaml")}
+    choices = {path.stem: path for path in Path(conf_dir(), FOLDERS[group]).glob("*.yaml")}
     if name not in choices:
         raise ConfigError([f"{group}={name} is no {group}; write one of {', '.join(sorted(choices))}"])
     content = yaml.safe_load(choices[name].read_text(encoding="utf-8"))

@@ -1,10 +1,10 @@
 """Every rule about the model's keys, broken on purpose."""
 
 import pytest
-from tests.configuration.test_checks import composed, found
+from tests.configuration.compositions import composed, found, validated
 
 from bapo_lightning.configuration.changes import changes
-from bapo_lightning.configuration.model_checks import compute_dtype, uses_gpu
+from bapo_lightning.ranks.rank_group import uses_cuda
 
 
 @pytest.mark.parametrize(
@@ -12,20 +12,20 @@ from bapo_lightning.configuration.model_checks import compute_dtype, uses_gpu
     [
         (
             "model.dtype=float16",
-            "model.dtype=float16 cannot be trained in: gradients underflow in it; write one of float32, "
+            "model.dtype=float16 cannot be trained in (gradients underflow in float16); write one of float32, "
             "bfloat16",
         ),
-        ("model.dtype=int8", "model.dtype=int8 cannot be trained in; write one of float32, bfloat16"),
+        ("model.dtype=int8", "model.dtype=int8 cannot be trained in"),
         (
             "model.attention=fast",
-            "model.attention=fast is none of its values; write null or one of sdpa, flash_attention_2",
+            "model.attention=fast is none of its values; write one of sdpa, flash_attention_2",
         ),
         ("model.packing=dense", "model.packing=dense is none of its values; write one of none, padding_free"),
         ("model.liger=maybe", "model.liger=maybe must be true or false"),
         ("model.activation_checkpointing=2", "model.activation_checkpointing=2 must be true or false"),
         (
             "+model.rank=8",
-            "model.rank is not an option of a model; it takes activation_checkpointing, architecture, "
+            "model.rank is not an option of model; it takes activation_checkpointing, architecture, "
             "attention",
         ),
         ("model/lora=default model.lora.rank=0", "model.lora.rank=0 must be a whole number of at least 1"),
@@ -38,8 +38,8 @@ from bapo_lightning.configuration.model_checks import compute_dtype, uses_gpu
             "model/lora=default model.lora.target_modules=[q_proj,lm_head]",
             "model.lora.target_modules: lm_head cannot be adapted",
         ),
-        ("model/lora=default +model.lora.dropout=0.1", "must have exactly the keys alpha, rank, target_modules"),
-        ("model.lora=16", "model.lora=16 must have exactly the keys"),
+        ("model/lora=default +model.lora.dropout=0.1", "model.lora.dropout is not an option of model.lora; it takes alpha, rank, target_modules"),
+        ("model.lora=16", "model.lora=16 must be a mapping, or null"),
         (
             "model.attention=flash_attention_2",
             "model.attention=flash_attention_2 computes in 16 bits, the update in float32",
@@ -78,24 +78,23 @@ def test_what_runs_everywhere_passes(override):
 def test_a_missing_package_is_named_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    complaints = found("model.liger=true", "trainer.accelerator=gpu")
-    assert complaints == [
+    problems = found("model.liger=true", "trainer.accelerator=gpu")
+    assert problems == [
         "model.liger=true needs a package that this machine does not have: pip install liger-kernel; or "
         "write model.liger=false"
     ]
 
 
 def test_the_strategy_decides_in_what_dtype_layers_compute():
-    assert compute_dtype({"model": {"dtype": "float32"}}) == "float32"
-    assert compute_dtype({"model": {"dtype": "float32"}, "strategy": {"name": "single"}}) == "float32"
-    assert (
-        compute_dtype({"model": {"dtype": "float32"}, "strategy": {"compute_dtype": "bfloat16"}})
-        == "bfloat16"
-    )
+    assert validated().compute_dtype == "float32"
+    sharded = ("strategy=fsdp", "rollout.weight_sync.tolerance=0.2")
+    assert validated(*sharded).compute_dtype == "bfloat16"
+    assert validated(*sharded, "strategy.compute_dtype=float32").compute_dtype == "float32"
 
 
-def test_accelerators_by_name():
-    assert uses_gpu("gpu") and uses_gpu("cuda") and not uses_gpu("cpu") and not uses_gpu("mps")
+def test_accelerators_by_name(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert uses_cuda("gpu") and uses_cuda("cuda") and not uses_cuda("cpu") and not uses_cuda("mps")
 
 
 def test_how_a_model_computes_may_change_when_a_run_goes_on_but_not_what_is_trained():

@@ -3,7 +3,7 @@ write.
 """
 
 import pytest
-from tests.configuration.test_checks import found
+from tests.configuration.compositions import found
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Rules for alarms and the watchdog, broken on purpose."""
 
 import pytest
-from tests.configuration.test_checks import found
+from tests.configuration.compositions import found
 
 MINE = "+callbacks.alarms.mine="
 

@@ -2,33 +2,14 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from tests.configuration.compositions import CONF, composed, found, names
 
-from bapo_lightning.configuration.checks import complaints
-from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
+from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.runs.build_ranks import make
-
-CONF = Path(conf_dir())
-
-
-def names(group):
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml") if path.stem != "base")
-
-
-def composed(*overrides):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolve(compose("train", overrides=["run_folder=outputs/unused", *overrides]))
-
-
-def found(*overrides):
-    return complaints(composed(*overrides))
 
 
 @pytest.mark.parametrize("algorithm", names("algorithm"))
@@ -66,7 +47,7 @@ def test_every_shipped_rollout_passes(rollout):
         ("rollout.engine.num_servers=0", "rollout.engine.num_servers=0 must be a whole number of at least 1"),
         (
             "rollout.engine.cpu_threads=two",
-            "rollout.engine.cpu_threads=two must be a whole number of at least 1 or null",
+            "rollout.engine.cpu_threads=two must be a whole number of at least 1, or null",
         ),
         (
             "rollout.engine.deadline_seconds=0",
@@ -149,7 +130,7 @@ def test_every_prompt_passes(name):
         ),
         (
             "correction=truncated_is correction.weights.cap=null",
-            "correction.weights.cap=None must be a number",
+            "correction.weights.cap=None",
         ),
         (
             "correction=masked_is correction.weights.low=1",
@@ -160,10 +141,10 @@ def test_every_prompt_passes(name):
             "correction.weights.high=0.9 is no upper end around weight 1",
         ),
         ("correction=masked_is +correction.weights.cap=2.0", "correction.weights.cap is not an option of"),
-        ("callbacks.checkpoint.minutes=0", "callbacks.checkpoint.minutes=0 must be a positive number, or null"),
+        ("callbacks.checkpoint.minutes=0", "callbacks.checkpoint.minutes=0 must be a positive number of minutes, or null"),
         (
             "callbacks.checkpoint.minutes=soon",
-            "callbacks.checkpoint.minutes=soon must be a positive number, or null",
+            "callbacks.checkpoint.minutes=soon must be a positive number of minutes, or null",
         ),
         ("optimizer.optimizer.lr=0", "optimizer.optimizer.lr=0 would change nothing"),
         (
@@ -180,7 +161,7 @@ def test_every_prompt_passes(name):
         ("rollout=hf_child rollout.engine.cpu_affinity=all", "this machine has no core all"),
         (
             "rollout=hf_child rollout.engine.cpu_threads=0",
-            "rollout.engine.cpu_threads=0 must be a whole number of at least 1 or null",
+            "rollout.engine.cpu_threads=0 must be a whole number of at least 1, or null",
         ),
         (
             "rollout=hf_child rollout.engine.make_engine.max_rows=0",
@@ -206,9 +187,9 @@ def test_every_prompt_passes(name):
             "rounding alone",
         ),
         ("model.dtype=bfloat16", "write rollout.weight_sync.tolerance=0.2, or model.dtype=float32"),
-        ("strategy.name=zero", "strategy.name=zero is none of its values; write one of single, ddp, fsdp"),
-        ("rollout.placement=all", "rollout.placement=all is none of its values; write one of each, leader"),
-        ("rank_timeout_minutes=0", "rank_timeout_minutes=0 must be a positive number"),
+        ("+strategy.zero=1", "strategy.zero is not an option of"),
+        ("rollout.placement=all", "rollout.placement=all is none of its values; write one of each, controller"),
+        ("rank_timeout_minutes=0", "rank_timeout_minutes=0 must be a positive number of minutes"),
         ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
         ("run_folder=/dev/null/x", "/dev/null is a file"),
         ("+algorithm.objective.typo=1", "algorithm.objective.typo is not an option of"),
@@ -228,16 +209,8 @@ def test_a_target_need_not_have_the_options_that_a_base_file_leaves_unset():
         "algorithm.objective.dual_clip is not an option of"
         in found(target, "algorithm.objective.dual_clip=3.0")[0]
     )
-    made = make(
-        {
-            "first": {
-                **composed(target)["algorithm"]["objective"],
-                "log_ratio": torch.zeros(2),
-                "_partial_": False,
-            }
-        }
-    )
-    assert torch.equal(made["first"], torch.zeros(2))
+    node = {**composed(target)["algorithm"]["objective"], "_partial_": False}
+    assert torch.equal(Target(node).make(log_ratio=torch.zeros(2)), torch.zeros(2))
 
 
 def test_all_complaints_come_together():
