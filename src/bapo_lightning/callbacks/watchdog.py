@@ -1,4 +1,4 @@
-"""Shows where a run hangs."""
+"""Records where a run hangs."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ import lightning as L
 
 
 class Watchdog(L.Callback):
-    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again after as
-    long; the run goes on.
+    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again each
+    time as long passes; the run goes on.
 
-    A thread of our own, and not `faulthandler.dump_traceback_later`: a process has only one of those, and an
-    engine in this process (`rollout.vllm_containment.Deadline`) takes it. The price: native code that hangs
-    without releasing the interpreter lock stops this thread, too.
+    It uses a thread of its own, not `faulthandler.dump_traceback_later`: a process has only one such timer,
+    and an engine in this process (`rollout.vllm.containment.Deadline`) takes it. The price: native code that
+    hangs without releasing the interpreter lock stops this thread as well.
 
-    Comes last, so that it also watches what the others do at the end of training.
+    Comes last, so that it also watches the other callbacks at the end of training.
     """
 
     def __init__(self, folder: Path, seconds: float, rank: int = 0) -> None:
         """
         Args:
-            folder: of the run.
-            seconds: without progress.
-            rank: of this process; another one than the leader has a file of its own.
+            folder: folder of the run.
+            seconds: time without progress after which it writes.
+            rank: rank of this process; each but the controller (rank 0) has a file of its own.
         """
         self.path = folder / (f"watchdog-rank{rank}.log" if rank else "watchdog.log")
         self._seconds = seconds
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._progress = (0.0, "")  # when, and what it was
+        self._progress = (0.0, "")  # time and description of the last progress
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start to watch."""
+        """Starts the thread."""
         self._stop()
         self._progress = time.monotonic(), "training started"
         self._ended = threading.Event()
@@ -48,21 +48,21 @@ class Watchdog(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Progress."""
+        """Notes the progress."""
         self._progress = time.monotonic(), f"update {batch_idx + 1} ended"
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Nothing more to watch."""
+        """Stops the thread."""
         self._stop()
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Nothing more to watch."""
+        """Stops the thread."""
         self._stop()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Nothing more to watch."""
+        """Stops the thread."""
         self._stop()
 
     def _stop(self) -> None:
@@ -70,7 +70,7 @@ class Watchdog(L.Callback):
         if self._thread is not None:
             self._thread.join(
                 timeout=10
-            )  # it may be writing; a daemon that hangs in that does not keep the process
+            )  # it may be writing; if it hangs, a daemon does not keep the process
             self._thread = None
 
     def _watch(self, ended: threading.Event) -> None:
@@ -95,7 +95,7 @@ class Watchdog(L.Callback):
         except OSError as error:
             where = f"{self.path} cannot be written ({error.strerror})"
         advice = (
-            "The run goes on; where updates are meant to take longer, raise callbacks.watchdog_minutes (0 "
+            "The run goes on; where updates are meant to take longer, raise callbacks.watchdog.minutes (0 "
             "is off)"
         )
         print(f"warning: {message}; {where}. {advice}", file=sys.stderr, flush=True)

@@ -15,8 +15,7 @@ import torch
 import transformers
 from lightning.pytorch.loggers import Logger
 
-from bapo_lightning.callbacks.loggers.catch_up import catch_up
-from bapo_lightning.callbacks.loggers.hand_over import conclude_run, describe_run
+from bapo_lightning.callbacks.loggers.run_logger import RunLogger, read_rollouts
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.configuration.checks import complaints
@@ -33,7 +32,7 @@ from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, Checkpoint
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.run_folder.record import read_manifest, read_rows
 from bapo_lightning.runs.build import (
     Inputs,
     build_callbacks,
@@ -135,10 +134,12 @@ def lead(config: Config, start: RunStart, team: RankGroup) -> None:
         config, data_module.num_updates, data_module.regime.updates_per_rollout_batch, start.folder, team.size
     )
     print("\n".join(account_lines(inputs.problems.account)), flush=True)
+    loggers = [logger for logger in trainer.loggers if isinstance(logger, RunLogger)]
     try:
-        describe_run(trainer.loggers, config)
-        if not start.is_new:
-            catch_up(trainer.loggers, read_rows(start.folder))
+        for logger in loggers:
+            logger.describe(config)
+            if not start.is_new:
+                logger.catch_up(read_rows(start.folder))
         train(trainer, module, data_module, start.checkpoint)
     finally:
         data_module.close()  # Lightning leaves it open after an error
@@ -146,7 +147,8 @@ def lead(config: Config, start: RunStart, team: RankGroup) -> None:
             summary = write_summary(start.folder)
             plot_run(start.folder)
             print_summary(summary, start.folder)
-            conclude_run(trainer.loggers, start.folder, summary)
+            for logger in loggers:
+                logger.conclude(summary, read_manifest(start.folder), read_rollouts(start.folder))
         start.release()
 
 
