@@ -19,8 +19,6 @@ from bapo_lightning.plan.model_shape import model_shape
 # name: algorithm, staleness, longest response, GPUs, weights of the model
 EXPERIMENTS = {
     "bapo_7b": ("bapo", 4, 8192, 8, 7_615_616_512),
-    "grpo_7b": ("grpo", 4, 8192, 8, 7_615_616_512),
-    "dapo_7b": ("dapo", 4, 8192, 8, 7_615_616_512),
     "bapo_7b_long": ("bapo", 4, 65536, 8, 7_615_616_512),
     "bapo_7b_partial": ("bapo", 4, 8192, 8, 7_615_616_512),
     "bapo_32b": ("bapo", 4, 32768, 32, 32_763_876_352),
