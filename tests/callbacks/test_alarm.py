@@ -1,11 +1,13 @@
 import json
 import math
 from types import SimpleNamespace
+from typing import get_type_hints
 
 import pytest
 import torch
+from pydantic import TypeAdapter, ValidationError
 
-from bapo_lightning.callbacks.alarm import UNSEEN_UPDATES, Alarm, Spike, build_alarms
+from bapo_lightning.callbacks.alarm import OFF, UNSEEN_UPDATES, Alarm, Spike, build_alarms
 from bapo_lightning.errors import TrainingError
 
 ENTROPY = "policy/entropy"
@@ -49,7 +51,7 @@ def test_it_warns_when_it_goes_on_and_says_when_it_is_over(capsys):
         "warning: alarm entropy: policy/entropy is 0.05, below callbacks.alarms.entropy.below=0.1 (policy "
         "version 0). Likely causes: "
     )
-    assert "positive_share_target" in collapse and "regime.epochs" in collapse
+    assert "algorithm.positive_share_target" in collapse and "regime.epochs" in collapse
     assert over == "alarm entropy is over: policy/entropy is 0.5 (policy version 4)"
     assert (
         "is 3, above callbacks.alarms.entropy.above=2 (policy version 5)" in explosion
@@ -154,5 +156,48 @@ def test_the_configuration_of_an_alarm_needs_no_more_than_metric_and_threshold()
 
 
 def test_an_unknown_action_is_refused():
-    with pytest.raises(ValueError, match="one of warn, stop, got 'shout'"):
+    with pytest.raises(ValueError, match="one of warn, stop, off, got 'shout'"):
         Alarm("mine", ENTROPY, below=0.1, action="shout")
+
+
+def test_an_alarm_that_is_off_neither_compares_nor_counts():
+    for off in OFF:
+        assert Alarm("mine", ENTROPY, below=0.1, action=off).measure(update(policy__entropy=0.0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "below is null like above and spike: the alarm has no threshold"),
+        ({"below": 4, "above": 4.0}, "below=4 is not below above=4.0"),
+        ({"metric": "mismatch/abs_logp_diff_mean", "above": 0}, "above=0: no two computations agree"),
+    ],
+)
+def test_thresholds_that_make_no_sense_together_are_refused_unless_the_alarm_is_off(options, words):
+    node = {"metric": ENTROPY, **options}
+    (text,) = Alarm.problems(node)
+    assert text.startswith(words)
+    assert list(Alarm.problems({**node, "action": False})) == []
+
+
+def test_thresholds_that_can_go_off_are_fine():
+    for options in ({"below": 0.1, "above": 2}, {"spike": {"factor": 3}}, {"above": 0}):
+        assert list(Alarm.problems({"metric": ENTROPY, **options})) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "option", "fits", "refused"),
+    [
+        (Alarm.__init__, "action", "stop", "shout"),
+        (Alarm.__init__, "action", False, True),
+        (Alarm.__init__, "patience", 1, 0),
+        (Alarm.__init__, "metric", ENTROPY, ""),
+        (Alarm.__init__, "spike", {"factor": 50}, {"factor": 1}),
+        (Spike, "window", 1, 0),
+    ],
+)
+def test_an_option_takes_what_fits_and_refuses_the_rest(target, option, fits, refused):
+    hints = get_type_hints(target, include_extras=True)
+    TypeAdapter(hints[option]).validate_python(fits)
+    with pytest.raises(ValidationError):
+        TypeAdapter(hints[option]).validate_python(refused)

@@ -45,7 +45,7 @@ def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path
     assert (
         said[0].startswith("warning: nothing has happened for")
         and str(dog.path) in said[0]
-        and "watchdog_minutes" in said[0]
+        and "callbacks.watchdog.minutes" in said[0]
     )
     assert threads() == []
 

@@ -1,46 +1,48 @@
-"""Says so, or ends the run, when a metric leaves the range in which training is healthy."""
+"""Warns, or ends the run, when a metric leaves the range in which training is healthy."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from statistics import median
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import lightning as L
+from annotated_types import Gt, MinLen
 
 from bapo_lightning.callbacks.alarm_advice import advice
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.errors import TrainingError
+from bapo_lightning.values import Count
 
 Action = Literal["warn", "stop"]
-OFF = ("off", False)  # YAML reads a bare `off` as false
+Off = Literal["off", False]  # YAML reads a bare `off` as false
+OFF = get_args(Off)
 UNSEEN_UPDATES = 100  # a metric that is absent from all of them is probably misspelt
 
 
 @dataclass(frozen=True)
 class Spike:
-    """A value of more than `factor` times the median of the last `window` values above 0, once half of them
-    were seen.
+    """Threshold at `factor` times the median of the last `window` positive values, once half of them have
+    been seen.
     """
 
-    factor: float
-    window: int = 50
+    factor: Annotated[float, Gt(1)]
+    window: Count = 50
 
 
 class Alarm(Monitor):
-    """Compares one metric with its thresholds in each update that has it; emits `alarms/<name>`, in how many
-    it was on so far.
+    """Compares one metric with its thresholds in each update that has it. Emits `alarms/<name>`, the number
+    of updates in which the alarm was on.
 
-    It is on from the `patience`-th measured value in a row that is beyond a threshold, until one is not. NaN
-    is beyond every threshold.
-    warn: one line when it goes on and one when it goes off.
-    stop: ends training after the update at hand like a signal would, with everything written and saved, and
-        then raises `TrainingError`, so that the run counts as failed.
+    It is on from the `patience`-th measured value in a row beyond a threshold until the next value within.
+    NaN is beyond every threshold. warn: prints one line when it goes on and one when it goes off. stop: ends
+    training after the current update like a signal would, with everything written and saved, and then
+        raises `TrainingError`, so that the run counts as failed.
 
     Comes after all monitors whose metrics it may watch.
     """
@@ -50,28 +52,28 @@ class Alarm(Monitor):
     def __init__(
         self,
         name: str,
-        metric: str,
+        metric: Annotated[str, MinLen(1)],
         below: float | None = None,
         above: float | None = None,
         spike: Spike | None = None,
-        patience: int = 1,
-        action: Action = "warn",
+        patience: Count = 1,
+        action: Action | Off = "warn",
     ) -> None:
         """
         Args:
-            name: of the alarm: `callbacks.alarms.<name>` in the configuration.
-            metric: as in metrics.jsonl.
-            below: beyond is what is below it; None: nothing.
-            above: beyond is what is above it; None: nothing.
-            spike: beyond is what is far above the usual; None: nothing.
-            patience: measured updates in a row that must be beyond.
-            action: what to do then.
+            name: name of the alarm: `callbacks.alarms.<name>` in the configuration.
+            metric: name in metrics.jsonl.
+            below: smaller values are beyond the threshold; None: no threshold.
+            above: larger values are beyond the threshold; None: no threshold.
+            spike: values far above the usual are beyond the threshold; None: no threshold.
+            patience: number of measured updates in a row that must be beyond a threshold.
+            action: what the alarm does when it is on; with `off` it neither compares nor emits anything.
 
         Raises:
             ValueError: an unknown action.
         """
-        if action not in get_args(Action):
-            raise ValueError(f"action must be one of {', '.join(get_args(Action))}, got {action!r}")
+        if action not in (*get_args(Action), *OFF):
+            raise ValueError(f"action must be one of {', '.join(get_args(Action))}, off, got {action!r}")
         self.name, self.metric = name, metric
         self.below, self.above, self.spike = below, above, spike
         self.patience, self.action = patience, action
@@ -82,13 +84,31 @@ class Alarm(Monitor):
         self._is_on = False
         self._reason: str | None = None
 
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong with the thresholds together: an alarm must be able to go on and off."""
+        below, above, spike = (options.get(name) for name in ("below", "above", "spike"))
+        if options.get("action") in OFF:
+            return
+        if below is None and above is None and spike is None:
+            yield "below is null like above and spike: the alarm has no threshold; write one, or action=off"
+        elif below is not None and above is not None and below >= above:
+            yield (
+                f"below={below} is not below above={above}, and every value is beyond; write a smaller "
+                "below, or one null"
+            )
+        if options["metric"] == "mismatch/abs_logp_diff_mean" and above is not None and above <= 0:
+            yield f"above={above}: no two computations agree to the last bit; write e.g. 0.1"
+
     @property
     def state_key(self) -> str:
-        """Lightning keeps states by this key: there are several alarms in a run."""
+        """Key of the state in Lightning's checkpoint, since a run may have several alarms."""
         return f"Alarm.{self.name}"
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the number of updates in which the alarm was on, this one included."""
+        if self.action in OFF:
+            return {}
         if self.metric in update.metrics:
             self._compare(float(update.metrics[self.metric]), update)
         elif self._num_measured == 0 and update.index + 1 == UNSEEN_UPDATES:
@@ -101,7 +121,7 @@ class Alarm(Monitor):
         return {f"alarms/{self.name}": self._num_on}
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """The run is saved and the engine closed: now it may fail.
+        """Fails the run, which is saved and whose engine is closed.
 
         Raises:
             TrainingError: the alarm stopped the run.
@@ -114,7 +134,7 @@ class Alarm(Monitor):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Counts, and the values that tell what is usual."""
+        """Returns the counts, and the values that define what is usual."""
         return {
             "num_measured": self._num_measured,
             "num_beyond_in_a_row": self._num_beyond_in_a_row,
@@ -124,7 +144,7 @@ class Alarm(Monitor):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restores the counts."""
         self._num_measured = state_dict["num_measured"]
         self._num_beyond_in_a_row = state_dict["num_beyond_in_a_row"]
         self._num_on, self._is_on = state_dict["num_on"], state_dict["is_on"]
@@ -132,13 +152,13 @@ class Alarm(Monitor):
         self._usual.extend(state_dict["usual"])
 
     def _compare(self, value: float, update: Update) -> None:
-        """One measured value: count, and act if the alarm is on."""
+        """Counts one measured value, and acts if the alarm is on."""
         side, excess = self._beyond(value)
         self._num_measured += 1
         self._num_beyond_in_a_row = self._num_beyond_in_a_row + 1 if side else 0
         was_on, self._is_on = self._is_on, self._num_beyond_in_a_row >= self.patience
         self._num_on += self._is_on
-        if 0 < value < math.inf:  # an update without a gradient does not tell the usual size of one
+        if 0 < value < math.inf:  # an update without a gradient says nothing about its usual size
             self._usual.append(value)
         if self._is_on:
             in_a_row = (
@@ -159,13 +179,13 @@ class Alarm(Monitor):
         if self.action == "stop":
             self._reason = text
             update.module.trainer.should_stop = True
-            # The text is the run's error; until that is printed, this says why training ends.
+            # The text becomes the run's error; until that is printed, this line explains why training ends.
             print(f"alarm {self.name}: stopping after this update", flush=True)
         elif began:
             print(f"warning: {text}", flush=True)
 
     def _beyond(self, value: float) -> tuple[str, str]:
-        """Which threshold the value is beyond ("" for none), and a phrase that says so."""
+        """Returns the threshold that the value is beyond ("" for none), and a phrase that says so."""
         key = f"callbacks.alarms.{self.name}"
         if math.isnan(value):
             return "nan", f"which counts as beyond every threshold of {key}"
@@ -185,10 +205,9 @@ class Alarm(Monitor):
 
 
 def build_alarms(nodes: Mapping[str, Mapping[str, Any]]) -> list[Alarm]:
-    """The alarms that are not off, from their configuration by name."""
-    alarms = []
-    for name, node in nodes.items():
-        if node.get("action") not in OFF:
-            spike = Spike(**node["spike"]) if node.get("spike") else None
-            alarms.append(Alarm(name, **{**node, "spike": spike}))
-    return alarms
+    """Builds the alarms that are not off from their configuration by name."""
+    return [
+        Alarm(name, **{**node, "spike": Spike(**node["spike"]) if node.get("spike") else None})
+        for name, node in nodes.items()
+        if node.get("action") not in OFF
+    ]

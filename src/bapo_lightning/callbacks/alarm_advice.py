@@ -1,4 +1,4 @@
-"""What an alarm usually means and what helps, by metric and by the side on which it left its range."""
+"""Advice for each alarm: likely causes and remedies, by metric and by the side on which it left its range."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ ADVICE = {
     ("policy/entropy", "below"): (
         "Likely causes: tokens with a positive advantage have too small a share of the gradient, the data "
         "are too stale, or the steps are too large; on stale data a clipped loss loses entropy by itself. "
-        "Raise positive_share_target (where bounds are searched), lower the staleness (regime.epochs, "
-        "regime.minibatches), or lower optimizer.optimizer.lr"
+        "Raise algorithm.positive_share_target (where bounds are searched), lower the staleness "
+        "(regime.epochs, regime.minibatches), or lower optimizer.optimizer.lr"
     ),
     ("policy/entropy", "above"): (
         "Likely causes: an upper bound that lets rare positive tokens grow without end (on a small model "
         "3.0 can be one), a share of positives that is forced too high, or too large steps. Lower "
-        "algorithm.bounds.high.end (algorithm.bounds.high where bounds are fixed), positive_share_target, "
-        "or optimizer.optimizer.lr"
+        "algorithm.bounds.high.end (algorithm.bounds.high where bounds are fixed), "
+        "algorithm.positive_share_target, or optimizer.optimizer.lr"
     ),
     ("policy/approx_kl", "above"): (
         "The policy has moved far from the one that sampled its data. Likely causes: too many updates on "
@@ -37,13 +37,13 @@ ADVICE = {
     ),
 }
 NAN = (
-    "Likely causes: weights or log-probs that are not finite, or a metric that is a share of nothing in "
-    "this update, which is no good one to watch. Look at train/skipped_updates and rollouts.jsonl; lower "
-    "optimizer.optimizer.lr"
+    "Likely causes: weights or log-probs that are not finite, or a metric that is undefined in this update "
+    "(a share of nothing), which is a bad one to watch. Look at train/skipped_updates and rollouts.jsonl; "
+    "lower optimizer.optimizer.lr"
 )
 OTHER = "Look in metrics.jsonl and rollouts.jsonl for what else changed at that update"
 
 
 def advice(metric: str, side: str) -> str:
-    """Likely causes and what to do, without a final full stop; `side` is below, above, spike or nan."""
+    """Returns likely causes and remedies, without a final full stop; `side` is below, above, spike or nan."""
     return NAN if side == "nan" else ADVICE.get((metric, side), OTHER)

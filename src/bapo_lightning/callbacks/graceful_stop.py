@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the update at hand, with everything saved."""
+"""Ends a run after the current update on Ctrl-C or SIGTERM, with everything saved."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class GracefulStop(L.Callback):
-    """The first signal asks the trainer to stop; a second one acts as it would have without this callback.
+    """Asks the trainer to stop at the first signal. A second one acts as it would without this callback.
 
-    Comes before `RunCheckpoint`, which saves the update at which the trainer is told. A signal that arrives
-    while it saves is obeyed one update later: told in between, the trainer would end with updates that no
+    Comes before `RunCheckpoint`, which saves the update at which the trainer is asked. A signal that arrives
+    while it saves takes effect one update later; otherwise the trainer would end with updates that no
     checkpoint holds.
     """
 
@@ -29,7 +29,7 @@ class GracefulStop(L.Callback):
         self._previous: dict[int, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Install the handlers; only the main thread of a process may."""
+        """Installs the handlers, if this is the main thread: no other may."""
         if threading.current_thread() is not threading.main_thread():
             return
 
@@ -44,18 +44,18 @@ class GracefulStop(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Tell the trainer."""
+        """Asks the trainer to stop."""
         if self.received is not None:
             trainer.should_stop = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Put the earlier handlers back."""
+        """Restores the earlier handlers."""
         self._restore()
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Put the earlier handlers back."""
+        """Restores the earlier handlers."""
         self._restore()
 
     def _restore(self) -> None:

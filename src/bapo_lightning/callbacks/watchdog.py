@@ -1,4 +1,4 @@
-"""Shows where a run hangs."""
+"""Records where a run hangs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bapo_lightning.values import NonNegative
 
 
 class Watchdog(L.Callback):
-    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again after as
-    long; the run goes on.
+    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again each
+    time as long passes; the run goes on.
 
-    A thread of our own, and not `faulthandler.dump_traceback_later`: a process has only one of those, and an
-    engine in this process (`rollout.vllm_containment.Deadline`) takes it. The price: native code that hangs
-    without releasing the interpreter lock stops this thread, too.
+    It uses a thread of its own, not `faulthandler.dump_traceback_later`: a process has only one such timer,
+    and an engine in this process (`rollout.vllm.containment.Deadline`) takes it. The price: native code that
+    hangs without releasing the interpreter lock stops this thread as well.
 
-    Comes last, so that it also watches what the others do at the end of training.
+    Comes last, so that it also watches the other callbacks at the end of training.
     """
 
     order: ClassVar[Order] = Order.WATCH
@@ -32,17 +32,17 @@ class Watchdog(L.Callback):
     def __init__(self, folder: str, minutes: NonNegative) -> None:
         """
         Args:
-            folder: of the run.
-            minutes: without progress; 0 does not watch.
+            folder: folder of the run.
+            minutes: time without progress after which it writes; 0 does not watch.
         """
         self.path = Path(folder, "watchdog.log")
         self._seconds = 60 * minutes
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._progress = (0.0, "")  # when, and what it was
+        self._progress = (0.0, "")  # time and description of the last progress
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start to watch. Every rank has a file of its own."""
+        """Starts the thread. Every rank but the controller has a file of its own."""
         self._stop()
         if not self._seconds:
             return
@@ -56,21 +56,21 @@ class Watchdog(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Progress."""
+        """Notes the progress."""
         self._progress = time.monotonic(), f"update {batch_idx + 1} ended"
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Nothing more to watch."""
+        """Stops the thread."""
         self._stop()
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Nothing more to watch."""
+        """Stops the thread."""
         self._stop()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Nothing more to watch."""
+        """Stops the thread."""
         self._stop()
 
     def _stop(self) -> None:
@@ -78,7 +78,7 @@ class Watchdog(L.Callback):
         if self._thread is not None:
             self._thread.join(
                 timeout=10
-            )  # it may be writing; a daemon that hangs in that does not keep the process
+            )  # it may be writing; if it hangs, a daemon does not keep the process
             self._thread = None
 
     def _watch(self, ended: threading.Event) -> None:

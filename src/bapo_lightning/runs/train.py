@@ -20,8 +20,7 @@ import lightning as L
 import torch
 import transformers
 
-from bapo_lightning.callbacks.loggers.catch_up import catch_up
-from bapo_lightning.callbacks.loggers.hand_over import conclude_run, describe_run
+from bapo_lightning.callbacks.loggers.run_logger import RunLogger, read_rollouts
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.configuration.plan import check_architecture, check_fit
 from bapo_lightning.configuration.run_config import RunConfig
@@ -36,7 +35,7 @@ from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, Checkpoint
-from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.run_folder.record import read_manifest, read_rows
 from bapo_lightning.runs.build import Run, build
 from bapo_lightning.runs.resume import RunStart, open_run
 
@@ -118,11 +117,12 @@ def fit(built: Run, checkpoint: Checkpoint | None) -> None:
 def reported(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -> Iterator[None]:
     """On rank 0: announce the run, and report on it when it ends, however it ends."""
     introduce(built, config, start, ranks)
-    loggers = built.trainer.loggers
+    loggers = [logger for logger in built.trainer.loggers if isinstance(logger, RunLogger)]
     try:
-        describe_run(loggers, config.plain)
-        if not start.is_new:
-            catch_up(loggers, read_rows(start.folder))
+        for logger in loggers:
+            logger.describe(config.plain)
+            if not start.is_new:
+                logger.catch_up(read_rows(start.folder))
         yield
     finally:
         built.data_module.close()  # Lightning leaves it open after an error
@@ -130,7 +130,8 @@ def reported(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -
             summary = write_summary(start.folder)
             plot_run(start.folder)
             print_summary(summary, start.folder)
-            conclude_run(loggers, start.folder, summary)
+            for logger in loggers:
+                logger.conclude(summary, read_manifest(start.folder), read_rollouts(start.folder))
         start.release()
 
 

@@ -10,7 +10,7 @@ from bapo_lightning.data.problems.filters import Difficulty, Duplicates, Length,
 from bapo_lightning.data.problems.mixture import mixture
 from bapo_lightning.data.problems.problem_set import ProblemSet
 from bapo_lightning.data.problems.selection import account_lines, select
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 
 
@@ -67,10 +67,6 @@ def test_the_first_of_problems_that_ask_the_same_is_kept() -> None:
     different = "duplicates with different answers"
     assert Duplicates("remove_all")(problems, {}) == {"a": different, "b": different, "c": different}
     assert Duplicates("remove_all")(problems[:2], {}) == {"b": "duplicate"}
-    with pytest.raises(
-        ConfigError, match="on_conflict=first is none of its values; write keep_first or remove_all"
-    ):
-        Duplicates("first")
 
 
 def test_problems_in_other_scripts_are_removed_and_latex_is_no_script() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from bapo_lightning.data.problems.cells import MissingField, UnusableRow, field, number_of
+from bapo_lightning.data.problems.cells import MissingField, UnusableRow, get_path, number_of
 from bapo_lightning.data.problems.gold import gold_answer, last_box
 
 
@@ -13,6 +13,7 @@ from bapo_lightning.data.problems.gold import gold_answer, last_box
         (r"$\boxed 5$", "5"),
         (r"\boxed{\left\{ 1, 2 \right\}}", r"\left\{ 1, 2 \right\}"),
         (r"\boxed{never closed", None),
+        (r"\boxed{never closed\}", None),
         (r"\boxedtext{1}", None),
         ("none", None),
     ],
@@ -42,7 +43,7 @@ def test_an_empty_cell_has_no_gold_answer(cell):
 
 def test_fields_are_found_by_dotted_paths_even_when_names_have_dots():
     row = {"a": {"b.c": {"d": 1}, "b": {"e": [10, {"f": 2}]}}, "x.y": 3, "n": None}
-    assert [field(row, path) for path in ("a.b.c.d", "a.b.e.0", "a.b.e.1.f", "x.y", "n.anything")] == [
+    assert [get_path(row, path) for path in ("a.b.c.d", "a.b.e.0", "a.b.e.1.f", "x.y", "n.anything")] == [
         1,
         10,
         2,
@@ -56,7 +57,7 @@ def test_fields_are_found_by_dotted_paths_even_when_names_have_dots():
         "q": ("a", "x.y", "n"),
     }.items():
         with pytest.raises(MissingField) as error:
-            field(row, path)
+            get_path(row, path)
         assert error.value.names == names
 
 

@@ -27,15 +27,15 @@ def stream(weights=None, sets=SETS, seed=0, overlong=()) -> ProblemStream:
     )
 
 
-def name_of(draw: WorkItem) -> str:
-    return draw.problem.id.split("/")[0]
+def name_of(item: WorkItem) -> str:
+    return item.problem.id.split("/")[0]
 
 
 def test_every_set_gives_its_share_of_any_number_of_draws_to_less_than_one_problem_per_set() -> None:
-    draws = stream({"a": 5, "b": 3, "c": 2}).take(1000)
+    items = stream({"a": 5, "b": 3, "c": 2}).take(1000)
     counts = Counter[str]()
-    for number, draw in enumerate(draws, 1):
-        counts[name_of(draw)] += 1
+    for number, item in enumerate(items, 1):
+        counts[name_of(item)] += 1
         assert all(
             abs(counts[name] - number * share) < 3 for name, share in {"a": 0.5, "b": 0.3, "c": 0.2}.items()
         )
@@ -43,19 +43,19 @@ def test_every_set_gives_its_share_of_any_number_of_draws_to_less_than_one_probl
 
 
 def test_a_set_is_used_up_before_it_is_begun_again_and_each_time_in_another_order() -> None:
-    draws = [draw for draw in stream({"a": 5, "b": 3, "c": 2}).take(1000) if name_of(draw) == "b"]
-    epochs = [[draw.problem.id for draw in draws if draw.epoch == epoch] for epoch in range(42)]
+    items = [item for item in stream({"a": 5, "b": 3, "c": 2}).take(1000) if name_of(item) == "b"]
+    epochs = [[item.problem.id for item in items if item.epoch == epoch] for epoch in range(42)]
     assert all(sorted(epoch) == [f"b/{index}" for index in range(7)] for epoch in epochs)
     assert sum(first != second for first, second in pairwise(epochs)) >= 40
-    assert max(Counter((draw.epoch, draw.problem.id) for draw in draws).values()) == 1
+    assert max(Counter((item.epoch, item.problem.id) for item in items).values()) == 1
 
 
 def test_without_weights_an_epoch_holds_every_problem_of_all_sets_once() -> None:
-    draws = stream().take(87)
-    assert Counter(map(name_of, draws)) == {"a": 30, "b": 7, "c": 50}
-    assert len({draw.problem.id for draw in draws}) == 87
-    assert {draw.epoch for draw in draws} == {0}
-    assert stream().take(87)[:30] != draws[30:60]
+    items = stream().take(87)
+    assert Counter(map(name_of, items)) == {"a": 30, "b": 7, "c": 50}
+    assert len({item.problem.id for item in items}) == 87
+    assert {item.epoch for item in items} == {0}
+    assert stream().take(87)[:30] != items[30:60]
 
 
 def test_one_set_with_a_weight_is_drawn_as_one_set_is() -> None:
@@ -72,7 +72,7 @@ def test_the_draws_after_a_resume_are_those_of_a_run_that_was_not_interrupted(we
     assert resumed.state_dict() == whole.state_dict()
 
 
-def test_the_order_depends_on_the_seed_and_the_place_is_told_for_each_set() -> None:
+def test_the_order_depends_on_the_seed_and_the_position_is_that_of_each_set() -> None:
     assert stream({"a": 1, "b": 1, "c": 1}, seed=1).take(50) != stream({"a": 1, "b": 1, "c": 1}, seed=2).take(
         50
     )
@@ -83,18 +83,18 @@ def test_the_order_depends_on_the_seed_and_the_place_is_told_for_each_set() -> N
     )
 
 
-def test_what_cannot_be_drawn_is_told_once_in_each_epoch_of_its_set() -> None:
+def test_what_cannot_be_drawn_is_listed_once_in_each_epoch_of_its_set() -> None:
     overlong = [SETS["b"][6], SETS["c"][0], SETS["c"][1]]
-    mixed, told = stream({"a": 5, "b": 3, "c": 2}, overlong=overlong), Counter[tuple[str, int]]()
+    mixed, listed = stream({"a": 5, "b": 3, "c": 2}, overlong=overlong), Counter[tuple[str, int]]()
     for _ in range(100):
         before = mixed.places
         mixed.take(7)
-        told.update((draw.problem.id, draw.epoch) for draw in mixed.never_drawn_since(before))
+        listed.update((item.problem.id, item.epoch) for item in mixed.never_drawn_since(before))
     # 700 draws: 210 of b's 6 problems begin 35 epochs, 140 of c's 48 begin 3.
     expected = {("b/6", epoch): 1 for epoch in range(35)} | {
         (f"c/{index}", epoch): 1 for index in range(2) for epoch in range(3)
     }
-    assert told == expected
+    assert listed == expected
 
 
 def test_a_training_set_that_changed_is_not_gone_on_with() -> None:
@@ -115,8 +115,6 @@ def test_among_sets_equally_far_behind_the_first_is_taken() -> None:
     [
         ({"a": 1, "b": 1}, "data.train.weights lacks c"),
         ({"a": 1, "b": 1, "c": 1, "d": 1}, "data.train.weights.d weighs no set; there are a, b, c"),
-        ({"a": 0, "b": 1, "c": 1}, "data.train.weights.a=0 must be a positive number"),
-        ({"a": "much", "b": 1, "c": 1}, "data.train.weights.a=much must be a positive number"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(weights, words) -> None:

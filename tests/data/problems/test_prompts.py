@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from bapo_lightning.data.problems.prompt_limit import keep_short_prompts
 from bapo_lightning.data.problems.prompts import ChatPrompt, MessagesPrompt, PlainPrompt
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.data.problems.selection import keep_short_prompts
+from bapo_lightning.errors import DataError
 from bapo_lightning.tiny_world.task import tiny_problems
 from bapo_lightning.types import Problem
 
@@ -88,11 +88,11 @@ def test_a_plain_prompt_may_have_a_template(tokenizer) -> None:
     assert text(tokenizer, PlainPrompt("1:{problem}#")(tokenizer, PROBLEM)) == "1:37+85=#"
 
 
-def test_a_template_without_the_problem_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"data.prompt.template='Solve this' never shows the problem; write {problem}"
-    ):
-        ChatPrompt(None, "Solve this")
+@pytest.mark.parametrize("prompt", [PlainPrompt, ChatPrompt])
+def test_a_template_without_the_problem_is_refused(prompt) -> None:
+    (text,) = prompt.problems({"template": "Solve this"})
+    assert text.startswith("template='Solve this' never shows the problem; write {problem}")
+    assert list(prompt.problems({"template": "Solve {problem}"})) == list(prompt.problems({})) == []
 
 
 def test_a_tokenizer_without_a_chat_template_is_an_error_that_names_the_fix(tokenizer) -> None:

@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 
 from bapo_lightning.data.problems.columns import ColumnMapping
 from bapo_lightning.data.problems.table import problem_table
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import DataError
 
 FILE = Path(__file__).parent / "files" / "word_problems.jsonl"
 GSM8K = {"problem": "question", "answer": "answer", "answer_form": "behind_marker"}
@@ -157,7 +157,7 @@ def test_a_message_of_the_system_is_kept_for_the_prompt_and_a_conversation_is_no
     assert (problem.prompt, problem.metadata) == ("What is 1+1?", {"messages": [system, user]})
 
 
-def test_lists_of_answers_are_joined_only_when_told(tmp_path) -> None:
+def test_lists_of_answers_are_joined_only_when_asked(tmp_path) -> None:
     path = written(
         tmp_path,
         [{"question": "a", "final_answer": ["2"]}, {"question": "b", "final_answer": ["-1", "$\\sqrt{2}$"]}],
@@ -262,20 +262,16 @@ def test_ids_that_repeat_are_an_error(tmp_path) -> None:
         )
 
 
-def test_options_without_such_a_value_are_all_told() -> None:
-    with pytest.raises(ConfigError) as error:
-        ColumnMapping("a", "b", answer_form="boxed", several_answers="first", wrapper="no place")
-    assert [text.split(" ")[0] for text in error.value.problems] == [
-        "mapping.answer_form=boxed",
-        "mapping.several_answers=first",
-        "mapping.wrapper='no",
-    ]
-    with pytest.raises(ConfigError, match="unusable=drop of problem set sums"):
-        table(unusable="drop")
+@pytest.mark.parametrize("wrapper", ["no place", "{problem} twice {problem}"])
+def test_a_wrapper_shows_the_place_of_the_problem_once(wrapper) -> None:
+    (text,) = ColumnMapping.problems({"problem": "a", "answer": "b", "wrapper": wrapper})
+    assert text.startswith(f"wrapper={wrapper!r} must show once")
+    assert list(ColumnMapping.problems({"problem": "a", "answer": "b", "wrapper": DAPO_WRAPPER})) == []
+    assert list(ColumnMapping.problems({"problem": "a", "answer": "b"})) == []
 
 
 def test_a_node_of_the_configuration_is_instantiated_with_its_mapping() -> None:
-    module = "bapo_lightning.data"
-    node = {"_target_": f"{module}.problem_table.problem_table", "name": "sums", "path": str(FILE)}
+    module = "bapo_lightning.data.problems"
+    node = {"_target_": f"{module}.table.problem_table", "name": "sums", "path": str(FILE)}
     node["mapping"] = {"_target_": f"{module}.columns.ColumnMapping", **GSM8K}
     assert list(instantiate(node, _convert_="all")) == list(table())

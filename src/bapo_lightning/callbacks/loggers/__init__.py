@@ -1,1 +1,1 @@
-"""Where metrics go."""
+"""Loggers: the destinations of metrics."""

@@ -13,7 +13,7 @@ from bapo_lightning.run_folder.journal import Journal
 
 
 class MetricsFile(Logger):
-    """One JSON object per update in `metrics.jsonl`, written and synced to disk when the update ends.
+    """Appends one JSON object per update to `metrics.jsonl` and syncs it to disk when the update ends.
 
     Lightning's CSVLogger rewrites earlier rows on resume and W&B's offline file loses its tail on a kill;
     neither can be the record.
@@ -26,19 +26,19 @@ class MetricsFile(Logger):
 
     @property
     def name(self) -> str:
-        """Lightning's name of the logger."""
+        """Name of the logger for Lightning."""
         return "metrics_file"
 
     @property
     def version(self) -> str:
-        """Lightning's version of the logger."""
+        """Version of the logger for Lightning."""
         return ""
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the resolved configuration is in `config.yaml`."""
+        """Does nothing: the resolved configuration is in `config.yaml`."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append a row."""
+        """Appends a row."""
         self._journal.append([{"step": step, **metrics}])

@@ -1,4 +1,4 @@
-"""Weights & Biases: one run there for one run folder, whatever happens to the process in between."""
+"""Weights & Biases: one run there for one run folder, across kills and resumes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger
 from bapo_lightning.callbacks.run_manifest import git_commit
 from bapo_lightning.run_folder.text_file import write_text
 
 STEP = "trainer/global_step"
 MANIFEST = "manifest"  # key of W&B's configuration that holds the run's manifest
 ROLLOUTS = "rollouts"  # name of the table
-# What W&B's summary of a run shows: by default it keeps the last value alone, which is noisy and not the
-# best.
+# Statistics in W&B's summary of a run; its default is the last value alone, which is noisy.
 SUMMARISED = {
     "train/reward": "last,max,mean",
     "val/*": "last,max",
@@ -30,21 +30,18 @@ SUMMARISED = {
 }
 
 
-class RunWandbLogger(WandbLogger):
-    """A run whose group is the protocol (scale/regime), whose job type is the algorithm, tagged with seed and
+class RunWandbLogger(WandbLogger, RunLogger):
+    """A run of W&B: its group is the protocol (scale/regime), its job type the algorithm, its tags seed and
     commit.
 
-    Its id is kept in the run folder. A kill loses the tail of what W&B has of a run, and may leave rows there
-    that a resume has cut off; `catch_up` sends what is missing, and rows that W&B has already are not sent
-    again.
+    Its id is kept in the run folder. A kill loses the tail of W&B's rows, and may leave rows there that a
+    resume cuts off; `catch_up` sends the missing rows, and rows that W&B already has are not sent again.
     """
 
     def __init__(
         self, project: str, offline: bool, group: str, job_type: str, name: str, seed: int, folder: str
     ) -> None:
-        """`folder` is the run folder; the other arguments are W&B's, but for the seed, which becomes a
-        tag.
-        """
+        """`folder` is the run folder, the seed becomes a tag, the other arguments are W&B's."""
         self._folder = Path(folder, "wandb")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._last_step = -1  # newest step that W&B has from an earlier session
@@ -62,11 +59,10 @@ class RunWandbLogger(WandbLogger):
 
     @rank_zero_only
     def describe(self, config: Mapping[str, Any]) -> None:
-        """Send the resolved configuration, by which W&B can filter, and say what its summary of each metric
-        shall be.
+        """Sends the resolved configuration, so that W&B can filter by it, and the statistics of its summary.
 
-        Comes before any row. An offline directory of an earlier session is renamed to `superseded-...`,
-        because the new one will hold all of its rows: `wandb sync` must not upload both.
+        An offline directory of an earlier session is renamed to `superseded-...`: the new one will hold all
+        of its rows, and `wandb sync` must not upload both.
         """
         for directory in self._folder.glob("offline-run-*"):
             directory.rename(directory.with_name(f"superseded-{directory.name}"))
@@ -76,53 +72,38 @@ class RunWandbLogger(WandbLogger):
 
     @rank_zero_only
     def conclude(
-        self, summary: Mapping[str, Any], manifest: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]]
+        self, summary: Mapping[str, Any], manifest: Mapping[str, Any], rollouts: Sequence[Row]
     ) -> None:
-        """Send what is known at the end: the run's own summary under `final/`, the manifest, and the table of
-        sampled texts.
-
-        Args:
-            summary: of `report.summary.write_summary`.
-            manifest: as it is at the end.
-            rollouts: rows of rollouts.jsonl.
-        """
+        """Sends the run's own summary below `final/`, the manifest, and a table of the sampled texts."""
         import wandb
 
         run = self.experiment
         run.config.update({MANIFEST: dict(manifest)}, allow_val_change=True)
-        run.summary.update(
-            {
-                "status": manifest.get("status"),
-                **{f"final/{key}": value for key, value in flat_numbers(summary).items()},
-            }
-        )
+        final = {f"final/{key}": value for key, value in flat_numbers(summary).items()}
+        run.summary.update({"status": manifest.get("status"), **final})
         if rollouts:
             columns: list[str | int] = list(dict.fromkeys(name for row in rollouts for name in row))
             table = [[_cell(row.get(str(name))) for name in columns] for row in rollouts]
             run.log({ROLLOUTS: wandb.Table(columns=columns, data=table)})
 
     @rank_zero_only
-    def catch_up(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Bring W&B to where a resumed run is.
-
-        Args:
-            rows: of metrics.jsonl, up to the checkpoint.
-        """
-        last: Any = self.experiment.summary.get(STEP)  # of the server; an offline run starts empty
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """Sends the rows that W&B lacks."""
+        last: Any = self.experiment.summary.get(STEP)  # from the server; an offline run starts empty
         self._last_step = -1 if last is None else int(last)
         for row in rows:
             self.log_metrics({name: value for name, value in row.items() if name != "step"}, row["step"])
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Send a row unless W&B has it."""
+        """Sends a row unless W&B has it."""
         if step is None or step > self._last_step:
             super().log_metrics(metrics, step)
 
 
 def run_id(folder: Path) -> str:
-    """The id that `folder/run_id` keeps, made from the name of the run folder at the first time; unique among
-    all runs of a project.
+    """Returns the id in `folder/run_id`, made from the name of the run folder when it is first needed; unique
+    among all runs of a project.
     """
     file = folder / "run_id"
     if not file.exists():
@@ -132,7 +113,7 @@ def run_id(folder: Path) -> str:
 
 
 def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """All numbers of a nested mapping by their path, such as reward/last."""
+    """Returns all numbers of a nested mapping by their path, such as reward/last."""
     found: dict[str, float] = {}
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -143,5 +124,5 @@ def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def _cell(value: Any) -> Any:
-    # A column of W&B's tables has one type, and lists are none that it shows.
+    # A column of W&B's tables has one type, and lists are not among those that it shows.
     return " ".join(map(str, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Runs of a W&B group as run folders, so that they can be compared like any others."""
+"""Downloads the runs of a W&B group as run folders, so that they can be compared like any others."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bapo_lightning.errors import DataError
 from bapo_lightning.report.run.summary import write_json
 from bapo_lightning.run_folder.text_file import write_text
 
-_OURS = ("_", "media/", "trainer/")  # what W&B adds to the rows itself
+_OURS = ("_", "media/", "trainer/")  # columns that W&B adds to the rows
 
 
 def fetch_group(name: str, target: Path, api: Any = None) -> Path:
-    """Download configuration, manifest and metrics of every run of a group; returns the folder that holds one
-    run folder for each.
+    """Downloads configuration, manifest and metrics of every run of a group, and returns the folder that
+    holds one run folder for each.
 
     Args:
         name: ENTITY/PROJECT/GROUP; the group may hold slashes (ours are scale/regime).
-        target: folder to make the folder of the group in.
-        api: W&B's, for tests.
+        target: parent folder of the group's folder.
+        api: stand-in for W&B's API in tests.
 
     Raises:
         DataError: the name is incomplete, the server cannot be asked, or the group is empty.
@@ -41,9 +41,7 @@ def fetch_group(name: str, target: Path, api: Any = None) -> Path:
 
             api = wandb.Api()
         runs = list(api.runs(f"{entity}/{project}", filters={"group": group}))
-    except (
-        Exception
-    ) as error:  # network, account, project: W&B has a type for each, and raises those of requests besides
+    except Exception as error:  # W&B has a type for each of network, account, project; requests adds its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"wandb:{name} could not be read ({reason}); log in with `wandb login`, or give the run folders "
@@ -61,8 +59,8 @@ def fetch_group(name: str, target: Path, api: Any = None) -> Path:
 
 
 def write_run(run: Any, folder: Path) -> None:
-    """One run of W&B's API as a run folder. A run that was not made by this package lacks its manifest, and a
-    comparison leaves it out.
+    """Writes one run of W&B's API as a run folder. A run of another package has no manifest, and a comparison
+    leaves it out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {key: value for key, value in run.config.items() if not key.startswith("_")}

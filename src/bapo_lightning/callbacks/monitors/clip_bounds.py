@@ -1,4 +1,4 @@
-"""The clipping bounds that an update used."""
+"""Clipping bounds of an update."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 
 
 class ClipBoundsMonitor(Monitor):
-    """Emits `bapo/clip_low`, `bapo/clip_high` (ratios; the mean when every micro-batch has its own) and
-    `bapo/target_met` (share of the update's searches that reached their target; 1 for fixed bounds, which
-    have none).
+    """Emits `bapo/clip_low`, `bapo/clip_high` (ratios; their mean when every micro-batch has its own bounds)
+    and `bapo/target_met` (share of the update's searches that reached their target; 1 for fixed bounds).
     """
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the metrics of one update."""
         met = torch.stack([search.met for search in update.searches]).float().mean()
         return {"bapo/clip_low": update.low, "bapo/clip_high": update.high, "bapo/target_met": met}

@@ -1,4 +1,4 @@
-"""How the policy gradient divides between positive and negative tokens."""
+"""Shares of positive and negative tokens in the policy gradient."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from bapo_lightning.objectives.bounds import contribution_curves, positive_contr
 
 
 class ContributionMonitor(Monitor):
-    """Emits `bapo/positive_share` (of the gradient at the bounds used), `bapo/positive_share_unclipped` (had
-    nothing been clipped) and `bapo/positive_token_fraction` (of the tokens with an advantage).
+    """Emits `bapo/positive_share` (positive tokens' share of the gradient at the bounds used),
+    `bapo/positive_share_unclipped` (the same without clipping) and `bapo/positive_token_fraction` (share of
+    the tokens with a nonzero advantage).
 
-    Always the `gradient` kind, whatever the bound rule searches by, so that algorithms can be compared.
+    Contributions are always of the `gradient` kind, whichever the bound rule searches by, so that algorithms
+    can be compared.
     """
 
     def __init__(self, weight: ContributionWeight) -> None:
-        """`weight` as in `bound_rules.contribution_weight`."""
+        """`weight` as for `bound_rules.contribution_weight`."""
         self.weight = weight
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the metrics of one update."""
         tokens = update.tokens
         lows = torch.stack([update.low.new_zeros(()), update.low])
         highs = torch.stack([update.high, update.high.new_full((), float("inf"))])

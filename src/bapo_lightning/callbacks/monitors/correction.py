@@ -1,4 +1,4 @@
-"""What the correction of the engine-trainer mismatch does to the tokens of an update."""
+"""Effect of the mismatch correction on the tokens of an update."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from bapo_lightning.objectives.surrogate import importance_ratio
 
 
 class CorrectionMonitor(Monitor):
-    """Emits `correction/{weight_mean, weight_min}`, `correction/masked_fraction` (of the tokens: weight 0),
-    `correction/truncated_fraction` (weight below pi_proximal / pi_behaviour, but not 0) and
-    `correction/effective_sample_size` (share of the tokens, see `objectives.correction`) in every update;
-    nothing without a correction.
+    """Emits, in every update of a run with a correction, `correction/{weight_mean, weight_min}`,
+    `correction/masked_fraction` (share of the tokens with weight 0), `correction/truncated_fraction` (share
+    with a weight below pi_proximal / pi_behaviour, but not 0) and `correction/effective_sample_size` (as a
+    share of the tokens, see `objectives.correction`).
     """
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the metrics of one update."""
         correction, tokens = update.module.correction, update.tokens
         if correction is None:
             return {}

@@ -12,7 +12,7 @@ class EntropyMonitor(Monitor):
     """
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the metrics of one update."""
         return {
             "policy/entropy": update.tokens.entropy.mean(),
             "policy/approx_kl": k3(update.tokens.logp - update.tokens.behaviour_logp).mean(),

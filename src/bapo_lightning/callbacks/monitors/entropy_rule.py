@@ -1,4 +1,4 @@
-"""The paper's Entropy-Clip Rule (Eq. 6-7) against what really happened to the entropy."""
+"""The paper's Entropy-Clip Rule (Eq. 6-7) beside the measured change of entropy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bapo_lightning.values import CountOrZero
 class EntropyRuleMonitor(Monitor):
     """Emits `entropy_rule/predicted_delta` (nats), `entropy_rule/{positive,negative}_{high,low}_prob` (shares
     of the unclipped advantage mass in Table 4's quadrants) and, every `every` updates,
-    `entropy_rule/measured_delta`: the change of the mean entropy of the same tokens by this update, which
-    costs one more forward pass.
+    `entropy_rule/measured_delta` (nats): this update's change of the mean entropy of the same tokens.
+    Measuring it costs one more forward pass.
 
     The rule is derived for plain gradient ascent; under AdamW compare signs and correlation, not sizes.
     """
@@ -23,7 +23,7 @@ class EntropyRuleMonitor(Monitor):
         self.every = every
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the metrics of one update."""
         tokens = update.tokens
         alive = ~update.clipped
         learning_rate = update.module.last_learning_rate
@@ -39,7 +39,7 @@ class EntropyRuleMonitor(Monitor):
         return metrics
 
     def assist(self, module: BapoModule, share: TrainBatch, index: int) -> None:
-        """See `Monitor.assist`."""
+        """Takes part in the measurement."""
         if self._is_due(index):
             module.mean_entropy(share)
 

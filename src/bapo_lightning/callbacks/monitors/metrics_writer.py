@@ -21,9 +21,11 @@ SHOWN = {
 
 
 class MetricsWriter(L.Callback):
-    """Comes after all monitors. They do not use Lightning's `self.log`, whose bookkeeping runs per metric,
-    and there are fifty of them; here all tensors are read in one transfer. `trainer.callback_metrics` is
-    filled, so that Lightning's own callbacks can follow any metric.
+    """Writes what the monitors before it measured, reading all tensors in one transfer. Monitors do not use
+    Lightning's `self.log`, whose bookkeeping runs per metric, because there are fifty metrics.
+
+    It fills `trainer.callback_metrics`, so that Lightning's own callbacks can follow any metric. Comes after
+    all monitors.
     """
 
     order: ClassVar[Order] = Order.WRITE
@@ -44,8 +46,8 @@ class MetricsWriter(L.Callback):
 
 
 def to_floats(metrics: Mapping[str, float | torch.Tensor]) -> dict[str, float]:
-    """All finite metrics as Python numbers, tensors fetched in one transfer; a non-finite one is undefined in
-    this update and left out.
+    """Returns all finite metrics as Python numbers, tensors fetched in one transfer. A metric that is not
+    finite is undefined in this update and left out.
     """
     tensors = {name: value for name, value in metrics.items() if isinstance(value, torch.Tensor)}
     fetched = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []

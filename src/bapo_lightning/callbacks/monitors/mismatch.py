@@ -1,6 +1,4 @@
-"""Disagreement between engine and trainer about tokens that the current weights sampled: at age 0 it should
-be rounding only.
-"""
+"""Disagreement of engine and trainer about tokens of the current weights, which should be rounding only."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ class MismatchMonitor(Monitor):
     """Emits `mismatch/{abs_logp_diff_mean, abs_logp_diff_max, logp_diff_mean, kl}` (nats) and
     `mismatch/ratio_max`, once per rollout batch.
 
-    Over the whole batch where it was scored when it entered training (the data module's numbers, which are
-    left as they are), else over the first minibatch, in updates whose data has age 0.
+    They cover the first minibatch, in updates whose data has age 0. Where the data module scored the whole
+    batch when it entered training, its numbers stand instead, and this monitor emits nothing.
     """
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the metrics of one update."""
         scored_at_entry = any(
             sample.proximal_logprobs is not None for group in update.batch.groups for sample in group.samples
         )

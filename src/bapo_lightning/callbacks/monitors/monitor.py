@@ -1,4 +1,4 @@
-"""The base of every callback that turns an optimizer update into metrics."""
+"""Base of the callbacks that turn an optimizer update into metrics."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ Metrics = dict[str, float | Tensor]  # 0-dim tensors are read once, by `MetricsW
 
 @dataclass(frozen=True)
 class Update:
-    """What one `training_step` did, as monitors see it."""
+    """Inputs and results of one `training_step`, as monitors see them."""
 
     index: int  # 0-based number of the update in the run
-    version: int  # policy version that was trained, before the step
-    tokens: TokenTable  # of the whole minibatch, as scored before the step
+    version: int  # policy version before the step
+    tokens: TokenTable  # tokens of the whole minibatch, scored before the step
     searches: Sequence[BoundSearch]  # one for the minibatch, or one per micro-batch
     batch: TrainBatch  # the whole minibatch
     module: BapoModule
-    metrics: Mapping[str, float | Tensor]  # of the step itself and of the monitors before this one
-    share: TrainBatch | None = None  # what this rank trained on, where that is not the whole minibatch
+    metrics: Mapping[str, float | Tensor]  # metrics of the step itself and of earlier monitors
+    share: TrainBatch | None = None  # this rank's part of the minibatch
 
     @property
     def low(self) -> Tensor:
-        """Lower bound, the mean over searches."""
+        """Lower bound, its mean over searches."""
         return torch.stack([search.low for search in self.searches]).mean()
 
     @property
     def high(self) -> Tensor:
-        """Upper bound, the mean over searches."""
+        """Upper bound, its mean over searches."""
         return torch.stack([search.high for search in self.searches]).mean()
 
     @property
     def clipped(self) -> Tensor:
-        """Which tokens' gradients the bounds cut off, [N] bool."""
+        """Mask of the tokens whose gradient the bounds cut off, [N] bool."""
         return clipped_mask(self.tokens.ratio, self.tokens.advantage, self.low, self.high)
 
 
 class Monitor(L.Callback, ABC):
-    """Adds metrics of each update to the step's outputs; `MetricsWriter`, which comes last, writes them."""
+    """Adds metrics of each update to the outputs of the step; `MetricsWriter` comes last and writes them."""
 
     order: ClassVar[Order] = Order.MEASURE
 
     @abstractmethod
     def measure(self, update: Update) -> Metrics:
-        """Metrics of one update."""
+        """Returns the metrics of one update."""
 
     @torch.no_grad()
     def on_train_batch_end(
@@ -68,24 +68,23 @@ class Monitor(L.Callback, ABC):
         batch: TrainBatch,
         batch_idx: int,
     ) -> None:
-        """Measure and add."""
+        """Measures the update and adds its metrics."""
         assert isinstance(outputs, Mapping) and isinstance(pl_module, BapoModule)
         if outputs["tokens"] is None:
             return self.assist(pl_module, batch, batch_idx)
-        whole = batch.global_batch or batch
         update = Update(
-            batch_idx,
-            outputs["version"],
-            outputs["tokens"],
-            outputs["bounds"],
-            whole,
-            pl_module,
-            outputs["metrics"],
-            batch,
+            index=batch_idx,
+            version=outputs["version"],
+            tokens=outputs["tokens"],
+            searches=outputs["bounds"],
+            batch=batch.global_batch or batch,
+            module=pl_module,
+            metrics=outputs["metrics"],
+            share=batch,
         )
         outputs["metrics"].update(self.measure(update))
 
     def assist(self, module: BapoModule, share: TrainBatch, index: int) -> None:
-        """On a rank that is not the leader: take part in what `measure` computes over all ranks; nothing
-        unless it does.
+        """Takes part, on a worker rank, in computations of `measure` over all ranks; by default there are
+        none.
         """

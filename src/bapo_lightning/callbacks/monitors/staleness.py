@@ -1,4 +1,4 @@
-"""How old the data of an update was when it was consumed."""
+"""Age of an update's data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 
 class StalenessMonitor(Monitor):
     """Emits `staleness/{age_mean, age_max}` (per token: updates between the version that sampled it and the
-    version that was trained); of the mean, `staleness/age_generating_mean` (until the token's group was
-    complete) and `staleness/age_queueing_mean` (from then on); `staleness/segments_mean` (per rollout; above
-    1 where rollouts were resumed) and `staleness/masked_tokens` (too old to be trained on).
+    version that was trained), the two parts of the mean `staleness/age_generating_mean` (until the token's
+    group was complete) and `staleness/age_queueing_mean` (from then on), `staleness/segments_mean` (per
+    rollout; above 1 where rollouts were resumed) and `staleness/masked_tokens` (number of tokens too old to
+    be trained on).
     """
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the metrics of one update."""
         age = update.version - update.tokens.version
         batch = update.batch
         lengths = iter(batch.response_lengths)

@@ -9,12 +9,12 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 
 
 class TrainingMonitor(Monitor):
-    """`train/reward` is the verdict before any length shaping, so that algorithms with and without it can be
-    compared.
+    """Emits `train/{reward, shaped_reward, response_length, response_length_positive,
+    response_length_negative, clip_fraction, clip_fraction_positive, clip_fraction_negative, learning_rate}`
+    and `progress/{samples, tokens}` (rollouts and tokens generated so far).
 
-    Emits `train/{reward, shaped_reward, response_length, response_length_positive, response_length_negative,
-    clip_fraction, clip_fraction_positive, clip_fraction_negative, learning_rate}` and `progress/{samples,
-    tokens}` (rollouts and tokens generated so far).
+    `train/reward` is the verdict before any length shaping, so that algorithms with and without it can be
+    compared.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class TrainingMonitor(Monitor):
         self._num_tokens = 0
 
     def measure(self, update: Update) -> Metrics:
-        """See `Monitor.measure`."""
+        """Returns the metrics of one update."""
         self._num_samples += int(update.batch.metrics["rollout/num_samples"])
         self._num_tokens += int(update.batch.metrics["rollout/num_tokens"])
         samples = [sample for group in update.batch.groups for sample in group.samples]
@@ -40,16 +40,16 @@ class TrainingMonitor(Monitor):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The running counts."""
+        """Returns the running counts."""
         return {"num_samples": self._num_samples, "num_tokens": self._num_tokens}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restores the counts."""
         self._num_samples, self._num_tokens = state_dict["num_samples"], state_dict["num_tokens"]
 
 
 def clip_fractions(update: Update) -> Metrics:
-    """Share of the tokens, and of the positive and negative ones, whose gradient the bounds cut off."""
+    """Share of all, of the positive and of the negative tokens whose gradient the bounds cut off."""
     advantage = update.tokens.advantage
     clipped = update.clipped.float()
     positive, negative = (advantage > 0).float(), (advantage < 0).float()
@@ -62,10 +62,10 @@ def clip_fractions(update: Update) -> Metrics:
 
 def length_by_sign(update: Update) -> Metrics:
     """Mean response length in tokens of the samples with a positive and with a negative advantage."""
-    lengths: dict[bool, list[int]] = {True: [], False: []}
+    positive, negative = "train/response_length_positive", "train/response_length_negative"
+    lengths: dict[str, list[int]] = {positive: [], negative: []}
     for group in update.batch.groups:
         for sample, advantage in zip(group.samples, group.advantages, strict=True):
             if advantage:
-                lengths[advantage > 0].append(sample.rollout.length)
-    names = {True: "train/response_length_positive", False: "train/response_length_negative"}
-    return {names[sign]: fmean(values) for sign, values in lengths.items() if values}
+                lengths[positive if advantage > 0 else negative].append(sample.rollout.length)
+    return {name: fmean(values) for name, values in lengths.items() if values}

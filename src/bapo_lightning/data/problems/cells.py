@@ -1,4 +1,4 @@
-"""Values of a table's row: found by a dotted path, and made text."""
+"""Cells of a table's row: looked up by a dotted path, and turned into text, a number or chat messages."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ class UnusableRow(Exception):
 
 
 class MissingField(Exception):
-    """A row has nothing under a path. Holds the names there are at the place where it ends."""
+    """A row has no such path. Holds the names at the level where the path breaks off."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         super().__init__(self.names)
 
 
-def field(row: Any, path: str) -> Any:
-    """What stands under a dotted path: "prompt", "reward_model.ground_truth", "final_answer.0" for the first
-    entry of a list.
+def get_path(row: Any, path: str) -> Any:
+    """Returns the value under a dotted path, None if a null lies on the way.
 
-    A name that itself has a dot is found, too ("extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-1.5B").
-    A null on the way gives None.
+    "reward_model.ground_truth" is a nested field, "final_answer.0" the first entry of a list. A name may
+    itself hold dots ("extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-1.5B").
 
     Raises:
         MissingField: there is no such field.
@@ -38,7 +37,7 @@ def field(row: Any, path: str) -> Any:
         head, _, rest = path.partition(".")
         if not head.isdigit() or int(head) >= len(row):
             raise MissingField([f"0 to {len(row) - 1}"])
-        return field(row[int(head)], rest) if rest else row[int(head)]
+        return get_path(row[int(head)], rest) if rest else row[int(head)]
     if not isinstance(row, Mapping):
         raise MissingField([])
     if path in row:
@@ -47,14 +46,12 @@ def field(row: Any, path: str) -> Any:
     for end in range(len(parts) - 1, 0, -1):
         head = ".".join(parts[:end])
         if head in row:
-            return field(row[head], ".".join(parts[end:]))
+            return get_path(row[head], ".".join(parts[end:]))
     raise MissingField(list(row))
 
 
 def text_of(value: Any) -> str:
-    """A value as text without spaces around it; a whole float without its .0, nothing (also NaN) as the empty
-    text.
-    """
+    """Returns a value as stripped text: a whole float without its .0, null and NaN as the empty text."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -63,26 +60,20 @@ def text_of(value: Any) -> str:
 
 
 def number_of(value: Any) -> float | None:
-    """A number, or the first one in a text ("Level 5"); None when there is none."""
+    """Returns a number, or the first number in a text ("Level 5"); None without one."""
     match = _NUMBER.search(text_of(value))
     return None if match is None else float(match.group())
 
 
 def messages_of(value: Any) -> list[dict[str, str]] | None:
-    """Chat messages, `role` and `content` each; None when the value is something else.
+    """Returns chat messages, each with `role` and `content`; None when the value is something else.
 
-    Both layouts of a list of structs are read: a list of dicts, and the dict of lists that `datasets` makes
-    of a Sequence feature.
+    Reads both layouts of a list of structs: a list of dicts, and the dict of lists that `datasets` makes of a
+    Sequence feature.
     """
-    if (
-        isinstance(value, Mapping)
-        and isinstance(value.get("role"), list)
-        and isinstance(value.get("content"), list)
-    ):
-        value = [
-            {"role": role, "content": content}
-            for role, content in zip(value["role"], value["content"], strict=True)
-        ]
+    if isinstance(value, Mapping) and all(isinstance(value.get(key), list) for key in ("role", "content")):
+        pairs = zip(value["role"], value["content"], strict=True)
+        value = [{"role": role, "content": content} for role, content in pairs]
     if not isinstance(value, list) or not value or not all(_is_message(part) for part in value):
         return None
     return [{"role": text_of(part["role"]), "content": str(part["content"] or "")} for part in value]

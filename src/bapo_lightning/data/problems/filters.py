@@ -1,5 +1,5 @@
-"""Which problems of a training set are not trained on (key `data.filters`, group `filters`). Every one
-removed is counted, by reason.
+"""Filters of the training problems (key `data.filters`, group `data/filters`). Every removed problem is
+counted by reason.
 """
 
 from __future__ import annotations
@@ -9,47 +9,45 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Literal, Protocol
 
 from bapo_lightning.data.problems.overlap import LATEX_COMMAND, tokens
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
+from bapo_lightning.values import Count, CountOrZero, NonNegative
 
-CONFLICTS = ("keep_first", "remove_all")
+Sets = Mapping[str, Sequence[Problem]]  # by name
+Reasons = dict[str, str]  # by problem id
 
 
 class Filter(Protocol):
-    """Says which problems go, and why."""
+    """Rule that decides which problems are removed."""
 
-    def __call__(
-        self, problems: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
-    ) -> dict[str, str]:
-        """Reason by id of each problem to remove.
+    def __call__(self, problems: Sequence[Problem], held_out: Sets) -> Reasons:
+        """Returns the reason for each problem to remove.
 
         Args:
-            problems: of the training set, those that filters before this one have left.
-            held_out: validation sets by name.
+            problems: training problems that earlier filters have kept.
+            held_out: validation sets.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What filters have left of a training set, and what they have removed."""
+    """Training problems that the filters keep, and those that they remove."""
 
     kept: list[Problem]
     removed: dict[str, list[Problem]]  # by reason, in the order of the filters
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number removed, by reason."""
+        """Number of removed problems by reason."""
         return {reason: len(problems) for reason, problems in self.removed.items()}
 
 
-def apply_filters(
-    problems: Sequence[Problem], filters: Mapping[str, Filter], held_out: Mapping[str, Sequence[Problem]]
-) -> Filtered:
-    """Let each filter see what the ones before it have left. Raises DataError when nothing is left."""
+def apply_filters(problems: Sequence[Problem], filters: Mapping[str, Filter], held_out: Sets) -> Filtered:
+    """Applies each filter to the problems that earlier ones keep. Raises DataError when none is left."""
     kept, removed = list(problems), dict[str, list[Problem]]()
     for rule in filters.values():
         reasons = rule(kept, held_out)
@@ -68,18 +66,16 @@ def apply_filters(
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Removes problems and answers of unlikely length, in characters; None is no bound. Prompts have a limit
-    in tokens of their own.
+    """Removes problems of unlikely length, in characters; None is no bound. The limit of prompts in tokens is
+    separate (`scale.max_prompt_tokens`).
     """
 
-    min_chars: int | None = None
-    max_chars: int | None = None
-    max_answer_chars: int | None = None
+    min_chars: CountOrZero | None = None
+    max_chars: Count | None = None
+    max_answer_chars: Count | None = None
 
-    def __call__(
-        self, problems: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
-    ) -> dict[str, str]:
-        """See `Filter`."""
+    def __call__(self, problems: Sequence[Problem], held_out: Sets) -> Reasons:
+        """Returns the reason for each problem to remove."""
         reasons = {}
         for problem in problems:
             if self.min_chars is not None and len(problem.prompt) < self.min_chars:
@@ -93,17 +89,15 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """Keeps a range of the difficulty that the column mapping reads, ends included; None is no bound, two of
-    them are no filter.
+    """Keeps problems of a range of difficulty (`mapping.difficulty`), ends included. None is no bound;
+    without any bound nothing is removed.
     """
 
     low: float | None = None
     high: float | None = None
 
-    def __call__(
-        self, problems: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
-    ) -> dict[str, str]:
-        """See `Filter`. Raises DataError when no problem has a difficulty."""
+    def __call__(self, problems: Sequence[Problem], held_out: Sets) -> Reasons:
+        """Returns the reason for each problem to remove. Raises DataError when none has a difficulty."""
         if self.low is None and self.high is None:
             return {}
         known = {problem.id: problem.metadata.get("difficulty") for problem in problems}
@@ -124,27 +118,16 @@ class Difficulty:
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Keeps the first of the problems that ask the same (equal but for case, spacing and LaTeX's layout).
+    """Keeps the first of several problems that ask the same (equal up to case, spacing and LaTeX's layout).
 
-    Where their answers differ, at least one is wrong or written in another way: `keep_first` as ever, or
-    `remove_all` of them.
+    Where their answers differ, at least one is wrong or written differently: `keep_first` keeps the first all
+    the same, `remove_all` removes all of them.
     """
 
-    on_conflict: str = "keep_first"
+    on_conflict: Literal["keep_first", "remove_all"] = "keep_first"
 
-    def __post_init__(self) -> None:
-        if self.on_conflict not in CONFLICTS:
-            raise ConfigError(
-                [
-                    f"data.filters.duplicates.on_conflict={self.on_conflict} is none of its values; write "
-                    f"{' or '.join(CONFLICTS)}"
-                ]
-            )
-
-    def __call__(
-        self, problems: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
-    ) -> dict[str, str]:
-        """See `Filter`."""
+    def __call__(self, problems: Sequence[Problem], held_out: Sets) -> Reasons:
+        """Returns the reason for each problem to remove."""
         copies: dict[tuple[str, ...], list[Problem]] = {}
         for problem in problems:
             copies.setdefault(tokens(problem.prompt) or (problem.prompt,), []).append(problem)
@@ -154,29 +137,23 @@ class Duplicates:
             if any(differs) and self.on_conflict == "remove_all":
                 reasons |= {problem.id: "duplicates with different answers" for problem in (first, *others)}
             else:
-                named = zip(others, differs, strict=True)
                 reasons |= {
                     other.id: "duplicate with another answer" if differ else "duplicate"
-                    for other, differ in named
+                    for other, differ in zip(others, differs, strict=True)
                 }
         return reasons
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """Removes problems in other scripts, e.g. Chinese ones: LaTeX's commands apart, more than a share of
-    their letters are foreign.
-    """
+    """Removes problems in other scripts, e.g. Chinese ones. Letters of LaTeX commands do not count."""
 
-    scripts: Sequence[str] | None = (
-        None  # as Unicode's letter names begin: LATIN, GREEK, CJK, CYRILLIC; None is no filter
-    )
-    max_foreign: float = 0.1
+    # Scripts to keep, as Unicode's letter names begin: LATIN, GREEK, CJK, CYRILLIC. None removes nothing.
+    scripts: Sequence[str] | None = None
+    max_foreign: NonNegative = 0.1  # largest share of letters in other scripts
 
-    def __call__(
-        self, problems: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
-    ) -> dict[str, str]:
-        """See `Filter`."""
+    def __call__(self, problems: Sequence[Problem], held_out: Sets) -> Reasons:
+        """Returns the reason for each problem to remove."""
         if self.scripts is None:
             return {}
         wanted = tuple(self.scripts)

@@ -11,25 +11,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from bapo_lightning.data.problems.cells import UnusableRow, text_of
+from bapo_lightning.rewards.braces import closing_brace
 
-FORMS = ("text", "behind_marker", "last_box", "json_list")
-SEVERAL = ("refuse", "join")
+AnswerForm = Literal["text", "behind_marker", "last_box", "json_list"]
+SeveralAnswers = Literal["refuse", "join"]
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 
 
-def gold_answer(cell: Any, form: str, marker: str, several: str) -> str:
-    """The gold answer that a cell holds.
+def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswers) -> str:
+    """Returns the gold answer that a cell holds.
 
     Args:
         cell: value of the answer column.
-        form: one of FORMS.
-        marker: what stands before the answer, with `behind_marker`; the last one counts.
-        several: what a list of several answers means: `refuse` it, or `join` all of them with ", ".
+        form: layout of the cell, see the table above.
+        marker: text before the answer in form `behind_marker`; its last occurrence counts.
+        several: whether to `refuse` a list of several answers or to `join` them with ", ".
 
     Raises:
         UnusableRow: there is none.
@@ -40,28 +40,24 @@ def gold_answer(cell: Any, form: str, marker: str, several: str) -> str:
     entries = [entry for entry in entries if entry]
     if len(entries) > 1 and several == "refuse":
         raise UnusableRow("several gold answers")
-    extract = _EXTRACT.get(form)
-    answer = ", ".join(entries if extract is None else [extract(entry, marker) for entry in entries])
+    answer = ", ".join(_extracted(entry, form, marker) for entry in entries)
     if not answer:
         raise UnusableRow("no gold answer")
     return answer.replace(",", "") if form == "behind_marker" and _THOUSANDS.fullmatch(answer) else answer
 
 
 def last_box(text: str) -> str | None:
-    r"""What the last \boxed or \fbox of a solution holds, braces balanced; `\boxed 5` holds 5. None without one."""
+    r"""Returns the content of the last \boxed{} or \fbox{}, braces balanced; `\boxed 5` holds 5. None without
+    a box, or when it is not closed.
+    """
     boxes = list(_BOX.finditer(text))
     if not boxes:
         return None
     start = boxes[-1].end()
     if text[start : start + 1] != "{":
         return text[start : start + 1].strip() or None
-    depth = 0
-    for position in range(start, len(text)):
-        if text[position] in "{}" and text[position - 1] != "\\":
-            depth += 1 if text[position] == "{" else -1
-            if depth == 0:
-                return text[start + 1 : position].strip()
-    return None
+    end = closing_brace(text, start + 1)
+    return None if end is None else text[start + 1 : end].strip()
 
 
 def _parsed(cell: Any) -> list[Any]:
@@ -74,17 +70,14 @@ def _parsed(cell: Any) -> list[Any]:
     return entries
 
 
-def _behind_marker(text: str, marker: str) -> str:
-    if marker not in text:
-        raise UnusableRow(f"no {marker} in the answer")
-    return text.rpartition(marker)[2].strip()
-
-
-def _from_box(text: str, marker: str) -> str:
-    box = last_box(text)
-    if box is None:
-        raise UnusableRow("no box in the answer")
-    return box
-
-
-_EXTRACT: dict[str, Callable[[str, str], str]] = {"behind_marker": _behind_marker, "last_box": _from_box}
+def _extracted(text: str, form: AnswerForm, marker: str) -> str:
+    if form == "behind_marker":
+        if marker not in text:
+            raise UnusableRow(f"no {marker} in the answer")
+        return text.rpartition(marker)[2].strip()
+    if form == "last_box":
+        box = last_box(text)
+        if box is None:
+            raise UnusableRow("no box in the answer")
+        return box
+    return text

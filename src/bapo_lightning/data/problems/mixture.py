@@ -1,11 +1,11 @@
 """Several problem sets as one training set, with or without weights.
 
-Without weights the sets are one: an epoch holds every problem of all of them once, in one shuffled order.
+Without weights the sets are joined: an epoch holds every problem of all sets once, in one shuffled order.
 
-With weights each set has epochs of its own, in each of which every problem of it is drawn once, in an order
-of its own; which set the next problem comes from is decided by the numbers drawn so far, without chance: the
-set that is furthest behind its share. After n draws a set has given its share of n to less than one problem
-per set, whatever n is; a small set with a large weight is simply begun again sooner.
+With weights each set has its own epochs, each with every problem once in an order of its own. The next
+problem comes from the set that is furthest behind its share of the draws so far; no chance is involved. After
+n draws each set is less than one problem per set away from its share of n, whatever n is. A small set with a
+large weight simply starts its next epoch sooner.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from dataclasses import dataclass
 
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.types import Problem
+from bapo_lightning.values import Positive
 
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """Which set a problem belongs to, and the share of the draws that each set gives."""
+    """Set of each problem, and each set's share of the draws."""
 
     set_of: Mapping[str, str]  # name of the set by problem id
     shares: Mapping[str, float]  # add up to 1
 
 
 class Mixture(list[Problem]):
-    """All problems of the sets, one set after the other; `parts` are the sets and `mixing` their weights,
-    None without any.
+    """All problems of the sets, one set after the other. `parts` are the sets, `mixing` their weights or
+    None.
     """
 
     def __init__(self, parts: Mapping[str, Sequence[Problem]], shares: Mapping[str, float] | None) -> None:
@@ -38,15 +39,15 @@ class Mixture(list[Problem]):
         self.mixing = None if shares is None else Mixing(set_of, dict(shares))
 
 
-def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, float] | None = None) -> Mixture:
-    """Mix problem sets (`_target_` of a training set).
+def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positive] | None = None) -> Mixture:
+    """Mixes problem sets (`_target_` of a training set).
 
     Args:
-        sets: by name.
-        weights: of each set, in any unit; None: no weights.
+        sets: problem sets by name.
+        weights: weight of each set, in any unit; None: no weights.
 
     Raises:
-        ConfigError: the weights do not fit the sets.
+        ConfigError: there are no sets, or the weights do not name each of them.
         DataError: two sets hold problems of the same id.
     """
     if not sets:
@@ -70,17 +71,17 @@ def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, float] 
 
 
 def furthest_behind(taken: Mapping[str, int], shares: Mapping[str, float]) -> str:
-    """The set that the next problem comes from; among equals the first one.
+    """Returns the set that the next problem comes from; among equals the first one.
 
     Args:
-        taken: problems drawn of each set so far.
-        shares: of each set.
+        taken: number of problems drawn so far, by set.
+        shares: share of the draws, by set.
     """
     draws = sum(taken.values()) + 1
     return max(shares, key=lambda name: shares[name] * draws - taken[name])
 
 
-def _check_weights(weights: Mapping[str, float], names: list[str]) -> None:
+def _check_weights(weights: Mapping[str, Positive], names: list[str]) -> None:
     wrong = [
         f"data.train.weights.{name} weighs no set; there are {', '.join(names)}"
         for name in weights
@@ -90,11 +91,6 @@ def _check_weights(weights: Mapping[str, float], names: list[str]) -> None:
         f"data.train.weights lacks {name}; give every set a weight, or none"
         for name in names
         if name not in weights
-    ]
-    wrong += [
-        f"data.train.weights.{name}={weight} must be a positive number; to go without a set leave it out"
-        for name, weight in weights.items()
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < math.inf
     ]
     if wrong:
         raise ConfigError(wrong)

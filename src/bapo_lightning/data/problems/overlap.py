@@ -1,11 +1,10 @@
-r"""Training problems that are evaluation problems, word for word or slightly altered (key
+r"""Training problems that repeat an evaluation problem, word for word or slightly altered (key
 `data.filters.overlap`).
 
-Both texts become tokens (case, spacing and LaTeX's layout do not count), and those that are words, numbers or
-operators, drawings apart, give their n-grams.
-N-grams that many training problems have ("where m and n are relatively prime positive integers. Find m + n.")
-say nothing and are left aside. A training problem overlaps when of the other n-grams of the shorter text at
-least a share is in the other one.
+Both texts are split into tokens; case, spacing and LaTeX's layout do not count. N-grams are taken over words,
+numbers and operators; [asy] drawings are dropped first. N-grams of many training problems are phrases ("where
+m and n are relatively prime positive integers. Find m + n.") and are ignored. A training problem overlaps
+when at least `min_share` of the shorter text's remaining n-grams occur in the other text.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bapo_lightning.types import Problem
+from bapo_lightning.values import Count, CountOrZero, Share
 
 LATEX_COMMAND = re.compile(r"\\[a-zA-Z]+")
 _DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
 _LAYOUT = re.compile(
-    r"\\(?:left|right|big|bigg|displaystyle|limits|quad|qquad|text|textbf|textit|mathrm|mathbf|mathit|operatorname|begin|end)(?![a-z])\*?"
+    r"\\(?:left|right|big|bigg|displaystyle|limits|quad|qquad|text|textbf|textit|mathrm|mathbf|mathit"
+    r"|operatorname|begin|end)(?![a-z])\*?"
     r"|\\[,;:! ()\[\]]|[${}~&]"
 )
 _COMMAND = re.compile(r"\\(?:[dt](?=frac|binom))?")
@@ -35,18 +36,18 @@ Grams = frozenset[int]  # hashes
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Removes the training problems that overlap with a validation set or another one that is named."""
+    """Removes training problems that overlap with a validation set or with a set named in `against`."""
 
-    ngram: int = 8  # tokens
-    min_share: float = 0.4  # of the shorter text's n-grams
-    min_shared: int = 3  # n-grams; of a shorter text, only one that is equal as a whole overlaps
-    common: int = 10  # training problems that share an n-gram which says nothing
+    ngram: Count = 8  # tokens
+    min_share: Share = 0.4  # of the shorter text's n-grams
+    min_shared: Count = 3  # n-grams; a text with fewer overlaps only if both texts are equal
+    common: CountOrZero = 10  # an n-gram of more training problems than this is a phrase
     against: Mapping[str, Sequence[Problem]] = field(default_factory=dict)  # further sets, by name
 
     def __call__(
         self, problems: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
     ) -> dict[str, str]:
-        """Reason by id of each problem to remove: the name of the set."""
+        """Returns the reason for each problem to remove, by id: the set that it overlaps with."""
         index = _Index(self.ngram)
         for name, reserved in {**held_out, **self.against}.items():
             index.add(name, [problem.prompt for problem in reserved])
@@ -61,16 +62,16 @@ class Overlap:
 
 
 class _Index:
-    """The texts to stay away from."""
+    """Texts to keep out of the training set, by their n-grams."""
 
     def __init__(self, ngram: int) -> None:
         self._ngram = ngram
         self._name_of: dict[Tokens, str] = {}
-        self._owners: dict[int, list[int]] = defaultdict(list)  # n-gram -> numbers of the texts that have it
+        self._owners: dict[int, list[int]] = defaultdict(list)  # n-gram -> indices of the texts that hold it
         self._grams: list[tuple[str, Grams]] = []
 
     def add(self, name: str, texts: Sequence[str]) -> None:
-        """Stay away from the texts of a set."""
+        """Adds the texts of a set."""
         for text in texts:
             self._name_of.setdefault(tokens(text), name)
             grams = _grams(text, self._ngram)
@@ -81,13 +82,13 @@ class _Index:
     def matches(
         self, texts: Sequence[str], common: int, min_share: float, min_shared: int
     ) -> list[str | None]:
-        """For each text the set of which it overlaps with a text, or None."""
+        """Returns for each text the name of the set that it overlaps with, or None."""
         all_grams = [_grams(text, self._ngram) for text in texts]
-        # A text and its copies count once, so that a problem that stands often in the training set is not
-        # taken for a phrase.
+        # Copies of a text count once; otherwise a problem repeated in the training set would pass for a
+        # phrase.
         counts = Counter(gram for grams in set(all_grams) for gram in grams if gram in self._owners)
         phrases = {gram for gram, count in counts.items() if count > common}
-        telling = [(name, len(grams - phrases)) for name, grams in self._grams]
+        sizes = [(name, len(grams - phrases)) for name, grams in self._grams]
         found: list[str | None] = []
         for text, grams in zip(texts, all_grams, strict=True):
             equal = self._name_of.get(tokens(text))
@@ -101,16 +102,14 @@ class _Index:
             enough = [
                 (-count, owner)
                 for owner, count in shared.items()
-                if count >= min_shared and count >= min_share * min(own, telling[owner][1])
+                if count >= min_shared and count >= min_share * min(own, sizes[owner][1])
             ]
-            found.append(telling[min(enough)[1]][0] if enough else None)
+            found.append(sizes[min(enough)[1]][0] if enough else None)
         return found
 
 
 def tokens(text: str, drawings: bool = True) -> Tokens:
-    """What of a problem's text says what it asks: texts that ask the same may differ in case, spacing,
-    LaTeX's layout and last mark.
-    """
+    """Returns the tokens of a problem's text without case, spacing, LaTeX's layout and final punctuation."""
     text = unicodedata.normalize("NFKC", text).lower().replace("−", "-")
     text = text if drawings else _DRAWING.sub(" ", text)
     return tuple(_TOKEN.findall(_COMMAND.sub(" ", _LAYOUT.sub(" ", text))))

@@ -1,4 +1,4 @@
-"""A list of problems that remembers what was not taken into it."""
+"""A list of problems that remembers where it was read from and what was left out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from bapo_lightning.types import Problem
 
 
 class ProblemSet(list[Problem]):
-    """Problems in the order of their table. Attributes tell what the list does not hold.
+    """Problems in the order of their table.
 
     Attributes:
         name: first part of the problems' ids.
         origin: where they were read from, e.g. "openai/gsm8k, split train".
         num_rows: rows of the table, before `limit`.
-        left_out: rows that gave no problem, by reason.
+        left_out: number of rows that gave no problem, by reason.
     """
 
     def __init__(

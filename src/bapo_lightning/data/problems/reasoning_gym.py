@@ -8,49 +8,44 @@ from typing import Any, Literal
 from bapo_lightning.errors import DataError
 from bapo_lightning.rewards.reasoning_gym_score import reasoning_gym
 from bapo_lightning.types import Problem
-
-Split = Literal["train", "validation"]
+from bapo_lightning.values import Count, Share
 
 
 def reasoning_gym_problems(
     task: str,
-    size: int,
+    size: Count,
     seed: int,
     parameters: dict[str, Any],
-    split: Split,
-    validation_share: float,
-    limit: int | None = None,
+    split: Literal["train", "validation"],
+    validation_share: Share,
+    limit: Count | None = None,
 ) -> list[Problem]:
-    """The distinct questions of one split among `size` generated entries, in the order of their generation.
+    """Returns the distinct questions of one split among `size` generated entries, in the order of generation.
 
-    Which split a question belongs to is decided by its text alone (a hash of it), so that the splits share no
-    question whatever their seeds and sizes. Seeds alone would not do: entry i of seed s is entry i - 1 of
-    seed s + 1, and easy tasks repeat themselves.
+    A hash of its text decides which split a question belongs to, so that the splits share no question
+    whatever their seeds and sizes. Separate seeds would not do: entry i of seed s is entry i - 1 of seed s +
+    1, and easy tasks repeat themselves.
 
     Args:
         task: name of the data set, e.g. "chain_sum".
-        size: entries to generate; repeated questions are then left out, so a task with few questions gives
-            fewer problems.
-        seed: of the generation.
-        parameters: of the data set, e.g. {"min_terms": 2, "max_terms": 2}.
-        split: the part to return.
-        validation_share: expected share of the distinct questions that is held out from training, in (0, 1).
-        limit: return only that many, the first ones.
+        size: number of entries to generate. Repeated questions are left out afterwards, so a task with few
+            questions gives fewer problems.
+        seed: seed of the generation.
+        parameters: options of the data set, e.g. {"min_terms": 2, "max_terms": 2}.
+        split: split to return.
+        validation_share: expected share of the distinct questions that is held out from training.
+        limit: return only so many problems, the first ones.
 
     Returns:
         Problems with `id` "task/seed/index", `source` the task, and as `metadata` the entry that the task's
         scorer reads.
 
     Raises:
-        DataError: reasoning-gym is missing, knows no such task or parameter, or the split is empty.
+        DataError: reasoning-gym is missing, has no such task or parameter, or the split is empty.
     """
     try:
         entries = reasoning_gym().create_dataset(task, size=size, seed=seed, **parameters)
-    except (
-        AssertionError,
-        TypeError,
-        ValueError,
-    ) as error:  # what its checks of names, keys and ranges raise
+    except (AssertionError, TypeError, ValueError) as error:  # from its checks of names, keys and ranges
         raise DataError(
             f"reasoning-gym cannot make task={task} with parameters={parameters}: {error}; correct "
             f"data.{split}"
@@ -58,10 +53,8 @@ def reasoning_gym_problems(
     first_of_question: dict[str, Problem] = {}
     for index, entry in enumerate(entries):
         question, answer = entry["question"], entry["answer"]
-        problem = Problem(
-            f"{task}/{seed}/{index}", question, "" if answer is None else str(answer), task, entry
-        )
-        first_of_question.setdefault(question, problem)
+        text = "" if answer is None else str(answer)
+        first_of_question.setdefault(question, Problem(f"{task}/{seed}/{index}", question, text, task, entry))
     held_out = {question: _position(question) < validation_share for question in first_of_question}
     chosen = [
         problem
@@ -77,5 +70,5 @@ def reasoning_gym_problems(
 
 
 def _position(question: str) -> float:
-    """Where a question lies in [0, 1), spread evenly and always the same."""
+    """Hashes a question to a number in [0, 1), evenly spread and always the same."""
     return int.from_bytes(sha256(question.encode()).digest()[:6]) / 2**48

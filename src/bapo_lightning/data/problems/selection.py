@@ -1,6 +1,4 @@
-"""The problems of a run: what was read, less what filters and the prompt limit take away, with the account of
-it.
-"""
+"""The problems of a run: those that remain after filters and prompt limit, and an account of the rest."""
 
 from __future__ import annotations
 
@@ -12,11 +10,13 @@ from typing import Any
 from bapo_lightning.data.problems.filters import Filter, Filtered, apply_filters
 from bapo_lightning.data.problems.mixture import Mixing, Mixture
 from bapo_lightning.data.problems.problem_set import ProblemSet
-from bapo_lightning.data.problems.prompt_limit import keep_short_prompts
+from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 
 TOO_LONG = "prompt too long"
 NOT_TAKEN = "beyond scale.validation_problems"
+
+Encode = Callable[[Problem], "array[int]"]  # problem -> token ids of its prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Selection:
     """Problems to train and to validate on.
 
     Attributes:
-        train: problems to draw.
+        train: training problems.
         overlong: training problems whose prompts are too long.
         mixing: weights of a mixture's sets; None without weights.
-        validation: problems by the name of the set.
-        filtered: what the filters did.
+        validation: problems by name of the set.
+        filtered: kept and removed problems of the filters.
         account: all of it in numbers, for the console and the manifest, see `account_of`.
     """
 
@@ -44,21 +44,21 @@ def select(
     train: Sequence[Problem],
     validation: Mapping[str, Sequence[Problem]],
     filters: Mapping[str, Filter],
-    encode: Callable[[Problem], array[int]],
+    encode: Encode,
     max_prompt_tokens: int,
     max_validation_problems: int | None = None,
 ) -> Selection:
-    """Filters take from the training problems only; the prompt limit holds for all. Raises DataError when a
-    set is left without problems.
+    """Applies the filters to the training problems, and the prompt limit to all problems. Raises DataError
+    when a set is left without problems.
 
     Args:
-        train: problems read, a `Mixture` with weights perhaps.
-        validation: problems read, by the name of the set.
-        filters: by name, in their order.
+        train: problems as read, possibly a `Mixture`.
+        validation: problems as read, by name of the set.
+        filters: filters by name, in their order.
         encode: problem -> token ids of its prompt.
-        max_prompt_tokens: the longest prompt to keep.
-        max_validation_problems: answer so many of each validation set, the first ones; filters see all of
-            them. None: all.
+        max_prompt_tokens: longest prompt to keep.
+        max_validation_problems: use so many problems of each validation set, the first ones; filters see all
+            of them. None: use all.
     """
     filtered = apply_filters(train, filters, validation)
     kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")
@@ -82,10 +82,42 @@ def select(
     return Selection(kept, overlong, mixing, held_out, filtered, account)
 
 
+def keep_short_prompts(
+    problems: Sequence[Problem], encode: Encode, max_prompt_tokens: int, what: str
+) -> tuple[list[Problem], list[Problem]]:
+    """Skips problems whose prompt is too long. Prompts are never truncated: a cut one may lack its question.
+
+    Args:
+        problems: problems in the order to keep.
+        encode: problem -> token ids of its prompt.
+        max_prompt_tokens: longest prompt to keep, in tokens.
+        what: name of the set in the error, e.g. "data.train".
+
+    Returns:
+        The problems kept, and those skipped.
+
+    Raises:
+        DataError: no problem is left.
+    """
+    if not problems:
+        raise DataError(f"{what} holds no problems; check its options")
+    lengths = [len(encode(problem)) for problem in problems]
+    kept, skipped = list[Problem](), list[Problem]()
+    for problem, length in zip(problems, lengths, strict=True):
+        (kept if length <= max_prompt_tokens else skipped).append(problem)
+    if not kept:
+        raise DataError(
+            f"none of the {len(lengths)} problems of {what} fits "
+            f"scale.max_prompt_tokens={max_prompt_tokens}: the shortest prompt has {min(lengths)} tokens; "
+            f"write scale.max_prompt_tokens={max(lengths)} to keep them all"
+        )
+    return kept, skipped
+
+
 def account_of(
     problems: Sequence[Problem], filtered: Mapping[str, int], num_overlong: int, num_kept: int
 ) -> dict[str, Any]:
-    """What became of the rows of a set: `rows` of its table, `left_out` by reason when it was read, `read`,
+    """Returns the fate of a set's rows: `rows` of its table, `left_out` by reason when it was read, `read`,
     `removed` by reason, `kept`.
     """
     removed = {**filtered, **({TOO_LONG: num_overlong} if num_overlong else {})}
@@ -96,24 +128,21 @@ def account_of(
 
 
 def account_lines(account: Mapping[str, Any]) -> list[str]:
-    """The account in words, a line for each set."""
+    """Returns the account in words, a line for each set."""
     train = account["train"]
-    lines = [f"train: {_told(train)}"]
+    lines = [f"train: {_in_words(train)}"]
     for name, part in train.get("sets", {}).items():
         share = f", {train['shares'][name]:.0%} of the draws" if "shares" in train else ""
-        lines.append(f"  of them {name}{share}: {_told(part)}")
-    return lines + [
-        f"validation {name}: {_told(held_out)}" for name, held_out in account["validation"].items()
-    ]
+        lines.append(f"  of them {name}{share}: {_in_words(part)}")
+    return lines + [f"validation {name}: {_in_words(part)}" for name, part in account["validation"].items()]
 
 
-def _told(part: Mapping[str, Any]) -> str:
-    told = f"{part['kept']} problems"
+def _in_words(part: Mapping[str, Any]) -> str:
+    words = f"{part['kept']} problems"
     if part["kept"] != part["read"]:
-        told += f" of the {part['read']} read"
+        words += f" of the {part['read']} read"
     if "from" in part:
-        told += f" from {part['from']}" + (f" ({part['rows']} rows)" if part["rows"] != part["read"] else "")
+        words += f" from {part['from']}" + (f" ({part['rows']} rows)" if part["rows"] != part["read"] else "")
     gone = {**part.get("left_out", {}), **part["removed"]}
-    return told + (
-        f"; left out: {', '.join(f'{count} {reason}' for reason, count in gone.items())}" if gone else ""
-    )
+    counts = ", ".join(f"{count} {reason}" for reason, count in gone.items())
+    return f"{words}; left out: {counts}" if gone else words

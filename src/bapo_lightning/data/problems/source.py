@@ -18,16 +18,16 @@ FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "cs
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Where a table is."""
+    """Location of a table."""
 
     path: str  # hub name, folder, or file of a format above; * stands for several files
-    split: str = "train"  # of the data set; any name for files
-    config: str | None = None  # of the data set, where it has several
-    revision: str | None = None  # of a hub name: branch, tag or commit
-    files: str | None = None  # only those files of the hub repository or folder, e.g. "data/math-*"
+    split: str = "train"  # split of the data set; any name for files
+    config: str | None = None  # configuration of the data set, where it has several
+    revision: str | None = None  # branch, tag or commit of the hub repository
+    files: str | None = None  # only these files of the hub repository or folder, e.g. "data/math-*"
 
     def rows(self) -> datasets.Dataset:
-        """The table. Raises DataError when it cannot be had, with the command that fetches it."""
+        """Loads the table. Raises DataError with the command that fetches it when it cannot be had."""
         path = os.path.expanduser(self.path)
         file_format = FORMATS.get(Path(path).suffix)
         is_remote = "://" in path
@@ -52,14 +52,14 @@ class TableSource:
             ) from None
 
     def __str__(self) -> str:
-        """In words: "openai/gsm8k (main, split train)", or the path of files."""
+        """Returns "openai/gsm8k (main, split train)", or the path of files."""
         if Path(self.path).suffix in FORMATS:
             return self.path
         return f"{self.path} ({f'{self.config}, ' if self.config else ''}split {self.split})"
 
     def _folder(self, path: str) -> datasets.Dataset:
         saved = Path(path, self.split) if Path(path, "dataset_dict.json").is_file() else Path(path)
-        if (saved / "state.json").is_file():  # what `Dataset.save_to_disk` writes
+        if (saved / "state.json").is_file():  # written by `Dataset.save_to_disk`
             return datasets.load_from_disk(str(saved))
         return datasets.load_dataset(path, self.config, data_files=self._data_files, split=self.split)
 
@@ -69,8 +69,7 @@ class TableSource:
                 path, self.config, data_files=self._data_files, split=self.split, revision=self.revision
             )
         except ConnectionError:
-            # Offline, datasets 5.2 finds only what it has prepared itself, not what `hf download` has
-            # fetched.
+            # Offline, datasets 5.2 finds only tables that it prepared itself, not those of `hf download`.
             try:
                 fetched = huggingface_hub.snapshot_download(
                     path, repo_type="dataset", revision=self.revision, local_files_only=True
@@ -85,19 +84,17 @@ class TableSource:
 
     def _remedy(self, error: Exception, is_hub: bool) -> str:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        told = f"{self} could not be loaded ({reason})"
+        failure = f"{self} could not be loaded ({reason})"
         if not is_hub:
-            return f"{told}; check the file and the split"
-        options = (f" --revision {self.revision}" if self.revision else "") + (
-            f" --include '{self.files}'" if self.files else ""
-        )
+            return f"{failure}; check the file and the split"
+        options = f" --revision {self.revision}" if self.revision else ""
+        options += f" --include '{self.files}'" if self.files else ""
         page = f"https://huggingface.co/datasets/{self.path}"
         terms = f"accept its terms at {page}, run `hf auth login`, then " if "gated" in str(error) else ""
         return (
-            f"{told}. Where there is a network, {terms}fetch it: hf download --repo-type dataset "
+            f"{failure}. Where there is a network, {terms}fetch it: hf download --repo-type dataset "
             f"{self.path}{options}\n"
             f"It is then found, also offline, in {huggingface_hub.constants.HF_HUB_CACHE} (HF_HOME moves it; "
-            f"with HF_HUB_OFFLINE=1 no "
-            "connection is tried). Or check its name and split, or write the path of a file or folder that "
-            "holds it: path=FILE"
+            "with HF_HUB_OFFLINE=1 no connection is tried). Or check its name and split, or write the path "
+            "of a file or folder that holds it: path=FILE"
         )

@@ -11,15 +11,15 @@ from bapo_lightning.data.problems.mixture import Mixing, furthest_behind
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem, WorkItem
 
-WHOLE = ""  # name of the only part of a stream that mixes nothing
+WHOLE = ""  # name of the only part of a stream without a mixing
 
-Places = dict[str, tuple[int, int]]  # epoch, and draws taken of it, of each part
+Places = dict[str, tuple[int, int]]  # part -> epoch, and number of its problems drawn
 
 
 class ProblemStream:
     """Yields every problem once per epoch, in an order drawn anew for each epoch from the stream's own seed.
 
-    With a mixing each of its sets has epochs of its own, see `mixture`.
+    With a mixing each of its sets has its own epochs, as described in `mixture`.
     """
 
     def __init__(
@@ -32,13 +32,12 @@ class ProblemStream:
         """
         Args:
             problems: training set.
-            seed: of the order.
-            overlong: problems of the set that are never drawn, since their prompts are too long; kept for the
-                ledger.
+            seed: seed of the order.
+            overlong: problems of the set with too long prompts; never drawn, but listed in the ledger.
             mixing: sets with weights; None: the problems are one set.
 
         Raises:
-            DataError: there are no problems, or none of one set, or two share an id.
+            DataError: there are no problems at all or in one set, or two share an id.
         """
         self._shares = {WHOLE: 1.0} if mixing is None else dict(mixing.shares)
         self._part_of = {} if mixing is None else mixing.set_of
@@ -60,17 +59,15 @@ class ProblemStream:
 
     @property
     def places(self) -> Places:
-        """Epoch, and draws taken of it, of each part."""
+        """Position in each part: epoch, and number of its problems drawn."""
         return dict(self._places)
 
     def take(self, count: int) -> list[WorkItem]:
-        """The next `count` problems; a new epoch begins whenever one is used up."""
+        """Draws the next `count` problems; a new epoch begins whenever one is used up."""
         return [self._next() for _ in range(count)]
 
     def never_drawn_since(self, places: Places) -> list[WorkItem]:
-        """What cannot be drawn of the epochs that began since then: the problems whose prompts are too
-        long.
-        """
+        """Returns the problems with too long prompts, once for each epoch that began since then."""
         found = []
         for name, (now, position) in self._places.items():
             epoch, taken = places[name]
@@ -79,7 +76,7 @@ class ProblemStream:
         return found
 
     def problem(self, problem_id: str) -> Problem:
-        """The problem of this id. Raises DataError when the training set has none."""
+        """Returns the problem of this id. Raises DataError when the training set has none."""
         if problem_id not in self._by_id:
             raise DataError(
                 f"a checkpoint holds rollouts of problem {problem_id!r}, which the training set does not "
@@ -88,28 +85,26 @@ class ProblemStream:
         return self._by_id[problem_id]
 
     def describe(self) -> str:
-        """Where it is, in words."""
-        told = {name: f"epoch {epoch}, {position} drawn" for name, (epoch, position) in self._places.items()}
-        return (
-            "data position ("
-            + "; ".join(f"{name}: {place}" if name else place for name, place in told.items())
-            + ")"
-        )
+        """Returns the position in words."""
+        parts = [
+            f"{name and f'{name}: '}epoch {epoch}, {position} drawn"
+            for name, (epoch, position) in self._places.items()
+        ]
+        return f"data position ({'; '.join(parts)})"
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is, and of which training set."""
+        """Returns the position, and a fingerprint of the training set."""
         return {
             "places": {name: list(place) for name, place in self._places.items()},
             "training_set": self._fingerprint,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there. Raises DataError when the training set is another one."""
+        """Continues from a saved position. Raises DataError when the training set is another one."""
         if state["training_set"] != self._fingerprint or set(state["places"]) != set(self._parts):
             raise DataError(
-                "the training set is not the one of the checkpoint: its file, or a filter (also the "
-                "validation sets that an overlap filter stays away from), has changed; put it back, or "
-                "begin a new run"
+                "the training set is not the one of the checkpoint: its file, a filter, or a validation set "
+                "that an overlap filter compares with has changed; put it back, or begin a new run"
             )
         self._go_to({name: (epoch, position) for name, (epoch, position) in state["places"].items()})
 
@@ -143,7 +138,7 @@ class ProblemStream:
 
 
 def fingerprint(problems: Sequence[Problem]) -> str:
-    """A digest of what the problems are and of their order."""
+    """Returns a digest of the problems and their order."""
     digest = sha256()
     for problem in problems:
         for text in (problem.id, problem.prompt, problem.answer):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from bapo_lightning.data.problems.cells import MissingField, UnusableRow
 from bapo_lightning.data.problems.columns import ColumnMapping
 from bapo_lightning.data.problems.problem_set import ProblemSet
 from bapo_lightning.data.problems.source import TableSource
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
-
-UNUSABLE = ("refuse", "leave_out")
+from bapo_lightning.values import Count
 
 
 def problem_table(
@@ -24,45 +23,36 @@ def problem_table(
     config: str | None = None,
     revision: str | None = None,
     files: str | None = None,
-    size: int | None = None,
+    size: Count | None = None,
     any_size: bool = False,
-    limit: int | None = None,
+    limit: Count | None = None,
     merge_repeats: bool = False,
-    unusable: str = "refuse",
+    unusable: Literal["refuse", "leave_out"] = "refuse",
     licence: str | None = None,
 ) -> ProblemSet:
-    """One problem per row, in the order of the rows.
+    """Reads one problem per row, in the order of the rows.
 
     Args:
-        name: of the set, first part of its problems' ids: "name/row number", or "name/own id" where the
-            mapping has an `id`.
+        name: name of the set and first part of its problems' ids: "name/row number", or "name/own id" where
+            the mapping has an `id`.
         path: hub name, folder, or .jsonl, .json, .parquet, .csv or .tsv file; * stands for several files.
         mapping: columns.
-        split: of the data set; any name for files.
-        config: of the data set, where it has several.
-        revision: of a hub name.
-        files: only those files of the hub repository or folder.
-        size: rows that the split is declared to have; another number is refused. None: not declared.
-        any_size: take it whatever its size.
-        limit: read only that many rows, the first ones.
-        merge_repeats: rows with a problem and an answer that an earlier row had are left out.
+        split: split of the data set; any name for files.
+        config: configuration of the data set, where it has several.
+        revision: branch, tag or commit of the hub repository.
+        files: only these files of the hub repository or folder.
+        size: declared number of rows of the split; another number is refused. None: not declared.
+        any_size: accept any number of rows.
+        limit: read only so many rows, the first ones.
+        merge_repeats: leave out rows whose problem and answer an earlier row had.
         unusable: `refuse` a table with a row that gives no problem (no gold answer, say), or `leave_out` the
             row.
-        licence: as its publisher states it; for the reader of the YAML, and for the tables that are made of
-            it.
+        licence: licence as its publisher states it; shown to readers of the YAML file and in the docs.
 
     Raises:
-        ConfigError: an option has no such value.
         DataError: the data is not there, lacks a column, is not of its declared size, or a row cannot be
             used.
     """
-    if unusable not in UNUSABLE:
-        raise ConfigError(
-            [
-                f"unusable={unusable} of problem set {name} is none of its values; write one of "
-                f"{', '.join(UNUSABLE)}"
-            ]
-        )
     source = TableSource(path, split, config, revision, files)
     rows = _declared_rows(name, source, None if any_size else size)
     num_rows = len(rows)
@@ -73,7 +63,7 @@ def problem_table(
 
 
 def _declared_rows(name: str, source: TableSource, size: int | None) -> Any:
-    """The whole table. Raises DataError when it cannot be had or has another size."""
+    """Returns the whole table. Raises DataError when it cannot be had or has another size."""
     try:
         rows = source.rows()
     except DataError as error:
@@ -81,13 +71,13 @@ def _declared_rows(name: str, source: TableSource, size: int | None) -> Any:
     if size is not None and len(rows) != size:
         raise DataError(
             f"problem set {name}: {source} has {len(rows)} rows, and {size} are declared: another version, "
-            "or not all of it; give it any_size=true to take it as it is, or correct size"
+            "or not all of it; write any_size=true for the set to take it as it is, or correct size"
         )
     return rows
 
 
 def _columns(name: str, source: TableSource, mapping: ColumnMapping, present: list[str]) -> list[str]:
-    """The columns that a mapping reads, so that no other is decoded."""
+    """Returns the columns that a mapping reads, so that no other is decoded."""
     needed = []
     for key, path in mapping.paths:
         parts = path.split(".")
@@ -105,6 +95,7 @@ def _columns(name: str, source: TableSource, mapping: ColumnMapping, present: li
 def _read(
     name: str, source: TableSource, mapping: ColumnMapping, rows: Any, merge_repeats: bool, leave_out: bool
 ) -> tuple[list[Problem], Counter[str]]:
+    """Returns the problems of all rows, and the number of rows left out by reason."""
     problems: list[Problem] = []
     left_out: Counter[str] = Counter()
     seen: set[tuple[str, str]] = set()
@@ -114,7 +105,7 @@ def _read(
         except MissingField as error:
             raise DataError(
                 f"problem set {name}: row {number} of {source} lacks one of the mapping's fields "
-                f"({', '.join(path for _, path in mapping.paths)}); where it ends there are "
+                f"({', '.join(path for _, path in mapping.paths)}); where the path breaks off there are "
                 f"{', '.join(error.names) or 'no fields'}"
             ) from None
         except UnusableRow as reason:
@@ -136,19 +127,22 @@ def _read(
 
 
 def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
-    """The rows one by one, decoded many at a time: `datasets` takes several times longer over single ones."""
+    """Yields the rows one by one, decoded many at a time: `datasets` takes several times longer for single
+    ones.
+    """
     for batch in rows.iter(batch_size=1000):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))
 
 
 def _check(name: str, source: TableSource, problems: list[Problem], left_out: Counter[str]) -> None:
-    """Raise DataError when there are no problems, or two share an id."""
+    """Raises DataError when there are no problems, or two share an id."""
     if not problems:
-        reasons = (
-            "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items()) or "it has no rows"
+        reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items())
+        raise DataError(
+            f"problem set {name}: {source} gives no problem ({reasons or 'it has no rows'}); check its "
+            "mapping"
         )
-        raise DataError(f"problem set {name}: {source} gives no problem ({reasons}); check its mapping")
     repeated = [own_id for own_id, count in Counter(problem.id for problem in problems).items() if count > 1]
     if repeated:
         raise DataError(

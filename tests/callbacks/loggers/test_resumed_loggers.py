@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger
 
-from bapo_lightning.callbacks.loggers.catch_up import catch_up
+from bapo_lightning.callbacks.loggers.csv import RunCSVLogger
 from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, run_id
 
 ROWS = [{"step": step, "train/reward": step / 10} for step in range(6)]
@@ -26,7 +25,7 @@ def logger(folder, last_step):
 )
 def test_w_and_b_gets_each_row_that_it_lacks_and_no_row_twice(tmp_path, last_step, expected):
     made, sent = logger(tmp_path, last_step)
-    catch_up([made], ROWS)
+    made.catch_up(ROWS)
     for step in range(6, 10):
         made.log_metrics({"train/reward": step / 10}, step)
     assert [row[STEP] for row in sent] == expected
@@ -42,8 +41,8 @@ def test_a_run_keeps_its_id_and_two_runs_of_one_name_have_two(tmp_path):
 
 def test_the_csv_table_is_written_again_from_the_record(tmp_path):
     for rows in (ROWS[:4], ROWS):
-        table = CSVLogger(tmp_path, name="csv", version="")
-        catch_up([table], rows)
+        table = RunCSVLogger(tmp_path, name="csv", version="")
+        table.catch_up(rows)
         table.log_metrics({"train/reward": 9.0}, 99)
         table.save()
     lines = (tmp_path / "csv/metrics.csv").read_text().splitlines()

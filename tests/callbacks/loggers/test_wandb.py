@@ -1,11 +1,11 @@
-"""What W&B is told besides rows: configuration, summaries, and the table of sampled texts. W&B's run is
-played by a stand-in.
+"""What W&B gets besides rows: configuration, summaries, and the table of sampled texts. A stand-in plays
+W&B's run.
 """
 
 import json
 from types import SimpleNamespace
 
-from bapo_lightning.callbacks.loggers.hand_over import conclude_run, describe_run
+from bapo_lightning.callbacks.loggers.run_logger import RunLogger, read_rollouts
 from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, flat_numbers
 
 
@@ -30,7 +30,7 @@ def stand_in(folder):
 
 def test_at_the_start_w_and_b_gets_the_configuration_and_how_to_sum_up_metrics(tmp_path):
     made, defined, _ = stand_in(tmp_path)
-    describe_run([made], {"seed": 3, "algorithm": {"name": "bapo"}})
+    made.describe({"seed": 3, "algorithm": {"name": "bapo"}})
     assert made.experiment.config == {"seed": 3, "algorithm": {"name": "bapo"}}
     assert defined["train/reward"] == (STEP, "last,max,mean")
     assert defined["policy/entropy"] == (STEP, "last,min,mean")
@@ -38,20 +38,21 @@ def test_at_the_start_w_and_b_gets_the_configuration_and_how_to_sum_up_metrics(t
 
 def test_an_offline_directory_of_an_earlier_session_is_superseded(tmp_path):
     (tmp_path / "wandb/offline-run-1-id").mkdir(parents=True)
-    describe_run([stand_in(tmp_path)[0]], {})
+    stand_in(tmp_path)[0].describe({})
     assert {path.name for path in (tmp_path / "wandb").iterdir()} == {"superseded-offline-run-1-id", "run_id"}
 
 
 def test_at_the_end_w_and_b_gets_the_summary_the_manifest_and_all_sampled_texts(tmp_path):
     made, _, logged = stand_in(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"status": "finished", "staleness": 8}')
     rollouts = [
         {"step": 0, "prompt": "1+1=", "versions": [0, 1]},
         {"step": 8, "prompt": "2+2=", "versions": [8], "finish": "stop"},
     ]
     (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rollouts))
-    conclude_run(
-        [made], tmp_path, {"reward": {"last": 0.75, "best": None}, "status": "finished", "drops": {"cut": 2}}
+    made.conclude(
+        {"reward": {"last": 0.75, "best": None}, "status": "finished", "drops": {"cut": 2}},
+        {"status": "finished", "staleness": 8},
+        read_rollouts(tmp_path),
     )
     assert made.experiment.summary == {"status": "finished", "final/reward/last": 0.75, "final/drops/cut": 2}
     assert made.experiment.config["manifest"] == {"status": "finished", "staleness": 8}
@@ -62,9 +63,25 @@ def test_at_the_end_w_and_b_gets_the_summary_the_manifest_and_all_sampled_texts(
 
 def test_a_run_without_sampled_texts_has_no_table(tmp_path):
     made, _, logged = stand_in(tmp_path)
-    conclude_run([made], tmp_path, {})
+    made.conclude({}, {}, read_rollouts(tmp_path))
     assert logged == []
 
 
 def test_numbers_of_a_nested_summary_are_named_by_their_path():
     assert flat_numbers({"a": {"b": 1, "c": {"d": 2.5}}, "e": "text", "f": None}) == {"a/b": 1, "a/c/d": 2.5}
+
+
+def test_a_logger_may_leave_out_what_it_does_not_need():
+    class RowsOnly(RunLogger):
+        name, version = "rows", ""
+
+        def log_metrics(self, metrics, step=None):
+            raise AssertionError
+
+        def log_hyperparams(self, params, *args, **kwargs):
+            raise AssertionError
+
+    made = RowsOnly()
+    made.describe({"seed": 3})
+    made.catch_up([{"step": 0}])
+    made.conclude({}, {}, [])
