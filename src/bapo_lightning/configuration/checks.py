@@ -18,7 +18,7 @@ from bapo_lightning.configuration.plan_keys import plan_complaints
 from bapo_lightning.configuration.rank_checks import rank_complaints
 from bapo_lightning.configuration.regime_checks import regime_complaints
 from bapo_lightning.configuration.targets import UNREADABLE, foreign_keys, options_of
-from bapo_lightning.modules.policy.folder import model_folder_complaints
+from bapo_lightning.modules.policy.folder import model_folder_problems
 
 Config = dict[str, Any]
 CHOICES = {
@@ -97,7 +97,7 @@ def complaints(config: Config) -> list[str]:
     ]
     found += [*data_complaints(config["data"]), *model_complaints(config), *installed_complaints(config)]
     found += [*target_complaints(config), *output_complaints(config["run_folder"])]
-    return found + list(model_folder_complaints(config["model"]))
+    return found + list(model_folder_problems(config["model"]))
 
 
 def bound_complaints(algorithm: Config) -> Iterator[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, get_args
 
-from bapo_lightning.modules.policy.options import ATTENTIONS, DTYPES, PACKINGS, LoraOptions, ModelOptions
+from bapo_lightning.modules.policy.options import Attention, LoraOptions, ModelOptions, Packing
 
 Config = dict[str, Any]
+ATTENTIONS, PACKINGS, DTYPES = get_args(Attention), get_args(Packing), ("float32", "bfloat16")
 OPTIONS = {field.name for field in fields(ModelOptions)} | {"made_by", "architecture"}
 LORA_OPTIONS = {field.name for field in fields(LoraOptions)}
 NOT_ADAPTABLE = ("lm_head", "embed_tokens")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -79,15 +78,6 @@ def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         if ADAPTER_MARK in name:
             continue
         yield name.replace(BASE_MARK, "."), _merged(model, name, parameter)
-
-
-def merged_shapes(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, ...], torch.dtype]]:
-    """Name, shape and dtype of what `merged_weights` gives, in its order; the model may be on the meta
-    device.
-    """
-    for name, parameter in model.named_parameters():
-        if ADAPTER_MARK not in name:
-            yield name.replace(BASE_MARK, "."), tuple(parameter.shape), parameter.dtype
 
 
 def _merged(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
