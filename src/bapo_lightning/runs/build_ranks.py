@@ -45,22 +45,20 @@ def make(node: Config | None, **extra: Any) -> Any:
         raise
 
 
-def build_strategy(strategy: Config, team: RankGroup) -> Strategy | str:
+def build_strategy(strategy: Config) -> Strategy | str:
     """Lightning's strategy. Its launcher has nothing to do: the ranks have met already."""
     if strategy["name"] == "ddp":
         # Nothing in the policy changes but by the optimizer; gradients are summed where they lie.
         return DDPStrategy(forward_sync_buffers=False, gradient_as_bucket_view=True)
     if strategy["name"] == "fsdp":
-        return ShardedStrategy(team.size, strategy["sharded_checkpoints"], strategy["cpu_offload"])
+        return ShardedStrategy(**{name: value for name, value in strategy.items() if name != "name"})
     return "auto"
 
 
 def build_sharding(strategy: Config) -> Sharding | None:
     """How the policy is sharded, if it is."""
-    if strategy["name"] != "fsdp":
-        return None
-    switches = ("reshard_after_forward", "cpu_offload", "reduce_every_micro_batch")
-    return Sharding(strategy["compute_dtype"], **{name: strategy[name] for name in switches})
+    built = build_strategy(strategy)
+    return built.sharding if isinstance(built, ShardedStrategy) else None
 
 
 def build_worker(config: Config, regime: Regime, team: RankGroup) -> WorkerDataModule:

@@ -183,7 +183,7 @@ def make_trainer(
         accelerator=config["trainer"]["accelerator"],
         devices=config["trainer"]["devices"],
         num_nodes=config["trainer"]["num_nodes"],
-        strategy=build_strategy(config["strategy"], team),
+        strategy=build_strategy(config["strategy"]),
         max_epochs=1,
         callbacks=callbacks,
         logger=loggers,
