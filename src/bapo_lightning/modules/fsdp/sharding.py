@@ -41,7 +41,7 @@ class Sharding:
     reduce_every_micro_batch: bool = False
 
     def shard(self, policy: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
-        """Shards `policy` in place over `mesh`, each of `layers` as a unit. Gradients are reduced in float32."""
+        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32."""
         options: dict[str, Any] = {
             "mesh": mesh,
             "reshard_after_forward": self.reshard_after_forward,
