@@ -24,15 +24,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+# Imported before the forks below, so that a killed run costs no start of Python; nothing is computed here, so
+# no thread exists.
+from bapo_lightning.runs.run import run
 from hydra import compose, initialize_config_dir
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.run_folder.record import read_run
-
-# Imported before the forks below, so that a killed run costs no start of Python; nothing is computed here, so
-# no thread exists.
-from bapo_lightning.runs.run import run
 
 SETTINGS = (
     "experiment=quickstart",

@@ -5,20 +5,24 @@ shards.
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tests.modules.policy.families import family_folder
 from torch.distributed.checkpoint import save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bapo_lightning.cli.export import main
+from bapo_lightning.cli.export import main, policy_weights
+from bapo_lightning.errors import CheckpointError
 from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights, policy_state
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
+from bapo_lightning.runs.evaluation.subject import find_subject
 
 TINY = model_path("package://bapo_lightning/tiny_world/model")
 
@@ -123,3 +127,9 @@ def test_a_corrupt_checkpoint_is_not_exported(
             file.write(b"torn")
     assert main([str(copy), str(tmp_path / "out")]) == 2
     assert "no checkpoint is good" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_model_is_not_exported(run: Path, tmp_path: Path) -> None:
+    subject = replace(find_subject(str(run)), model={"path": family_folder("llama", tmp_path)})
+    with pytest.raises(CheckpointError, match=r"does not fit the model of its run: .*, expected \["):
+        dict(policy_weights(subject))

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from bapo_lightning.configuration.checks import complaints
+from bapo_lightning.configuration.plan_check import architecture, check_fit, plan_of
 from hydra import compose, initialize_config_dir
 
-from bapo_lightning.configuration.checks import complaints
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.configuration.plan_check import architecture, check_fit, plan_of
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.plan.console import plan_text
 

@@ -55,7 +55,12 @@ def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_
         "hydra/launcher=joblib",
         "hydra.launcher.n_jobs=2",
     ]
-    overrides = ["debug=fast", "regime=on_policy", "algorithm.positive_share_target=0.4,0.5", f"output_root={tmp_path}"]
+    overrides = [
+        "debug=fast",
+        "regime=on_policy",
+        "algorithm.positive_share_target=0.4,0.5",
+        f"output_root={tmp_path}",
+    ]
     done = subprocess.run([*command, *overrides], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     runs = sorted((tmp_path / "quickstart").iterdir())

@@ -29,7 +29,10 @@ from bapo_lightning.ranks.rank_group import uses_cuda
             "attention",
         ),
         ("model/lora=default model.lora.rank=0", "model.lora.rank=0 must be a whole number of at least 1"),
-        ("model/lora=default model.lora.alpha=high", "model.lora.alpha=high must be a whole number of at least 1"),
+        (
+            "model/lora=default model.lora.alpha=high",
+            "model.lora.alpha=high must be a whole number of at least 1",
+        ),
         (
             "model/lora=default model.lora.target_modules=[]",
             "model.lora.target_modules=[] must be all-linear, or names of linear layers",
@@ -38,7 +41,10 @@ from bapo_lightning.ranks.rank_group import uses_cuda
             "model/lora=default model.lora.target_modules=[q_proj,lm_head]",
             "model.lora.target_modules: lm_head cannot be adapted",
         ),
-        ("model/lora=default +model.lora.dropout=0.1", "model.lora.dropout is not an option of model.lora; it takes alpha, rank, target_modules"),
+        (
+            "model/lora=default +model.lora.dropout=0.1",
+            "model.lora.dropout is not an option of model.lora; it takes alpha, rank, target_modules",
+        ),
         ("model.lora=16", "model.lora=16 must be a mapping, or null"),
         (
             "model.attention=flash_attention_2",

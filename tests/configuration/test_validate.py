@@ -141,7 +141,10 @@ def test_every_prompt_passes(name):
             "correction.weights.high=0.9 is no upper end around weight 1",
         ),
         ("correction=masked_is +correction.weights.cap=2.0", "correction.weights.cap is not an option of"),
-        ("callbacks.checkpoint.minutes=0", "callbacks.checkpoint.minutes=0 must be a positive number of minutes, or null"),
+        (
+            "callbacks.checkpoint.minutes=0",
+            "callbacks.checkpoint.minutes=0 must be a positive number of minutes, or null",
+        ),
         (
             "callbacks.checkpoint.minutes=soon",
             "callbacks.checkpoint.minutes=soon must be a positive number of minutes, or null",
@@ -188,7 +191,10 @@ def test_every_prompt_passes(name):
         ),
         ("model.dtype=bfloat16", "write rollout.weight_sync.tolerance=0.2, or model.dtype=float32"),
         ("+strategy.zero=1", "strategy.zero is not an option of"),
-        ("rollout.placement=all", "rollout.placement=all is none of its values; write one of each, controller"),
+        (
+            "rollout.placement=all",
+            "rollout.placement=all is none of its values; write one of each, controller",
+        ),
         ("rank_timeout_minutes=0", "rank_timeout_minutes=0 must be a positive number of minutes"),
         ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
         ("run_folder=/dev/null/x", "/dev/null is a file"),

@@ -127,6 +127,8 @@ def test_without_answers_there_is_no_majority_but_no_wrong_one_either():
     metric = MajAtK()
     metric.update([[outcome(CORRECT, "7"), outcome(WRONG, "")]])
     assert torch.isnan(metric.compute())
+    metric.update([[outcome(CORRECT, "7")]])
+    assert torch.isnan(metric.compute())
     metric.reset()
     metric.update([[outcome(CORRECT, "7"), outcome(UNPARSABLE, "")]])
     assert metric.compute() == 1.0
@@ -147,13 +149,8 @@ def compute_on_rank(rank, num_ranks, port, folder):
         metric.update(own[1:])
     values = {name: float(value) for name, value in metrics.compute().items()}
     with average.sync_context(), passed.sync_context(), majority.sync_context():
-        counts = [
-            int(average.total),
-            int(average.num_samples),
-            int(passed.num_problems),
-            int(majority.num_problems),
-        ]
-    torch.save({"values": values, "counts": counts}, f"{folder}/{rank}.pt")
+        states = [float(average.total), *(int(m.num_problems) for m in (average, passed, majority))]
+    torch.save({"values": values, "states": states}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -168,5 +165,5 @@ def test_ranks_with_uneven_shares_agree_with_one_process(tmp_path, num_ranks):
     expected = {name: float(value) for name, value in enumerated(problems, 4).items()}
     for rank in range(num_ranks):
         found = torch.load(tmp_path / f"{rank}.pt")
-        assert found["counts"] == [num_correct, 36, 9, 9]
+        assert found["states"] == [num_correct / 4, 9, 9, 9]
         assert found["values"] == pytest.approx(expected, abs=1e-12)

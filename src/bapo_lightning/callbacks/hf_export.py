@@ -14,9 +14,7 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.export.model_card import model_card
 from bapo_lightning.modules.export.model_folder import write_model_folder
-from bapo_lightning.modules.export.safetensors_shards import WeightSpec
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.modules.policy.lora import merged_shapes
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.run_folder.checkpoint import checkpoint_name, list_checkpoints
 from bapo_lightning.run_folder.record import read_config, read_manifest, read_rows
@@ -72,7 +70,6 @@ class HfExport(L.Callback):
         write_model_folder(
             root / checkpoint_name(update),
             model_path(config["model"]["path"]),
-            weight_specs(policy),
             policy.named_weights(),
             model_card(config, read_manifest(self._folder), read_rows(self._folder), update, dtype),
             getattr(torch, dtype),
@@ -80,8 +77,3 @@ class HfExport(L.Callback):
         )
         for old in list_checkpoints(root)[self._keep :] if self._keep is not None else []:
             shutil.rmtree(old)
-
-
-def weight_specs(policy: Policy) -> list[WeightSpec]:
-    """What `policy.named_weights` gives, known before; the policy may be on the meta device."""
-    return [WeightSpec(*shape) for shape in merged_shapes(policy.model)]

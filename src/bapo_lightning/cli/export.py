@@ -1,8 +1,9 @@
-"""A checkpoint as a model folder: `python -m bapo_lightning.cli.export CHECKPOINT FOLDER [--dtype bfloat16]
-[--overwrite]`.
+"""Writes the policy of a checkpoint as a model folder that transformers and vLLM load.
 
-CHECKPOINT is a run folder (its newest good checkpoint) or one of its checkpoints, sharded ones included.
-FOLDER gets safetensors, tokenizer, generation configuration and a model card; transformers and vLLM load it.
+    python -m bapo_lightning.cli.export CHECKPOINT FOLDER [--dtype bfloat16] [--overwrite]
+
+CHECKPOINT is a run folder (its newest good checkpoint is taken) or one of its checkpoints, sharded ones
+included. FOLDER gets safetensors, tokenizer, generation configuration and a model card.
 """
 
 from __future__ import annotations
@@ -12,21 +13,20 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from bapo_lightning.errors import BapoLightningError, CheckpointError, DataError
+from bapo_lightning.modules.policy.options import Dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bapo_lightning.modules.export.safetensors_shards import WeightSpec
+    from bapo_lightning.modules.policy.policy import Policy
     from bapo_lightning.runs.evaluation.subject import Subject
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0, or 2 with one line on what went wrong."""
+    """Runs the command. Returns the exit code: 0, or 2 after one line on what went wrong."""
     parsed = _parser().parse_args(arguments)
     start = time.monotonic()
     try:
@@ -47,10 +47,10 @@ def export(
     shard_gigabytes: float = 5.0,
     overwrite: bool = False,
 ) -> str:
-    """Write the folder; returns in words what it holds.
+    """Writes the folder. Returns a description of its contents.
 
     Raises:
-        BapoLightningError: no good checkpoint, or no room for the folder.
+        BapoLightningError: there is no good checkpoint, or the folder cannot be written.
     """
     import torch
 
@@ -67,25 +67,29 @@ def export(
             f"{checkpoint} is a model already, not a run or a checkpoint; name one like "
             "outputs/<experiment>/<run>"
         )
-    folder, kept = subject.checkpoint.path.parent.parent, dtype or subject.run["model"]["dtype"]
-    specs, weights = policy_weights(subject)
-    card = model_card(subject.run, read_manifest(folder), read_rows(folder), subject.checkpoint.update, kept)
-    path = model_path(subject.model["path"])
-    write_model_folder(
-        target, path, specs, weights, card, getattr(torch, kept), int(shard_gigabytes * GIGABYTE), overwrite
+    run, folder = subject.run, subject.checkpoint.path.parent.parent
+    dtype = dtype or run["model"]["dtype"]
+    num_weights = write_model_folder(
+        target,
+        model_path(subject.model["path"]),
+        policy_weights(subject),
+        model_card(run, read_manifest(folder), read_rows(folder), subject.checkpoint.update, dtype),
+        getattr(torch, dtype),
+        int(shard_gigabytes * GIGABYTE),
+        overwrite,
     )
-    return f"{subject.description}: {len(specs)} weights in {kept}"
+    return f"{subject.description}: {num_weights} weights in {dtype}"
 
 
-def policy_weights(subject: Subject) -> tuple[list[WeightSpec], Iterator[tuple[str, Tensor]]]:
-    """Weights of a checkpoint under their Hugging Face names: what they are, and one after another. Adapters
-    are merged into the model, which is loaded for that; without them only one weight at a time is in memory.
+def policy_weights(subject: Subject) -> Iterator[tuple[str, Tensor]]:
+    """Returns the weights of a checkpoint under their Hugging Face names, read one at a time.
+
+    Adapters are merged into the model, which is loaded for that.
 
     Raises:
         CheckpointError: the checkpoint is not one of this model.
     """
-    from bapo_lightning.callbacks.hf_export import weight_specs
-    from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights, policy_state
+    from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
     from bapo_lightning.modules.policy.factory import build_policy
     from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.modules.policy.options import ModelOptions
@@ -94,17 +98,25 @@ def policy_weights(subject: Subject) -> tuple[list[WeightSpec], Iterator[tuple[s
     node = {**subject.model, "dtype": subject.run["model"]["dtype"]}
     options = ModelOptions.of(node, model_path(node["path"]))
     policy = build_policy(options, temperature=1.0, on_meta=options.lora is None)
-    specs = weight_specs(policy)
-    if options.lora is not None:
-        load_checkpoint_weights(policy, subject.checkpoint.path)
-        return specs, policy.named_weights()
-    state, folder = policy_state(subject.checkpoint.path), subject.checkpoint.path
-    missing = [spec.name for spec in specs if f"model.{spec.name}" not in state]
-    if missing:
-        raise CheckpointError(
-            f"{folder} does not fit the model of its run: it lacks {', '.join(missing[:3])}"
-        )
-    return specs, ((spec.name, state[f"model.{spec.name}"]) for spec in specs)
+    if options.lora is None:
+        return _stored_weights(policy, subject.checkpoint.path)
+    load_checkpoint_weights(policy, subject.checkpoint.path)
+    return policy.named_weights()
+
+
+def _stored_weights(policy: Policy, folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yields the weights in a checkpoint folder that `policy`, which holds none itself, is made of."""
+    from bapo_lightning.modules.export.checkpoint_weights import policy_state
+
+    state = policy_state(folder)
+    for name, expected in policy.named_weights():
+        weight = state.get(f"model.{name}")
+        if weight is None or weight.shape != expected.shape:
+            found = "is missing" if weight is None else f"has shape {list(weight.shape)}"
+            raise CheckpointError(
+                f"{folder} does not fit the model of its run: {name} {found}, expected {list(expected.shape)}"
+            )
+        yield name, weight
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,15 +125,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="run folder, or one of its checkpoints")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="model folder to make")
-    parser.add_argument("--dtype", choices=DTYPES, help="of the weights (default: as trained)")
+    parser.add_argument(
+        "--dtype", choices=get_args(Dtype), help="precision of the weights (default: as trained)"
+    )
     parser.add_argument(
         "--shard-gigabytes",
         type=float,
         default=5.0,
         metavar="GB",
-        help="of one file at most (default: %(default)s)",
+        help="size limit of one file (default: %(default)s)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a model that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
     return parser
 
 

@@ -12,11 +12,11 @@ from annotated_types import Gt, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets, TrainDtype
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.values import Advice, Count, CountOrZero, NonNegative, Positive, Share
 
 GPU = ("auto", "gpu", "cuda")
-NOT_ADAPTABLE = ("lm_head", "embed_tokens")
 
 
 class Section(BaseModel):
@@ -74,33 +74,20 @@ class Lora(Section):
 
     rank: Count
     alpha: Count
-    target_modules: str | list[str]
+    target_modules: Targets
 
     def problems(self) -> Iterator[str]:
         """Names of layers that can be adapted."""
-        targets = self.target_modules
-        if targets == "all-linear":
-            return
-        if isinstance(targets, str) or not targets:
-            yield f"target_modules={targets} must be all-linear, or names of linear layers, e.g. [q_proj,v_proj]"
-            return
-        for name in sorted(set(targets) & set(NOT_ADAPTABLE)):
-            yield f"target_modules: {name} cannot be adapted, its weights are read directly; leave it out"
-
-
-TrainedDtype = Annotated[
-    Literal["float32", "bfloat16"],
-    Advice("cannot be trained in (gradients underflow in float16); write one of float32, bfloat16"),
-]
+        yield from LoraOptions.problems(self.model_dump())
 
 
 class Model(Section):
     """Which model is trained, and how it computes."""
 
     path: str
-    dtype: TrainedDtype
-    attention: Literal["sdpa", "flash_attention_2", "flex_attention"] | None = None
-    packing: Literal["none", "padding_free"] = "none"
+    dtype: TrainDtype
+    attention: Attention | None = None
+    packing: Packing = "none"
     activation_checkpointing: bool = False
     liger: bool = False
     lora: Lora | None = None

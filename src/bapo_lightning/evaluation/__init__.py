@@ -1,4 +1,4 @@
-"""Metrics of k sampled answers per problem."""
+"""Metrics of k sampled answers per problem: as functions here, as torchmetrics in `evaluation.metrics`."""
 
 from bapo_lightning.evaluation.functional import avg_at_k, maj_at_k, pass_at_k
 

@@ -1,8 +1,10 @@
-"""95 % intervals of means over problems: what another set of problems like these would have given.
+"""95 % intervals of means over problems: the spread over other sets of problems like these.
 
-The percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3), resampling
-problems, not samples: the samples of a problem are not independent of each other. Deterministic: equal values
-give equal intervals.
+The method is the percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3).
+It resamples problems, not samples, because the samples of a problem are not independent of each other. It is
+deterministic: equal values give equal intervals.
+
+Shapes: P problems, M metrics, R resamples.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 NUM_RESAMPLES = 10_000
 SEED = 20251018
 TAIL = 0.025  # on either side
-_ROWS = 1_000  # resamples at once: bounds the memory
+_ROWS = 1_000  # resamples at once, which bounds the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +31,28 @@ class Estimate:
 
     @property
     def excludes_zero(self) -> bool:
-        """True when the whole interval lies on one side of zero."""
+        """Whether the whole interval lies on one side of zero."""
         return self.low > 0 or self.high < 0
 
 
 def estimate(
     values: NDArray[np.float64], smallest: float | None = None, largest: float | None = None
 ) -> Estimate:
-    """Mean and interval of one metric; see `estimates`."""
+    """Returns mean and interval of one metric, as `estimates` does for several."""
     return estimates(values[:, None], [(smallest, largest)])[0]
 
 
 def estimates(
     values_PM: NDArray[np.float64], ranges: Sequence[tuple[float | None, float | None]]
 ) -> list[Estimate]:
-    """Mean and interval of M metrics, from the same resamples of the problems.
+    """Returns mean and interval of M metrics, from the same resamples of the problems.
 
     Args:
-        values_PM: value of each metric for each of P problems.
-        ranges: smallest and largest value that a problem can have, or None, per metric. They matter where all
-            problems have the same value: resampling can then only repeat it, and what bounds the mean is how
-            many problems with another value could have been
-            missed: a share of at most 1 - 0.025^(1/P) (Clopper and Pearson's bound for 0 of P).
+        values_PM: value of each metric for each problem.
+        ranges: smallest and largest value of each metric for a problem, or None. They matter only if all
+            problems have the same value. Resampling can then only repeat it, and the mean is bounded by the
+            share of problems with another value that a set of this size can miss: at most 1 - 0.025^(1/P)
+            (Clopper and Pearson's bound for 0 of P).
 
     Raises:
         ValueError: there are no problems.
@@ -73,8 +75,7 @@ def _resampled_means(values_PM: NDArray[np.float64]) -> NDArray[np.float64]:
     num_problems = len(values_PM)
     generator = np.random.default_rng(SEED)
     shares = np.full(num_problems, 1 / num_problems)
-    # How often each problem is drawn is multinomial: one matrix product instead of gathering the problems
-    # themselves.
+    # The counts of drawn problems are multinomial: one matrix product replaces the gathering.
     parts = [
         generator.multinomial(num_problems, shares, _ROWS) @ values_PM for _ in range(NUM_RESAMPLES // _ROWS)
     ]

@@ -1,10 +1,10 @@
-"""Several evaluations side by side: every metric of every set, and differences to one of them on the same
+"""Several evaluations side by side: every metric of every set, and differences from one of them on the same
 problems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bapo_lightning.evaluation.bootstrap import Estimate
@@ -17,14 +17,10 @@ class Evaluated:
     """A finished evaluation."""
 
     name: str  # unique among those compared
-    k: int
+    k: int  # samples per problem
     problems: Mapping[str, Mapping[str, Outcomes]]  # set -> problem id -> its k samples
-    digests: Mapping[
-        str, str
-    ]  # set -> digest of its problems: equal digests, equal problems in the same order
-    settings: Mapping[str, object] = field(
-        default_factory=dict
-    )  # that another evaluation should share, e.g. temperature
+    digests: Mapping[str, str]  # set -> digest; equal ones mean the same problems in the same order
+    settings: Mapping[str, object] = field(default_factory=dict)  # to be shared, e.g. temperature
 
 
 @dataclass(frozen=True)
@@ -38,31 +34,30 @@ class ComparisonRow:
     values: Mapping[str, Estimate]
     differences: Mapping[
         str, Estimate
-    ]  # to the reference; empty for itself, and where the two cannot be paired
+    ]  # from the reference; empty for itself and where pairing is impossible
 
 
 def compare(evaluations: Sequence[Evaluated], reference: str) -> list[ComparisonRow]:
-    """A row for each set of each evaluation, set by set, in the order given."""
-    against = next(item for item in evaluations if item.name == reference)
-    rows = []
-    for name in dict.fromkeys(name for item in evaluations for name in item.problems):
-        for item in evaluations:
-            if name in item.problems:
-                problems = list(item.problems[name].values())
-                is_pair = item is not against and pairing_problem(item, against, name) is None
-                differences = (
-                    paired_differences(problems, list(against.problems[name].values())) if is_pair else {}
-                )
-                rows.append(
-                    ComparisonRow(
-                        item.name, name, len(problems), item.k, set_estimates(problems), differences
-                    )
-                )
-    return rows
+    """Returns a row for each set of each evaluation, set by set, evaluations in the order given."""
+    against = _named(evaluations, reference)
+    set_names = dict.fromkeys(name for item in evaluations for name in item.problems)
+    return [
+        ComparisonRow(
+            item.name,
+            name,
+            len(item.problems[name]),
+            item.k,
+            set_estimates(list(item.problems[name].values())),
+            _differences(item, against, name),
+        )
+        for name in set_names
+        for item in evaluations
+        if name in item.problems
+    ]
 
 
 def pairing_problem(item: Evaluated, reference: Evaluated, set_name: str) -> str | None:
-    """Why two evaluations of a set cannot be paired; None when they can."""
+    """Returns why two evaluations of a set cannot be paired; None if they can."""
     if set_name not in reference.problems:
         return "the reference has no such set"
     if item.digests[set_name] != reference.digests[set_name]:
@@ -71,19 +66,32 @@ def pairing_problem(item: Evaluated, reference: Evaluated, set_name: str) -> str
 
 
 def comparison_notes(evaluations: Sequence[Evaluated], reference: str) -> list[str]:
-    """What a reader must know: what was not paired, and settings that differ from the reference's."""
-    against = next(item for item in evaluations if item.name == reference)
-    notes = []
-    for item in evaluations:
-        if item is against:
-            continue
-        for name in item.problems:
-            if (reason := pairing_problem(item, against, name)) is not None:
-                notes.append(f"{item.name}, {name}: no difference, {reason}")
-        differing = [key for key in item.settings if item.settings[key] != against.settings.get(key)]
-        if differing:
-            changes = ", ".join(
-                f"{key} {against.settings.get(key)} -> {item.settings[key]}" for key in differing
-            )
-            notes.append(f"{item.name} differs from {reference} in more than its weights: {changes}")
-    return notes
+    """Returns what a reader must know: sets that were not paired, and settings that differ from the
+    reference's.
+    """
+    against = _named(evaluations, reference)
+    return [note for item in evaluations if item is not against for note in _notes(item, against)]
+
+
+def _named(evaluations: Sequence[Evaluated], name: str) -> Evaluated:
+    return next(item for item in evaluations if item.name == name)
+
+
+def _differences(item: Evaluated, against: Evaluated, set_name: str) -> dict[str, Estimate]:
+    if item is against or pairing_problem(item, against, set_name) is not None:
+        return {}
+    own, others = (list(each.problems[set_name].values()) for each in (item, against))
+    return paired_differences(own, others)
+
+
+def _notes(item: Evaluated, against: Evaluated) -> Iterator[str]:
+    for name in item.problems:
+        if (reason := pairing_problem(item, against, name)) is not None:
+            yield f"{item.name}, {name}: no difference, {reason}"
+    changes = [
+        f"{key} {against.settings.get(key)} -> {value}"
+        for key, value in item.settings.items()
+        if value != against.settings.get(key)
+    ]
+    if changes:
+        yield f"{item.name} differs from {against.name} in more than its weights: {', '.join(changes)}"

@@ -1,4 +1,4 @@
-"""avg@k, pass@k and maj@k of one problem. The mean over problems is the caller's."""
+"""avg@k, pass@k and maj@k of one problem. Callers take the mean over problems."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from math import comb
 
 
 def avg_at_k(correct: Sequence[bool]) -> float:
-    """Mean correctness of k samples. Raises ValueError without samples."""
+    """Returns the mean correctness of k samples. Raises ValueError without samples."""
     if not correct:
         raise ValueError("avg@k needs at least one sample, got none")
     return sum(correct) / len(correct)
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased probability that at least one of k samples is correct: 1 - C(n - c, k) / C(n, k) (Chen et al.,
-    arXiv 2107.03374, Eq. 1).
+    """Returns the unbiased probability that at least one of k samples is correct: 1 - C(n - c, k) / C(n, k).
 
-    Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
+    Source: Chen et al., arXiv 2107.03374, Eq. 1. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
     if not 0 <= num_correct <= num_samples:
         raise ValueError(f"num_correct must be in 0..num_samples ({num_samples}), got {num_correct}")
@@ -28,13 +27,12 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def maj_at_k(answers: Sequence[str], correct: Sequence[bool]) -> float:
-    """Correctness of the most frequent answer; samples without an answer (empty string) do not vote, and ties
-    share evenly.
+    """Returns the correctness of the most frequent answer. Ties count as the mean of their answers.
 
-    An answer is correct when one of its samples was judged so: verdicts on equal answers differ only where
-    one was not reached in time.
+    Samples without an answer (empty string) do not vote. An answer is correct if any of its samples was
+    judged correct: verdicts on equal answers differ only if one was not reached in time.
 
-    Raises ValueError when the two sequences differ in length.
+    Raises ValueError if the two sequences differ in length.
     """
     if len(answers) != len(correct):
         raise ValueError(

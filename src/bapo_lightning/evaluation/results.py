@@ -1,5 +1,5 @@
-"""The numbers of an evaluated problem set: every metric with its interval, and differences between two models
-on the same problems.
+"""Numbers of an evaluated problem set: every metric with its interval, and differences between two models on
+the same problems.
 """
 
 from __future__ import annotations
@@ -13,45 +13,50 @@ from numpy.typing import NDArray
 from bapo_lightning.evaluation.bootstrap import Estimate, estimates
 from bapo_lightning.evaluation.outcome import Outcomes, problem_values
 
-LENGTH = "response_length"  # the one metric that is no share
+LENGTH = "response_length"  # the only metric that is not a share
+Interval = tuple[float | None, float | None]
 
 
 def set_estimates(problems: Sequence[Outcomes]) -> dict[str, Estimate]:
-    """Every metric of a set, each problem with the same number of samples; maj@k is absent when the reward
-    tells no answers.
+    """Returns every metric of a set whose problems have the same number of samples. maj@k is absent if the
+    reward does not name the answers.
     """
-    names = metric_names([problems])
-    ranges = [(0.0, None if name == LENGTH else 1.0) for name in names]
-    return dict(zip(names, estimates(_matrix(problems, names), ranges), strict=True))
+    return _defined_estimates(_values(problems), (0.0, 1.0), (0.0, None))
 
 
 def paired_differences(problems: Sequence[Outcomes], reference: Sequence[Outcomes]) -> dict[str, Estimate]:
-    """Every metric minus that of `reference`, problem by problem: the same problems in the same order, with
-    as many samples each.
+    """Returns every metric minus that of `reference`, problem by problem.
 
-    Pairing takes out how hard the problems are, which is most of what an interval of one model alone consists
-    of.
+    Both have the same problems in the same order, with the same number of samples each. Pairing cancels what
+    both share, mainly how hard the problems are, which makes up most of one model's interval.
     """
-    names = metric_names([problems, reference])
-    ranges = [(None, None) if name == LENGTH else (-1.0, 1.0) for name in names]
-    return dict(
-        zip(names, estimates(_matrix(problems, names) - _matrix(reference, names), ranges), strict=True)
-    )
+    values, others = _values(problems), _values(reference)
+    differences = {name: column - others[name] for name, column in values.items()}
+    return _defined_estimates(differences, (-1.0, 1.0), (None, None))
 
 
 def status_counts(problems: Sequence[Outcomes]) -> dict[str, int]:
-    """How many samples got each verdict."""
+    """Returns the number of samples with each verdict."""
     return dict(Counter(sample.status.value for samples in problems for sample in samples))
 
 
-def metric_names(evaluated: Sequence[Sequence[Outcomes]]) -> list[str]:
-    """Metrics that are defined for all of the evaluations of one set."""
-    tells_answers = not any(
-        sample.is_unnamed for problems in evaluated for samples in problems for sample in samples
-    )
-    return [name for name in problem_values(evaluated[0][0]) if tells_answers or not name.startswith("maj@")]
-
-
-def _matrix(problems: Sequence[Outcomes], names: Sequence[str]) -> NDArray[np.float64]:
+def _values(problems: Sequence[Outcomes]) -> dict[str, NDArray[np.float64]]:
+    """Returns the values [P] of every metric for P problems."""
     rows = [problem_values(samples) for samples in problems]
-    return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
+    return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
+
+
+def _defined_estimates(
+    values: dict[str, NDArray[np.float64]], shares: Interval, lengths: Interval
+) -> dict[str, Estimate]:
+    """Returns estimates of the metrics that are defined for all problems.
+
+    Args:
+        values: [P] of each metric.
+        shares: smallest and largest value of a share for one problem.
+        lengths: the same of `response_length`.
+    """
+    names = [name for name, column in values.items() if not np.isnan(column).any()]
+    matrix_PM = np.stack([values[name] for name in names], axis=1)
+    found = estimates(matrix_PM, [lengths if name == LENGTH else shares for name in names])
+    return dict(zip(names, found, strict=True))

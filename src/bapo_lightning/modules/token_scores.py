@@ -1,10 +1,10 @@
 """Log-prob and entropy of tokens from the hidden states, without ever holding the [N, V] logits.
 
-Forward, chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. Backward: the same
-logits again, turned in place into their own gradient. The last chunk is kept from forward to backward, so
-that what fits into one chunk is computed once.
+The forward pass goes chunk by chunk: logits = hidden W^T / temperature -> logp, entropy -> forget. The
+backward pass computes the same logits again and turns them in place into their gradient. The last chunk is
+kept from forward to backward pass, so tokens that fit into one chunk are computed once.
 
-A chunk is as long as memory allows, for the matrix products; what is done to its elements goes block by block
+Chunks are as long as memory allows, for the sake of the matrix products. Elementwise work goes block by block
 of few rows, which stay in the cache from one operation to the next.
 
 Shapes: N tokens, D width of the hidden state, V vocabulary, C tokens of a chunk, R tokens of a block.
@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of the [C, V] float32 buffer when chunk_tokens is not given: 512 MiB. Large enough for the matrix
-# products to run at full speed (883 tokens of a vocabulary of 152 000), small beside the model they belong
-# to.
+# Elements of the [C, V] float32 buffer if chunk_tokens is not given: 512 MiB. The matrix products then run at
+# full speed (883 tokens of a vocabulary of 152 000), and the buffer is small beside the model.
 CHUNK_ELEMENTS = 1 << 27
-# Elements of a [R, V] block: 4 MiB, which the caches of a few CPU cores hold; on an accelerator enough to
-# keep all of it busy.
+# Elements of a [R, V] block: 4 MiB on a CPU, which the caches of a few cores hold; on an accelerator enough
+# to keep all of it busy.
 CPU_BLOCK_ELEMENTS, BLOCK_ELEMENTS = 1 << 20, 1 << 25
 
 
@@ -35,23 +34,24 @@ def token_scores(
     chunk_tokens: int | None = None,
     entropy_requires_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """log pi(target) and entropy of pi = softmax(hidden W^T / temperature), in nats, in O(C V) memory instead
-    of O(N V).
+    """Returns log pi(target) and the entropy of pi = softmax(hidden W^T / temperature), in nats.
+
+    It takes O(C V) memory instead of O(N V).
 
     Args:
         hidden: [N, D].
         head_weight: W, [V, D].
         targets: [N] token ids.
-        temperature: divides the logits; the one the tokens were sampled at.
-        chunk_tokens: C; None chooses it so that a chunk holds `CHUNK_ELEMENTS` logits.
-        entropy_requires_grad: let gradients flow through the entropy too; otherwise it is a constant.
+        temperature: divisor of the logits, at which the tokens were sampled.
+        chunk_tokens: C; None means as many as make a chunk of `CHUNK_ELEMENTS` logits.
+        entropy_requires_grad: let gradients flow through the entropy; otherwise it is a constant.
 
     Returns:
         logp [N] and entropy [N], float32 (float64 for float64 inputs), differentiable once in `hidden` and
-        `head_weight`. Logits of half-precision inputs are float32, too.
+        `head_weight`. Logits of half-precision inputs are float32 as well.
 
     Raises:
-        ValueError: shapes that do not fit, a temperature or a chunk size that is not positive.
+        ValueError: shapes do not fit, or the temperature or the chunk size is not positive.
     """
     _check_shapes(hidden, head_weight, targets)
     if not temperature > 0:
@@ -108,13 +108,10 @@ class _TokenScores(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, peak, norm, entropy = ctx.saved_tensors
         left, head, dtype = _operands(hidden, weight)
-        kept, ctx.kept = (
-            ctx.kept,
-            None,
-        )  # overwritten here, so a second backward pass (retain_graph) has to compute it again
-        buffer = (
-            left.new_empty(min(ctx.chunk_tokens, len(left)), len(head), dtype=dtype) if kept is None else kept
-        )
+        # The kept chunk is overwritten, so a second backward pass (retain_graph) has to compute it again.
+        kept, ctx.kept = ctx.kept, None
+        rows_at_once = min(ctx.chunk_tokens, len(left))
+        buffer = left.new_empty(rows_at_once, len(head), dtype=dtype) if kept is None else kept
         grad_hidden = torch.empty_like(left, dtype=dtype) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
         for chunk in reversed(_slices(0, len(left), ctx.chunk_tokens)):
@@ -147,8 +144,7 @@ def _to_gradient(
     grad_logp: Tensor | None,
     grad_entropy: Tensor | None,
 ) -> None:
-    """Put the gradient in the logits z, [R, V], in place of `shifted` = z - peak; the other arguments are [R,
-    1].
+    """Replaces `shifted` = z - peak, [R, V], by the gradient in the logits z. Other arguments are [R, 1].
 
     d logp / dz_j = [j = target] - p_j and dH / dz_j = -p_j (log p_j + H), where p = exp(shifted) / norm.
     """
@@ -168,7 +164,7 @@ def _check_shapes(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> None:
 
 
 def _operands(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
-    """The factors of the matrix products, and the dtype of their results."""
+    """Returns the factors of the matrix products, and the dtype of their results."""
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
     result = torch.promote_types(dtype, torch.float32)
     if hidden.device.type != "cuda":  # only CUDA multiplies half-precision factors into a float32 result
@@ -181,13 +177,13 @@ def _slices(start: int, stop: int, size: int) -> list[slice]:
 
 
 def _block_tokens(logits: Tensor) -> int:
-    """R."""
+    """Returns R."""
     elements = CPU_BLOCK_ELEMENTS if logits.device.type == "cpu" else BLOCK_ELEMENTS
     return max(1, elements // logits.shape[1])
 
 
 def _block(logits: Tensor, rows: slice, chunk: slice) -> Tensor:
-    """The rows [R, V] of a chunk's buffer, told by their places among all tokens."""
+    """Returns rows [R, V] of a chunk's buffer; `rows` and `chunk` count among all tokens."""
     return logits[rows.start - chunk.start : rows.stop - chunk.start]
 
 

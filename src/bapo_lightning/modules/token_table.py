@@ -1,4 +1,4 @@
-"""Everything an update knows about each response token: the argument of bounds, loss and monitors alike."""
+"""Everything that an update knows about each response token, for bounds, loss and monitors."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class TokenTable:
     proximal_logp: Tensor  # nats
     version: Tensor  # policy version that sampled the token
     advantage: Tensor
-    weight: Tensor  # share of the token in the global minibatch's mean, times its correction
+    weight: Tensor  # the token's share of the global minibatch's mean, times its correction
 
     @classmethod
     def of(cls, micro_batch: MicroBatch, logp: Tensor, entropy: Tensor) -> TokenTable:
-        """Join a micro-batch with the scores of its tokens."""
+        """Joins a micro-batch with the scores of its tokens."""
         return cls(
             logp=logp,
             entropy=entropy,
@@ -41,31 +41,31 @@ class TokenTable:
         )
 
     def detach(self) -> TokenTable:
-        """Same numbers without the graph."""
-        return TokenTable(*(getattr(self, f.name).detach() for f in fields(self)))
+        """Returns the same numbers without the graph."""
+        return TokenTable(*(getattr(self, name).detach() for name in NAMES))
+
+
+NAMES = tuple(field.name for field in fields(TokenTable))
 
 
 def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
-    """The table of a whole minibatch from those of its micro-batches."""
+    """Returns the table of a whole minibatch from those of its micro-batches."""
     if len(tables) == 1:
         return tables[0]
-    return TokenTable(*(torch.cat([getattr(table, f.name) for table in tables]) for f in fields(TokenTable)))
+    return TokenTable(*(torch.cat([getattr(table, name) for table in tables]) for name in NAMES))
 
 
 def gather_tables(tables: Sequence[TokenTable]) -> TokenTable | None:
-    """The table of the minibatch of all ranks from those of this rank's micro-batches, on the leader; None on
-    other ranks, which all must call it. It goes through the host, in the types that it has.
+    """Returns the table of all ranks' minibatch on the controller (rank 0), and None on workers.
+
+    Every rank must call it with the tables of its own micro-batches. They travel through the host, dtypes
+    kept.
     """
     if num_ranks() == 1:
         return concatenate(tables)
     own = concatenate(tables) if tables else None
-    names = [f.name for f in fields(TokenTable)]
-    parts = gather_on_controller(None if own is None else {name: getattr(own, name).cpu() for name in names})
-    if parts is None or own is None:  # the leader has the costliest share, so that there it is never empty
+    parts = gather_on_controller(None if own is None else {name: getattr(own, name).cpu() for name in NAMES})
+    if parts is None or own is None:  # the controller has the costliest share, which is never empty
         return None
-    return TokenTable(
-        *(
-            torch.cat([part[name] for part in parts if part is not None]).to(getattr(own, name).device)
-            for name in names
-        )
-    )
+    present, device = [part for part in parts if part is not None], own.logp.device
+    return TokenTable(*(torch.cat([part[name] for part in present]).to(device) for name in NAMES))

@@ -7,14 +7,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bapo_lightning.values import NonNegative
+
 
 def group_advantages(
     rewards: Tensor,
     scale: Literal["std", "none"] = "std",
     baseline: Literal["mean", "leave_one_out"] = "mean",
-    eps: float = 1e-6,
+    eps: NonNegative = 1e-6,
 ) -> Tensor:
-    """A = (R - baseline) / (std(R) + eps) within each group; std unbiased, as in verl.
+    """Returns A = (R - baseline) / (std(R) + eps) within each group; std is unbiased, as in verl.
 
     Args:
         rewards: [P, G], one row per problem.
@@ -27,8 +29,8 @@ def group_advantages(
         Advantages [P, G]; exactly zero for a group of equal rewards.
 
     Raises:
-        ValueError: unknown scale or baseline, not a [P, G] tensor, or a group of one where spread or others
-            are needed.
+        ValueError: the scale or baseline is unknown, `rewards` is not [P, G], or G is 1 where spread or
+            others are needed.
     """
     if scale not in ("std", "none"):
         raise ValueError(f"scale must be 'std' or 'none', got {scale!r}")

@@ -1,10 +1,12 @@
 """BAPO's search for the clipping bounds (Eq. 8, Algorithm 1), without the loop.
 
-    tokens --contribution_curves--> P(high), N(low) --(sum over micro-batches and ranks)--> search_bounds --> low, high
+    tokens -- contribution_curves --> P(high), N(low)
+                                           |  summed over micro-batches and ranks
+    low, high <-- search_bounds -----------+
 
 A positive token's contribution depends on the upper bound only and a negative token's on the lower bound
-only, so two short curves hold all that Algorithm 1 asks of the tokens. They are sums: those of micro-batches
-and of ranks add up, in one collective.
+only, so two short curves hold everything that Algorithm 1 needs of the tokens. They are sums, so those of
+micro-batches and ranks add up, in one collective.
 
 Shapes: N tokens, L lower bounds, H upper bounds.
 """
@@ -21,24 +23,23 @@ Kind = Literal["gradient", "surrogate"]
 Order = Literal["upper_first", "lower_first"]
 Measure = Literal["share", "ratio"]
 
-# A grid's last point counts as reached when it misses the end by less than this part of a step: (0.9 - 0.6) /
-# 0.02 is not 15 in binary.
+# A grid includes its end if the last step misses it by less than this share of a step: (0.9 - 0.6) / 0.02 is
+# not 15 in binary.
 STEP_TOLERANCE = 1e-6
 
 
 class BoundSearch(NamedTuple):
-    """Chosen bounds (0-dim tensors)."""
+    """Result of a search for bounds (0-dim tensors)."""
 
     low: Tensor  # lower bound of the ratio
     high: Tensor  # upper bound of the ratio
-    # positive contribution at these bounds, in the unit of the measure; NaN when there was nothing to balance
+    # positive contribution at these bounds, in the unit of the measure; NaN if there was nothing to balance
     value: Tensor
     met: Tensor  # bool: the target was reached, or there was nothing to balance
 
 
 def bound_grid(start: float, end: float, step: float, dtype: torch.dtype = torch.float32) -> Tensor:
-    """start, start + step, ... up to and including `end`, 1-D ascending: the values a bound takes in
-    Algorithm 1.
+    """Returns the values that a bound takes in Algorithm 1, 1-D ascending: start, start + step, ..., `end`.
 
     Raises:
         ValueError: `step` is not positive, or `end` is below `start`.
@@ -65,29 +66,30 @@ def contribution_curves(
     highs: Tensor,
     kind: Kind = "gradient",
 ) -> tuple[Tensor, Tensor]:
-    """What positive tokens contribute under each upper bound, and negative tokens under each lower bound.
+    """Returns the contribution of positive tokens under each upper bound and of negative ones under each low.
 
     gradient (Eq. 5, a clipped token contributes nothing; a token exactly on its bound is alive):
         positive[h] = sum_{A>0, r<=high_h} w r A        negative[l] = sum_{A<0, r>=low_l} w r |A|
     surrogate (Eq. 8, a clipped token contributes its clipped value):
         positive[h] = sum_{A>0} w min(r, high_h) A      negative[l] = sum_{A<0} w max(r, low_l) |A|
 
-    One pass over the tokens, O(N log(H + L)) comparisons, no [N, H] temporary, nothing read back by the host.
+    It passes over the tokens once, in O(N log(H + L)) comparisons, without an [N, H] temporary and without
+    waiting for the device.
 
     Args:
         ratio: r >= 0, any shape.
         advantage: A, same shape.
-        mask: which tokens count, same shape; values under a false mask are never used, not even NaN.
+        mask: true for tokens that count, same shape; values of other tokens are never used, not even NaN.
         weight: w >= 0, same shape, or None for ones.
         lows: lower bounds, [L], ascending and non-negative (not checked: that would wait for the device).
         highs: upper bounds, [H], ascending and positive; infinity is allowed.
-        kind: see above.
+        kind: one of the two formulas.
 
     Returns:
         positive [H] and negative [L], float64, non-negative.
 
     Raises:
-        ValueError: shapes that do not fit, or an unknown kind.
+        ValueError: shapes do not fit, or the kind is unknown.
     """
     _check_choice("kind", kind, get_args(Kind))
     for name, tensor in (("advantage", advantage), ("mask", mask), ("weight", weight)):
@@ -105,9 +107,8 @@ def contribution_curves(
     dead_positive, dead_negative = _dead_sums(_sum_per_bin(bins, mass, lows, highs), lows, highs)
     positive, negative = _alive_sums(_sum_per_bin(bins, mass.mul_(ratio), lows, highs), lows, highs)
     # where: nothing is above an infinite bound, and infinity * 0 would be NaN
-    return positive + torch.where(
-        dead_positive > 0, highs * dead_positive, 0.0
-    ), negative + lows * dead_negative
+    clipped = torch.where(dead_positive > 0, highs * dead_positive, 0.0)
+    return positive + clipped, negative + lows * dead_negative
 
 
 def search_bounds(
@@ -119,10 +120,10 @@ def search_bounds(
     order: Order = "upper_first",
     measure: Measure = "share",
 ) -> BoundSearch:
-    """First point of Algorithm 1's path at which positives contribute at least `target`, else the path's end.
+    """Returns the first point of Algorithm 1's path at which positives contribute `target`, or its end.
 
-    All H + L - 1 points are compared at once: the cost does not depend on the data, and the host waits for
-    nothing.
+    All H + L - 1 points are compared at once, so the cost does not depend on the data and the host does not
+    wait for the device.
 
     Args:
         positive: P, [H], from `contribution_curves`, summed over micro-batches and ranks.
@@ -130,8 +131,8 @@ def search_bounds(
         lows: [L] ascending.
         highs: [H] ascending.
         target: rho_0, in the unit of `measure`.
-        order: which bound moves first, see `_path`.
-        measure: see `positive_contribution`.
+        order: the bound that moves first, as `_path` explains.
+        measure: the unit of contributions, as `positive_contribution` explains.
 
     Returns:
         The chosen bounds in the dtype of the grids. If nothing contributes at the start (P = N = 0) there is
@@ -139,7 +140,7 @@ def search_bounds(
         undefined). A later 0/0 is not reached.
 
     Raises:
-        ValueError: shapes that do not fit, or an unknown order or measure.
+        ValueError: shapes do not fit, or the order or measure is unknown.
     """
     _check_choice("order", order, get_args(Order))
     _check_grids(lows, highs)
@@ -164,13 +165,15 @@ def search_bounds(
 
 
 def _path(num_lows: int, num_highs: int, order: Order, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Grid indices (low, high) of the points that Algorithm 1 visits, each [H + L - 1].
+    """Returns grid indices (low, high) of the points that Algorithm 1 visits, each [H + L - 1].
 
-    upper_first (the paper): (low_0, high_0), ..., (low_0, high_end), (low_1, high_end), ..., (low_end,
-    high_end). lower_first (the authors' code): (low_0, high_0), ..., (low_end, high_0), (low_end, high_1),
-    ..., (low_end, high_end). Algorithm 1 as printed also stops when only the upper bound could still move.
-    That differs for a grid of one lower bound alone, which here means "low is fixed" and leaves the upper one
-    free.
+    upper_first, the paper:
+        (low_0, high_0) ... (low_0, high_end), (low_1, high_end) ... (low_end, high_end)
+    lower_first, the authors' code:
+        (low_0, high_0) ... (low_end, high_0), (low_end, high_1) ... (low_end, high_end)
+
+    Algorithm 1 as printed also stops if only the upper bound could still move. That differs only for a grid
+    of one lower bound, which here means "low is fixed" and leaves the upper bound free.
     """
     steps = torch.arange(num_lows + num_highs - 1, device=device)
     low_index = (
@@ -180,54 +183,52 @@ def _path(num_lows: int, num_highs: int, order: Order, device: torch.device) -> 
 
 
 def positive_contribution(positive: Tensor, negative: Tensor, measure: Measure) -> Tensor:
-    """share: P / (P + N), in [0, 1] (the paper's figures); ratio: P / N, where a share s is s / (1 - s) (the
-    authors' code).
+    """Returns the positive contribution as a share or a ratio, elementwise.
 
-    NaN where P = N = 0; the ratio is infinite where only N is 0.
+    share: P / (P + N), in [0, 1] (the paper's figures). ratio: P / N, which is s / (1 - s) for a share s (the
+    authors' code). Both are NaN where P = N = 0; the ratio is infinite where only N is 0.
 
     Raises:
-        ValueError: an unknown measure.
+        ValueError: the measure is unknown.
     """
     _check_choice("measure", measure, get_args(Measure))
     return positive / (positive + negative) if measure == "share" else positive / negative
 
 
 def _bin_index(ratio: Tensor, advantage: Tensor, mask: Tensor, lows: Tensor, highs: Tensor) -> Tensor:
-    """Bin of each token, [N], from one search: the sign of A turns both sides into one ascending axis,
-    sign(A) r.
+    """Returns the bin of each token, [N], from one search on the ascending axis sign(A) r.
 
-    Bins: [0, L) negatives by the largest low they reach, the largest first; L negatives below all lows; (L, L
-    + H] positives by the smallest high that lets them live; L + H + 1 positives above all highs; L + H + 2
-    what does not count.
+    [0, L)       negatives by the largest low they reach, the largest first
+    L            negatives below all lows
+    (L, L + H]   positives by the smallest high that keeps them alive
+    L + H + 1    positives above all highs
+    L + H + 2    tokens that do not count
     """
     dtype = torch.promote_types(ratio.dtype, torch.promote_types(lows.dtype, highs.dtype))
-    # Smallest normal number: a positive token with r = 0 must not fall among the negatives below all lows.
+    # Smallest normal number, so that a positive token with r = 0 does not fall among the negatives.
     key = ratio.reshape(-1).to(dtype).clamp_min(torch.finfo(dtype).tiny).copysign(advantage.reshape(-1))
     counted = (mask.bool() & (advantage != 0)).reshape(-1)
-    key = torch.where(counted, key, torch.nan)  # NaN is found behind the last bin
+    key = torch.where(counted, key, torch.nan)  # NaN sorts behind the last bin
     grid = torch.cat([-lows.flip(0), lows.new_zeros(1), highs, highs.new_full((1,), torch.inf)]).to(dtype)
     return torch.searchsorted(grid, key)
 
 
 def _sum_per_bin(bins: Tensor, values: Tensor, lows: Tensor, highs: Tensor) -> Tensor:
-    """One sum per bin, [L + H + 3]. Not bincount: on CUDA it waits for the device to learn its largest
-    bin.
-    """
+    """Returns one sum per bin, [L + H + 3]. bincount would wait for CUDA to know the largest bin."""
     return values.new_zeros(len(lows) + len(highs) + 3).scatter_add_(0, bins, values.reshape(-1))
 
 
 def _alive_sums(area: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of w r |A| over the positives alive under each high, [H], and over the negatives alive under each
+    """Returns the sums of w r |A| over positives alive under each high, [H], and negatives alive under each
     low, [L].
     """
     negatives, _, positives, _ = area.split([len(lows), 1, len(highs), 2])
-    return positives.cumsum(0), negatives.cumsum(0).flip(
-        0
-    ).abs()  # abs, not neg: a sum of nothing must not become -0
+    # abs, not neg: a sum of nothing must not become -0
+    return positives.cumsum(0), negatives.cumsum(0).flip(0).abs()
 
 
 def _dead_sums(mass: Tensor, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of w |A| over the positives cut by each high, [H], and over the negatives cut by each low, [L]."""
+    """Returns the sums of w |A| over positives cut by each high, [H], and negatives cut by each low, [L]."""
     _, negatives, _, positives, _ = mass.split([1, len(lows), 1, len(highs), 1])
     return positives.flip(0).cumsum(0).flip(0), negatives.flip(0).cumsum(0).abs()
 

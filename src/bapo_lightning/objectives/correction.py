@@ -1,31 +1,34 @@
-"""Weights that correct for the gap between the policy that sampled a token and the one that the trainer holds
-it against.
+"""Weights that correct for the gap between the policy that sampled a token and the trainer's own.
 
-Decoupled PPO (arXiv 2110.00641, in AReaL arXiv 2505.24298) keeps two things apart that PPO's one ratio mixes:
+Decoupled PPO (arXiv 2110.00641, in AReaL arXiv 2505.24298) separates two things that PPO's one ratio mixes:
 how far the update may move, and where the data came from.
 
-    L = - sum_t weight_t * w_t * min(r_t A_t, clip(r_t) A_t)        r_t = pi / pi_proximal,   w_t = correction(pi_proximal / pi_behaviour)
+    L = - sum_t weight_t * w_t * min(r_t A_t, clip(r_t) A_t)
 
-pi_proximal is the trainer's policy when the batch entered training, pi_behaviour what the engine really
-sampled from. w_t is a
-constant: no gradient flows through it. The normaliser inside weight_t counts all tokens, those of weight 0
-too, as in AReaL: what is masked is left out, and nothing else is scaled up in its place.
+    r_t = pi / pi_proximal        w_t = correction(pi_proximal / pi_behaviour)
 
-Shapes: N tokens, or any other.
+pi_proximal is the trainer's policy when the batch entered training, and pi_behaviour the one that the engine
+sampled from. w_t is a constant: no gradient flows through it. The normaliser inside weight_t counts all
+tokens, including those of weight 0, as in AReaL: masked tokens are left out, and no other token is scaled up
+instead.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import LOG_RATIO_LIMIT
+from bapo_lightning.values import Positive
 
 
-def truncated_is(log_weight: Tensor, cap: float = 2.0) -> Tensor:
-    """min(w, cap) per token: truncated importance sampling, biased only where w exceeds the cap.
+def truncated_is(log_weight: Tensor, cap: Positive = 2.0) -> Tensor:
+    """Returns min(w, cap) per token: truncated importance sampling, biased only where w exceeds the cap.
 
-    Token level with cap 2.0, as in verl (`rollout_is_threshold`), SkyRL and slime.
+    The default cap is that of verl (`rollout_is_threshold`), SkyRL and slime.
 
     Args:
         log_weight: log w = log pi_proximal - log pi_behaviour in nats, any shape; limited to +-20 nats like
@@ -45,11 +48,15 @@ def truncated_is(log_weight: Tensor, cap: float = 2.0) -> Tensor:
     return _weight(log_weight).clamp_max(cap)
 
 
-def masked_is(log_weight: Tensor, low: float = 0.5, high: float = 5.0) -> Tensor:
-    """w where low <= w <= high, else 0, per token: IcePop (arXiv 2510.18855). A token that engine and trainer
-    see too differently is not trusted at all.
+def masked_is(
+    log_weight: Tensor,
+    low: Annotated[float, Ge(0), Lt(1)] = 0.5,
+    high: Annotated[float, Gt(1)] = 5.0,
+) -> Tensor:
+    """Returns w where low <= w <= high, else 0, per token: IcePop (arXiv 2510.18855).
 
-    Thresholds [0.5, 5.0] as in OpenRLHF (`icepop`).
+    A token on which engine and trainer differ too much is not used at all. The default thresholds are those
+    of OpenRLHF (`icepop`).
 
     Args:
         log_weight: as in `truncated_is`.
@@ -60,7 +67,7 @@ def masked_is(log_weight: Tensor, low: float = 0.5, high: float = 5.0) -> Tensor
         Weights, 0 or in [low, high], same shape, without gradient.
 
     Raises:
-        ValueError: not 0 <= low < 1 < high.
+        ValueError: 0 <= low < 1 < high does not hold.
     """
     if not 0 <= low < 1 < high:
         raise ValueError(
@@ -72,10 +79,10 @@ def masked_is(log_weight: Tensor, low: float = 0.5, high: float = 5.0) -> Tensor
 
 
 def effective_sample_size(weight: Tensor) -> Tensor:
-    """(mean w)^2 / mean w^2: the share of the tokens that equally weighted ones would need for the same
-    variance; 0-dim, in (0, 1].
+    """Returns (mean w)^2 / mean w^2, 0-dim: the share of tokens that would give the same variance if all had
+    the same weight.
 
-    1 where all weights are equal, NaN where all are 0. Source: Kish (1965); verl's
+    It is 1 if all weights are equal and NaN if all are 0. Source: Kish (1965); verl's
     `rollout_is_eff_sample_size`.
     """
     return weight.mean().square() / weight.square().mean()

@@ -1,4 +1,4 @@
-"""The Entropy-Clip Rule (Eq. 6-7, Table 4): how an update of the alive tokens moves the policy's entropy."""
+"""The Entropy-Clip Rule (Eq. 6-7, Table 4): how an update on unclipped tokens moves the policy's entropy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 class QuadrantMasses(NamedTuple):
-    """Shares of sum |A X| by sign of A and probability of the token (0-dim float64); their sum is 1, or 0 if
-    nothing is alive.
+    """Shares of sum |A X| by the sign of A and the token's probability (0-dim float64). They add up to 1, or
+    to 0 if no token is alive.
     """
 
     positive_high_prob: Tensor  # lowers entropy
@@ -27,11 +27,11 @@ def predicted_entropy_change(
     learning_rate: float | Tensor,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """Entropy change -eta Cov(log pi(y), A(y) X(y)) over the tokens (Eq. 6), the covariance weighted by
+    """Returns the entropy change -eta Cov(log pi(y), A(y) X(y)) over the tokens (Eq. 6), weighted by
     `weight`.
 
-    First order in eta and derived for a tabular softmax policy under plain gradient ascent: read its sign and
-    its course, not its size.
+    It is first order in eta and derived for a tabular softmax policy under plain gradient ascent, so its sign
+    and its course are meaningful, its size is not.
 
     Args:
         logp: log-probs of the sampled tokens under the policy, in nats, any shape.
@@ -39,11 +39,11 @@ def predicted_entropy_change(
         alive: X, same shape: true where the token's gradient is not clipped. Clipped tokens stay in the
             covariance, with A X = 0.
         learning_rate: eta.
-        weight: same shape, non-negative; None = ones. Zero leaves a token (padding) out, whatever its other
-            values.
+        weight: same shape, non-negative; None means ones. Zero leaves a token (padding) out, whatever its
+            other values.
 
     Returns:
-        Predicted change of the entropy in nats, 0-dim float64; 0 when no token has weight.
+        Predicted change of the entropy in nats, 0-dim float64; 0 if no token has weight.
     """
     weight = _weights(logp, weight)
     centred = _centred(logp, weight)
@@ -55,10 +55,10 @@ def predicted_entropy_change(
 def quadrant_masses(
     logp: Tensor, advantage: Tensor, alive: Tensor, weight: Tensor | None = None
 ) -> QuadrantMasses:
-    """How sum w |A X| divides over the four quadrants of Table 4.
+    """Returns the shares of sum w |A X| in the four quadrants of Table 4.
 
-    High probability means log pi at or above its weighted mean: the covariance's own centre, so that the
-    tokens of each quadrant move the entropy the way the table says.
+    High probability means log pi at or above its weighted mean. This is the centre of the covariance, so the
+    tokens of each quadrant move the entropy as the table says.
 
     Args:
         logp: log-probs of the sampled tokens under the policy, in nats, any shape.
@@ -86,9 +86,8 @@ def _alive_advantage(advantage: Tensor, alive: Tensor, weight: Tensor) -> Tensor
 
 
 def _centred(logp: Tensor, weight: Tensor) -> Tensor:
-    known = torch.where(
-        weight > 0, logp.to(torch.float64), 0.0
-    )  # padding may hold -inf or NaN, and 0 * NaN is NaN
+    # Padding may hold -inf or NaN, and 0 * NaN is NaN.
+    known = torch.where(weight > 0, logp.to(torch.float64), 0.0)
     return known - _weighted_mean(known, weight)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
-# exp(20) is 5e8: far outside any clipping bound, yet finite in float32 after products and sums, so that one
-# broken token gives a huge number in the log instead of inf * 0 = NaN everywhere. The same limit as verl's.
+# exp(20) is 5e8: far outside any clipping bound, yet finite in float32 after products and sums. One broken
+# token then gives a huge number in the log instead of inf * 0 = NaN everywhere. verl has the same limit.
 LOG_RATIO_LIMIT = 20.0
 
 
 def importance_ratio(logp: Tensor, behaviour_logp: Tensor) -> Tensor:
-    """Importance ratio r = exp(log pi - log pi_behaviour), the difference limited to +-20 nats.
+    """Returns the importance ratio r = exp(log pi - log pi_behaviour), the difference limited to +-20 nats.
 
     Args:
         logp: log-probs of the tokens under the policy, in nats, any shape.
@@ -28,17 +31,17 @@ def clipped_surrogate(
     advantage: Tensor,
     low: float | Tensor,
     high: float | Tensor,
-    dual_clip: float | None = None,
+    dual_clip: Annotated[float, Gt(1)] | None = None,
 ) -> Tensor:
-    """min(r A, clip(r, low, high) A) per token (Eq. 4), to be maximised. With fixed bounds this is PPO-clip.
+    """Returns min(r A, clip(r, low, high) A) per token (Eq. 4), to be maximised. Fixed bounds give PPO-clip.
 
     Args:
         ratio: r, any shape.
         advantage: A, same shape.
-        low: lower bound of the ratio (0.8, say, not 0.2): a number or a 0-dim tensor.
+        low: lower bound of the ratio itself (0.8, not 0.2), a number or a 0-dim tensor.
         high: upper bound of the ratio, a number or a 0-dim tensor.
-        dual_clip: c > 1; tokens with A < 0 then give at least c A (Dual-clip PPO, arXiv 1912.09729), which
-            bounds the loss of a token whose ratio exploded. None: off, as in the paper.
+        dual_clip: c > 1; tokens with A < 0 then give at least c A (dual-clip PPO, arXiv 1912.09729), which
+            bounds the loss of a token whose ratio exploded. None switches it off, as in the paper.
 
     Raises:
         ValueError: `dual_clip` is not above 1.
@@ -63,7 +66,8 @@ def _clamp(ratio: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
 
 
 def clipped_mask(ratio: Tensor, advantage: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
-    """True where the bounds cut a token's gradient: A > 0 and r > high, or A < 0 and r < low (Eq. 5). Shape
-    of `ratio`, bool.
+    """Returns true where the bounds cut a token's gradient: A > 0 and r > high, or A < 0 and r < low (Eq. 5).
+
+    Shape of `ratio`, bool.
     """
     return ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))

@@ -1,8 +1,9 @@
-"""Weights per token whose weighted sum over the GLOBAL minibatch is the mean named.
+"""Weights per token; a weighted sum over the GLOBAL minibatch is the mean that a function is named after.
 
-The normaliser is an argument, never counted here: a micro-batch, or a rank, does not know the whole
-minibatch, and a mean of means over parts of unequal size is not the mean. With these weights the parts simply
-add up. Shapes: B responses, T tokens.
+The normaliser is an argument: a micro-batch or a rank does not know the whole minibatch, and a mean of means
+over parts of unequal size is not the mean. With these weights the parts add up.
+
+Shapes: B responses, T tokens.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bapo_lightning.values import Positive
+
 
 def token_mean(mask: Tensor, total: float | Tensor) -> Tensor:
-    """1 / total on every token: each token counts the same (DAPO; `total` = 1 gives the plain sum of
-    Algorithm 1).
+    """Returns 1 / total for every token, so that each counts the same (DAPO; `total` = 1 gives the plain sum
+    of Algorithm 1).
 
     Args:
         mask: response tokens, [B, T] bool or 0/1.
@@ -30,8 +33,8 @@ def token_mean(mask: Tensor, total: float | Tensor) -> Tensor:
 
 
 def sequence_mean(mask: Tensor, num_sequences: float | Tensor) -> Tensor:
-    """1 / (num_sequences * own length): each response counts the same (GRPO). A response without tokens gets
-    zeros.
+    """Returns 1 / (num_sequences * own length), so that each response counts the same (GRPO). A response
+    without tokens gets zeros.
 
     Args:
         mask: response tokens, [B, T] bool or 0/1; rows must be whole responses.
@@ -45,14 +48,13 @@ def sequence_mean(mask: Tensor, num_sequences: float | Tensor) -> Tensor:
     return tokens / (tokens.sum(-1, keepdim=True).clamp_min(1) * num_sequences)
 
 
-def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: float) -> Tensor:
-    """1 / (num_sequences * length): the sum of each response over a constant, free of length bias (Dr. GRPO,
-    arXiv 2503.20783).
+def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: Positive) -> Tensor:
+    """Returns 1 / (num_sequences * length), which has no length bias (Dr. GRPO, arXiv 2503.20783).
 
     Args:
         mask: response tokens, [B, T] bool or 0/1.
         num_sequences: number of responses in the global minibatch.
-        length: the constant, usually the longest response allowed.
+        length: a constant, usually the length limit of responses.
 
     Raises:
         ValueError: `num_sequences` or `length` is not positive.
@@ -63,9 +65,7 @@ def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: float) -> 
 
 
 def _check_positive(name: str, value: float | Tensor) -> None:
-    if (
-        not isinstance(value, Tensor) and not value > 0
-    ):  # a tensor is not read back: that would wait for the device
+    if not isinstance(value, Tensor) and not value > 0:  # reading a tensor would wait for the device
         raise ValueError(
             f"{name} must be positive, got {value}: it counts over the whole minibatch, which is never empty"
         )

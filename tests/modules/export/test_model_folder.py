@@ -1,5 +1,7 @@
-"""Weights are written one at a time, and a model folder appears whole or not at all."""
+"""Weights are written one file at a time, and a model folder appears whole or not at all."""
 
+import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,76 +12,79 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from bapo_lightning.callbacks.hf_export import weight_specs
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.export.model_card import model_card
 from bapo_lightning.modules.export.model_folder import write_model_folder
-from bapo_lightning.modules.export.safetensors_shards import INDEX, WeightSpec, write_shards
+from bapo_lightning.modules.export.safetensors_shards import INDEX, write_shards
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 
 TINY = model_path("package://bapo_lightning/tiny_world/model")
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5, -2.0]), "c": torch.full((4,), 0.1)}
-SPECS = [WeightSpec(name, tuple(weight.shape), torch.float32) for name, weight in WEIGHTS.items()]
 
 
 def test_one_file_is_what_the_library_reads(tmp_path: Path) -> None:
-    write_shards(tmp_path, SPECS, WEIGHTS.items(), 10**9)
+    assert write_shards(tmp_path, WEIGHTS.items(), torch.float32, 10**9) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
     found = load_file(tmp_path / "model.safetensors")
-    assert (
-        all(torch.equal(found[name], weight) for name, weight in WEIGHTS.items())
-        and found.keys() == WEIGHTS.keys()
-    )
+    assert found.keys() == WEIGHTS.keys()
+    assert all(torch.equal(found[name], weight) for name, weight in WEIGHTS.items())
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
-    assert not (tmp_path / INDEX).exists()
 
 
 def test_files_stay_below_the_limit_and_a_larger_weight_stands_alone(tmp_path: Path) -> None:
-    write_shards(tmp_path, SPECS, WEIGHTS.items(), 20)
-    sizes = {
+    assert write_shards(tmp_path, WEIGHTS.items(), torch.float32, 20) == 3
+    shapes = {
         file.name: [list(tensor.shape) for tensor in load_file(file).values()]
         for file in sorted(tmp_path.glob("*.safetensors"))
     }
-    assert list(sizes.values()) == [[[2, 3]], [[2]], [[4]]]
-    assert '"total_size": 48' in (tmp_path / INDEX).read_text()
+    assert shapes == {
+        "model-00001-of-00003.safetensors": [[2, 3]],
+        "model-00002-of-00003.safetensors": [[2]],
+        "model-00003-of-00003.safetensors": [[4]],
+    }
+    assert json.loads((tmp_path / INDEX).read_text()) == {
+        "metadata": {"total_size": 48},
+        "weight_map": dict(zip("abc", shapes, strict=True)),
+    }
+
+
+def test_weights_share_a_file_up_to_the_limit(tmp_path: Path) -> None:
+    write_shards(tmp_path, WEIGHTS.items(), torch.float32, 32)  # 24, 8 and 16 bytes
+    files = [sorted(load_file(file)) for file in sorted(tmp_path.glob("*.safetensors"))]
+    assert files == [["a", "b"], ["c"]]
 
 
 def test_weights_are_converted_as_they_pass(tmp_path: Path) -> None:
-    write_shards(tmp_path, [WeightSpec("c", (4,), torch.bfloat16)], [("c", WEIGHTS["c"])], 10**9)
+    write_shards(tmp_path, [("c", WEIGHTS["c"])], torch.bfloat16, 10**9)
     assert torch.equal(load_file(tmp_path / "model.safetensors")["c"], WEIGHTS["c"].bfloat16())
 
 
-def test_only_one_weight_is_alive_at_a_time(tmp_path: Path) -> None:
-    alive, most = set(), 0
+def test_only_one_file_s_weights_are_alive_at_a_time(tmp_path: Path) -> None:
+    alive: set[int] = set()
+    most = 0
 
     def weights() -> Iterator[tuple[str, Tensor]]:
         nonlocal most
-        import weakref
-
-        for number in range(8):
+        for number in range(12):
             weight = torch.full((1000,), float(number))
             alive.add(number)
-            weakref.finalize(weight, alive.discard, number)
+            weakref.finalize(weight.untyped_storage(), alive.discard, number)
             most = max(most, len(alive))
             yield f"w{number}", weight
-            del weight
 
-    write_shards(
-        tmp_path, [WeightSpec(f"w{number}", (1000,), torch.float32) for number in range(8)], weights(), 10**9
+    write_shards(tmp_path, weights(), torch.float32, 3 * 4000)
+    assert len(list(tmp_path.glob("model-*-of-00004.safetensors"))) == 4
+    assert most == 4  # three of a file, and the next one
+
+
+def write(target: Path, overwrite: bool = False, max_shard_bytes: int = 10**9) -> Path:
+    policy = build_policy(ModelOptions(TINY), 1.0)
+    write_model_folder(
+        target, TINY, policy.named_weights(), "card", torch.float32, max_shard_bytes, overwrite
     )
-    assert most <= 2  # the one that is written, and the next
-
-
-def test_a_weight_that_was_not_announced_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected a \[2, 3\], got b \[2\]"):
-        write_shards(tmp_path, SPECS, [("b", WEIGHTS["b"])], 10**9)
-
-
-def write(target: Path, lora: LoraOptions | None = None, **options: object) -> Path:
-    policy = build_policy(ModelOptions(TINY, lora=lora), 1.0)
-    write_model_folder(target, TINY, weight_specs(policy), policy.named_weights(), "card", **options)  # type: ignore[arg-type]
     return target
 
 
@@ -96,7 +101,7 @@ def test_adapters_are_merged(tmp_path: Path) -> None:
         for parameter in policy.trained_parameters():
             parameter.normal_(std=0.1)
     ids = torch.arange(1, 9)[None]
-    write_model_folder(tmp_path / "out", TINY, weight_specs(policy), policy.named_weights(), "card")
+    write_model_folder(tmp_path / "out", TINY, policy.named_weights(), "card", torch.float32)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert torch.allclose(loaded(ids).logits, policy.model(ids).logits, atol=1e-4)
 
@@ -124,9 +129,8 @@ def test_an_export_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
         raise RuntimeError("the disk is full")
         yield
 
-    policy = build_policy(ModelOptions(TINY), 1.0, on_meta=True)
     with pytest.raises(RuntimeError, match="the disk is full"):
-        write_model_folder(target, TINY, weight_specs(policy), broken(), "new", overwrite=True)
+        write_model_folder(target, TINY, broken(), "new", torch.float32, overwrite=True)
     assert (target / "README.md").read_text() == "card"
     AutoModelForCausalLM.from_pretrained(target)
     write(target, overwrite=True)  # what it left behind is in nobody's way
@@ -137,9 +141,8 @@ RUN = {
     "name": "exp",
     "run_folder": "outputs/exp/run-1",
     "seed": 3,
-    "positive_share_target": 0.4,
+    "algorithm": {"name": "bapo", "positive_share_target": 0.4},
     "model": {"path": "owner/name"},
-    "algorithm": {"name": "bapo"},
     "regime": {"name": "replay", "epochs": 2, "minibatches": 4},
     "data": {"name": "math", "validation": {"aime24": {}}},
     "scale": {"prompts_per_batch": 8, "group_size": 4, "max_new_tokens": 16},
@@ -148,7 +151,7 @@ RUN = {
 }
 
 
-def test_a_card_tells_run_data_metrics_and_command() -> None:
+def test_a_card_shows_run_settings_metrics_and_command() -> None:
     rows = [
         {"step": 0, "train/reward": 0.25, "val/aime24/avg@16": 0.5},
         {"step": 1, "train/reward": 0.5},
@@ -170,4 +173,5 @@ def test_a_card_tells_run_data_metrics_and_command() -> None:
         and "| val/aime24/avg@16 | 0.5 | 1 |" in card
         and "0.75" not in card
     )
+    assert "| algorithm.positive_share_target | 0.4 |" in card
     assert "```sh\nmake train\n```" in card

@@ -37,7 +37,7 @@ def gradients(policy, batch):
         logp, _ = policy(micro_batch)
         (micro_batch.weight * micro_batch.advantage * logp).sum().backward()
     return {
-        name: whole(parameter.grad)
+        name: full_tensor(parameter.grad)
         for name, parameter in policy.named_parameters()
         if parameter.requires_grad
     }

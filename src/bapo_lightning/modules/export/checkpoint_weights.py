@@ -1,4 +1,4 @@
-"""The policy in a checkpoint, for whoever does not go on training."""
+"""Reads the policy of a checkpoint outside of training: for evaluation and export."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bapo_lightning.errors import CheckpointError
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE
 
-_PREFIX = "policy."  # of the policy in the training module
-_SHARDED_PREFIX = "state_dict."  # of the training module in a sharded checkpoint
+_PREFIX = "policy."  # the policy's name in the training module
+_SHARDED_PREFIX = "state_dict."  # the training module's name in a sharded checkpoint
 
 
 def load_checkpoint_weights(policy: Policy, folder: Path) -> None:
-    """Give a policy that was built like the run's the weights of a checkpoint folder that was verified.
+    """Loads the weights of a verified checkpoint folder into a policy that was built like the run's.
 
     Raises:
         CheckpointError: the checkpoint does not fit the policy.
@@ -34,10 +34,10 @@ def load_checkpoint_weights(policy: Policy, folder: Path) -> None:
 
 
 def policy_state(folder: Path) -> Mapping[str, Tensor]:
-    """State dict of the policy in a checkpoint folder, on the CPU; a tensor is read when it is used.
+    """Returns the state dict of the policy in a checkpoint folder, on the CPU; tensors are read when used.
 
     Raises:
-        CheckpointError: it holds no policy.
+        CheckpointError: the folder holds no policy.
     """
     file = folder / TRAINER_FILE
     state: Mapping[str, Any] = (
@@ -52,7 +52,7 @@ def policy_state(folder: Path) -> Mapping[str, Tensor]:
 
 
 class _Part(Mapping[str, Tensor]):
-    """Some entries of a state, without the prefix of their names."""
+    """The policy's entries of a state, without the prefix of their names."""
 
     def __init__(self, state: Mapping[str, Tensor], names: Sequence[str]) -> None:
         self._state = state
@@ -69,8 +69,8 @@ class _Part(Mapping[str, Tensor]):
 
 
 class _ShardedState(Mapping[str, Tensor]):
-    """Weights of a sharded checkpoint, each put together from the shards of all ranks when it is asked for.
-    Needs no process group.
+    """Weights of a sharded checkpoint. Each is put together from the shards of all ranks when it is read; no
+    process group is needed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +86,7 @@ class _ShardedState(Mapping[str, Tensor]):
         entry = self._entries[name]
         weight = torch.empty(entry.size, dtype=entry.properties.dtype)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # it is meant so
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended
             load({_SHARDED_PREFIX + name: weight}, storage_reader=self._reader, no_dist=True)
         return weight
 

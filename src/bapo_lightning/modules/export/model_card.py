@@ -1,4 +1,4 @@
-"""The README.md of an exported model: what it was made from, how, and what was measured. Needs no torch."""
+"""Writes the README.md of an exported model: its origin, settings and measured values. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from bapo_lightning.modules.policy.folder import is_hub_name
+from bapo_lightning.run_folder.config_keys import leaves
 from bapo_lightning.run_folder.record import Row
 
 METRICS = (
@@ -27,21 +29,21 @@ SETTINGS = (
     "regime.minibatches",
     "optimizer.optimizer.lr",
     "optimizer.optimizer.weight_decay",
-    "positive_share_target",
+    "algorithm.positive_share_target",
 )
 
 
 def model_card(
     run: Mapping[str, Any], manifest: Mapping[str, Any], rows: Sequence[Row], update: int, dtype: str
 ) -> str:
-    """The card of the policy after `update` updates.
+    """Returns the card of the policy after `update` updates.
 
     Args:
-        run: resolved configuration.
-        manifest: the run's; {} where there is none.
-        rows: of its metrics.
-        update: of the run.
-        dtype: of the exported weights.
+        run: resolved configuration of the run.
+        manifest: manifest of the run; {} if it has none.
+        rows: the run's metrics, one row per update.
+        update: number of updates that made the weights.
+        dtype: precision of the exported weights.
     """
     base, name = run["model"]["path"], Path(run["run_folder"]).name
     front = {
@@ -49,9 +51,9 @@ def model_card(
         "pipeline_tag": "text-generation",
         "tags": ["reinforcement-learning", run["algorithm"]["name"]],
     }
-    if _is_hub_name(base):
+    if is_hub_name(base):
         front["base_model"] = base
-    sets = ", ".join(run["data"]["validation"])
+    sets, values = ", ".join(run["data"]["validation"]), dict(leaves(run))
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
         f"# {run['name']}: {run['algorithm']['name']}, {update} updates\n",
@@ -60,7 +62,7 @@ def model_card(
         f"with bapo-lightning ({manifest.get('versions', {}).get('bapo-lightning', 'version unknown')}, "
         f"commit {manifest.get('git_commit') or 'unknown'}), run `{name}`.\n",
         "## Settings\n",
-        _table(("key", "value"), [(key, _value(run, key)) for key in SETTINGS]),
+        _table(("key", "value"), [(key, values[key]) for key in SETTINGS if key in values]),
         "## Measured\n",
         _measured(rows, update),
     ]
@@ -70,7 +72,7 @@ def model_card(
 
 
 def _measured(rows: Sequence[Row], update: int) -> str:
-    """The newest value of every metric up to `update`."""
+    """Returns a table of the newest value of every metric up to `update`."""
     newest: dict[str, tuple[int, float]] = {}
     for row in rows[:update]:
         step = int(row["step"]) + 1
@@ -88,14 +90,3 @@ def _measured(rows: Sequence[Row], update: int) -> str:
 def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows) + "\n"
-
-
-def _value(run: Mapping[str, Any], key: str) -> Any:
-    value: Any = run
-    for part in key.split("."):
-        value = value[part]
-    return value
-
-
-def _is_hub_name(path: str) -> bool:
-    return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).parent.exists()

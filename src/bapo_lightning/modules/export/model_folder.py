@@ -1,12 +1,12 @@
-"""A policy as a Hugging Face model folder, which transformers and vLLM load. It appears whole or not at
-all.
+"""Writes a policy as a Hugging Face model folder, which transformers and vLLM load.
+
+The folder appears whole or not at all.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.modules.export.safetensors_shards import WeightSpec, write_shards
+from bapo_lightning.modules.export.safetensors_shards import write_shards
 from bapo_lightning.run_folder.checkpoint import sync
 
 GIGABYTE = 10**9
@@ -23,7 +23,7 @@ CARD = "README.md"
 
 
 def check_target(target: Path, overwrite: bool) -> None:
-    """Raise DataError unless a model can be put at `target`."""
+    """Raises DataError unless a model can be written to `target`."""
     if not target.exists():
         return
     if not overwrite:
@@ -39,25 +39,26 @@ def check_target(target: Path, overwrite: bool) -> None:
 def write_model_folder(
     target: Path,
     model_path: str,
-    specs: Sequence[WeightSpec],
     weights: Iterable[tuple[str, Tensor]],
     card: str,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype,
     max_shard_bytes: int = MAX_SHARD_BYTES,
     overwrite: bool = False,
-) -> None:
-    """Write configuration, tokenizer, weights and card beside `target`, then rename.
+) -> int:
+    """Writes configuration, tokenizer, weights and card to a folder beside `target`, then renames it.
 
     Args:
         target: folder to make.
-        model_path: of the model that was trained: its configuration, generation configuration and tokenizer
-            are taken over.
-        specs: of the weights, under their Hugging Face names.
-        weights: in the same order; read one at a time.
-        card: the README.md.
-        dtype: of the weights; None keeps each one's own.
-        max_shard_bytes: of one file of weights.
-        overwrite: replace a model that is there; the old one stays until the new one is complete.
+        model_path: the model that was trained; its configuration, generation configuration and tokenizer are
+            copied.
+        weights: the weights under their Hugging Face names, read until a file is full.
+        card: text of README.md.
+        dtype: precision of the written weights.
+        max_shard_bytes: size limit of one file of weights, and the memory that writing takes.
+        overwrite: replace an existing model, which stays until the new one is complete.
+
+    Returns:
+        Number of weights.
 
     Raises:
         DataError: `target` cannot be made.
@@ -70,10 +71,9 @@ def write_model_folder(
         partial.mkdir(parents=True)
     except OSError as error:
         raise DataError(f"{target} cannot be made ({error.strerror}); name another folder") from None
-    written = [spec if dtype is None else replace(spec, dtype=dtype) for spec in specs]
-    _write_description(partial, model_path, written[0].dtype)
+    _write_description(partial, model_path, dtype)
     (partial / CARD).write_text(card, encoding="utf-8")
-    write_shards(partial, written, weights, max_shard_bytes)
+    num_weights = write_shards(partial, weights, dtype, max_shard_bytes)
     for path in [*partial.iterdir(), partial]:
         sync(path)
     if target.exists():
@@ -81,6 +81,7 @@ def write_model_folder(
     partial.rename(target)
     sync(target.parent)
     shutil.rmtree(removed, ignore_errors=True)
+    return num_weights
 
 
 def _write_description(folder: Path, model_path: str, dtype: torch.dtype) -> None:
@@ -91,6 +92,6 @@ def _write_description(folder: Path, model_path: str, dtype: torch.dtype) -> Non
         generation = GenerationConfig.from_pretrained(model_path)
     except OSError:  # the model has none
         generation = GenerationConfig.from_model_config(config)
-    # Not `save_pretrained`: it refuses values that some published models have, and loads all the same.
+    # Not `save_pretrained`: it refuses values that some published models have and that load well.
     (folder / "generation_config.json").write_text(generation.to_json_string() + "\n", encoding="utf-8")
     AutoTokenizer.from_pretrained(model_path).save_pretrained(folder)

@@ -1,1 +1,1 @@
-"""The policy sharded over ranks."""
+"""The policy on several ranks: replicated, or sharded by FSDP2."""

@@ -1,8 +1,6 @@
-"""A policy on every rank, read once: the leader loads it, the others begin without memory and are given what
-they hold.
+"""Loads the policy on rank 0 only and broadcasts it; other ranks start on the meta device.
 
-Tensors go out one at a time, so that no rank but the leader, and there the host alone, ever has the whole
-policy besides its part.
+Tensors are sent one at a time. Only the host of rank 0 ever holds the whole policy beside its own part.
 """
 
 from __future__ import annotations
@@ -25,37 +23,44 @@ MakePolicy = Callable[..., Policy]  # (on_meta=False) -> policy
 
 
 def replicated_policy(make_policy: MakePolicy) -> Policy:
-    """The whole policy on every rank. Every rank must call it."""
+    """Returns the whole policy on every rank. Every rank must call it."""
     if num_ranks() == 1:
         return make_policy()
-    leads = dist.get_rank() == 0
-    policy = make_policy() if leads else _with_memory(make_policy(on_meta=True), "cpu")
-    _fill(policy, policy if leads else None)
+    if dist.get_rank() == 0:
+        policy = source = make_policy()
+    else:
+        policy, source = _with_memory(make_policy(on_meta=True), "cpu"), None
+    broadcast_state(policy, source)
     return policy
 
 
 def sharded_policy(make_policy: MakePolicy, sharding: Sharding, mesh: DeviceMesh) -> Policy:
-    """This rank's shard of the policy. Every rank must call it."""
-    loaded = make_policy() if dist.get_rank() == 0 else None
+    """Returns this rank's shard of the policy. Every rank must call it."""
+    source = make_policy() if dist.get_rank() == 0 else None
     policy = make_policy(on_meta=True)
     sharding.shard(policy, decoder_layers(policy.model), mesh)
     _with_memory(policy, "cpu" if sharding.cpu_offload else mesh.device_type)
-    _fill(policy, loaded)
+    broadcast_state(policy, source)
     return policy
 
 
 def _with_memory(policy: Policy, device: str) -> Policy:
     policy.to_empty(device=device)
-    policy.model.tie_weights()  # each of the tied names got memory of its own
+    policy.model.tie_weights()  # `to_empty` gave each tied name memory of its own
     return policy
 
 
 @torch.no_grad()
-def _fill(policy: Policy, source: Policy | None) -> None:
-    """Give every rank the parameters and buffers of the leader's `source`, by name."""
+def broadcast_state(policy: Policy, source: Policy | None) -> None:
+    """Copies parameters and buffers, by name, from rank 0's `source` to `policy` on every rank.
+
+    Args:
+        policy: the whole policy, or this rank's shard of it.
+        source: the whole policy on rank 0, which may be `policy` itself; None on other ranks.
+    """
     loaded: dict[str, Tensor] = dict(source.named_parameters()) if source is not None else {}
     for name, parameter in policy.named_parameters():
-        _spread(parameter, loaded.get(name))
+        broadcast_parameter(parameter, loaded.get(name))
     buffers: dict[str, Any] = from_controller(
         {name: buffer.cpu() for name, buffer in source.named_buffers()} if source is not None else None
     )
@@ -63,8 +68,8 @@ def _fill(policy: Policy, source: Policy | None) -> None:
         buffer.copy_(buffers[name])
 
 
-def _spread(parameter: Tensor, loaded: Tensor | None) -> None:
-    """Fill one tensor, or this rank's part of it."""
+def broadcast_parameter(parameter: Tensor, loaded: Tensor | None) -> None:
+    """Copies rank 0's `loaded` to one tensor, or to this rank's part of it."""
     if not isinstance(parameter, DTensor):
         dist.broadcast(parameter, src=0)
         return

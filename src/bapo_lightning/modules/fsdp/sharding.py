@@ -1,7 +1,7 @@
-"""A policy sharded over the ranks by FSDP2, and what several ranks change about gradients.
+"""Shards a policy over the ranks by FSDP2, and sums and clips gradients over ranks.
 
-Units are the decoder layers; the root is the policy itself, because token scores take the output head's
-weight outside of the model's own forward pass: embeddings, final norm and head (tied or not) are the root's.
+Units are the decoder layers. The root is the policy itself and holds embeddings, final norm and head (tied or
+not), because token scores use the head's weight outside of the model's own forward pass.
 """
 
 from __future__ import annotations
@@ -23,28 +23,25 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from bapo_lightning.modules.policy.options import Dtype
 from bapo_lightning.ranks.collectives import full_tensor, num_ranks
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a policy is sharded. Parameters, gradients and optimizer state stay as they are; only the
-    computation is in `compute_dtype`.
+    """How a policy is sharded. Only passes compute in `compute_dtype`; parameters, gradients and optimizer
+    state keep their precision.
     """
 
-    compute_dtype: str = "bfloat16"
-    reshard_after_forward: bool = (
-        True  # False keeps a layer's weights from forward to backward: less traffic, more memory
-    )
-    cpu_offload: bool = False  # shards, gradients and optimizer state wait in the host's memory
-    reduce_every_micro_batch: bool = (
-        False  # True shards gradients after every micro-batch: no rank ever holds all of them
-    )
+    compute_dtype: Dtype = "bfloat16"
+    # False keeps a layer's weights from forward to backward pass: less traffic, more memory.
+    reshard_after_forward: bool = True
+    cpu_offload: bool = False  # shards, gradients and optimizer state stay in the host's memory
+    # True shards gradients after every micro-batch, so that no rank ever holds all of them.
+    reduce_every_micro_batch: bool = False
 
     def shard(self, policy: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
-        """Shard `policy` in place over `mesh`, each of its `layers` as a unit. Gradients are reduced in
-        float32.
-        """
+        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32."""
         options: dict[str, Any] = {
             "mesh": mesh,
             "reshard_after_forward": self.reshard_after_forward,
@@ -59,21 +56,21 @@ class Sharding:
 
 
 def reshard(module: nn.Module) -> None:
-    """After a pass without a backward pass: let go of gathered weights, which an update would not reach."""
+    """Frees gathered weights after a forward pass without a backward pass: an update would not reach them."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-    """Scale gradients down to `max_norm` over all parameters of all ranks; returns the norm before."""
+    """Scales gradients down to `max_norm` over all parameters of all ranks. Returns the norm before."""
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     return float(full_tensor(norm))
 
 
 def gradient_sync(module: L.LightningModule, when: bool) -> AbstractContextManager[None]:
-    """Context of a backward pass that sums gradients over ranks, or, with `when=False`, leaves that to a
-    later one.
+    """Returns a context for a backward pass that sums gradients over ranks, or with `when=False` leaves the
+    sum to a later pass.
     """
     policy = module.policy
     if isinstance(policy, FSDPModule):
@@ -85,7 +82,7 @@ def gradient_sync(module: L.LightningModule, when: bool) -> AbstractContextManag
 
 @contextmanager
 def sharded_sync(policy: FSDPModule, when: bool) -> Iterator[None]:
-    """`gradient_sync` of FSDP2, whose modules keep the setting for the passes to come."""
+    """`gradient_sync` for FSDP2, whose modules keep the setting for later passes."""
     policy.set_requires_gradient_sync(when)
     policy.set_is_last_backward(when)
     yield

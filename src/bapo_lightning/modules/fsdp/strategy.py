@@ -1,4 +1,4 @@
-"""Lightning's strategy for a policy that is sharded by FSDP2."""
+"""Lightning's strategy for a policy that FSDP2 shards."""
 
 from __future__ import annotations
 
@@ -9,29 +9,42 @@ from typing import Any
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from bapo_lightning.errors import CheckpointError
+from bapo_lightning.modules.fsdp.sharding import Sharding
+from bapo_lightning.modules.policy.options import Dtype
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """All ranks shard one copy of the policy; no tensor parallelism."""
+    """Shards one copy of the policy over all ranks, without tensor parallelism."""
 
-    def __init__(self, num_ranks: int, sharded_checkpoints: bool, cpu_offload: bool) -> None:
-        """
+    def __init__(
+        self,
+        compute_dtype: Dtype = "bfloat16",
+        reshard_after_forward: bool = True,
+        reduce_every_micro_batch: bool = False,
+        cpu_offload: bool = False,
+        sharded_checkpoints: bool = True,
+    ) -> None:
+        """The first four options are those of `Sharding`, which becomes the attribute `sharding`.
+
         Args:
-            num_ranks: of the run.
-            sharded_checkpoints: every rank writes its shard, into a folder; else the leader gathers all into
-                one file.
-            cpu_offload: shards stay in the host's memory.
+            compute_dtype: precision of forward and backward passes.
+            reshard_after_forward: free a layer's gathered weights between forward and backward pass.
+            reduce_every_micro_batch: shard gradients after every micro-batch instead of once an update.
+            cpu_offload: keep shards in the host's memory.
+            sharded_checkpoints: every rank writes its shard into a folder; otherwise rank 0 gathers all
+                shards and writes one file.
         """
-        super().__init__(
-            data_parallel_size=num_ranks,
-            tensor_parallel_size=1,
-            save_distributed_checkpoint=sharded_checkpoints,
-        )
-        self._cpu_offload = cpu_offload
+        super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=sharded_checkpoints)
+        self.sharding = Sharding(compute_dtype, reshard_after_forward, cpu_offload, reduce_every_micro_batch)
+
+    def setup_environment(self) -> None:
+        """Shards over all ranks of all nodes; Lightning's own default is one shard per node."""
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        super().setup_environment()
 
     def model_to_device(self) -> None:
-        """Move what is not there yet; shards that wait in the host's memory must stay."""
-        if not self._cpu_offload:
+        """Moves the module to the device, except for shards that stay in the host's memory."""
+        if not self.sharding.cpu_offload:
             super().model_to_device()
             return
         assert self.lightning_module is not None
@@ -43,11 +56,11 @@ class ShardedStrategy(ModelParallelStrategy):
                 buffer.data = buffer.data.to(self.root_device)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load, from shards or from one file.
+        """Loads a checkpoint from shards or from one file.
 
         Raises:
-            CheckpointError: a file of a LoRA run, whose optimizer state Lightning would give to other
-                weights.
+            CheckpointError: the checkpoint of a LoRA run is one file, whose optimizer state Lightning would
+                give to other weights.
         """
         assert self.lightning_module is not None
         is_partly_frozen = any(
@@ -62,10 +75,13 @@ class ShardedStrategy(ModelParallelStrategy):
 
 
 def by_position(state: dict[str, Any], names: Sequence[str]) -> None:
-    """Turn an optimizer state that goes by weights' names, as shards have it, into torch's, which goes by
-    places among `names`.
+    """Changes an optimizer state in place: weights' names, which shards use as keys, become torch's indices.
+
+    Args:
+        state: state dict of the optimizer.
+        names: names of the trained weights, in the optimizer's order.
     """
-    place = {name: index for index, name in enumerate(names)}
-    state["state"] = {place.get(key, key): value for key, value in state["state"].items()}
+    index = {name: number for number, name in enumerate(names)}
+    state["state"] = {index.get(key, key): value for key, value in state["state"].items()}
     for group in state["param_groups"]:
-        group["params"] = [place.get(key, key) for key in group["params"]]
+        group["params"] = [index.get(key, key) for key in group["params"]]

@@ -1,1 +1,1 @@
-"""The policy: how it is built and how it scores tokens."""
+"""Builds policies and scores tokens with them."""

@@ -1,4 +1,4 @@
-"""Activation checkpointing of decoder layers (arXiv 1604.06174): only a layer's input lives until the
+"""Activation checkpointing of decoder layers (arXiv 1604.06174): only a layer's input is kept until the
 backward pass.
 """
 
@@ -14,13 +14,13 @@ from torch.utils.checkpoint import checkpoint
 
 
 def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
-    """Let each layer compute its activations again in the backward pass.
+    """Makes each layer compute its activations again in the backward pass.
 
     transformers' own checkpointing works in train mode only, and a policy is in eval mode; torch's wrapper
-    changes the names of the weights. A layer's class is exchanged instead, as FSDP2 does, which shards such
-    layers as any others.
+    changes the names of the weights. So each layer gets another class, as FSDP2 does, which can still shard
+    it.
     """
-    classes = {kind: _checkpointed(kind) for kind in {type(layer) for layer in layers}}
+    classes = {layer_class: _checkpointed(layer_class) for layer_class in {type(layer) for layer in layers}}
     for layer in layers:
         layer.__class__ = classes[type(layer)]
 

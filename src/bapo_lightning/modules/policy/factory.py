@@ -1,4 +1,4 @@
-"""Builds policies: the one place that knows how the choices about a model fit together.
+"""Builds policies; the only place that knows how the choices about a model fit together.
 
 weights or meta device -> attention kernel -> Liger kernels -> LoRA -> activation checkpointing -> Policy
 """
@@ -17,17 +17,17 @@ from bapo_lightning.modules.policy.policy import Policy
 
 
 def build_policy(options: ModelOptions, temperature: float, on_meta: bool = False) -> Policy:
-    """A policy with the weights of `options.path`. Dropout stays off: with it the ratio would not be 1 for
-    unchanged weights.
+    """Returns a policy with the weights of `options.path`. Dropout stays off: with it the ratio would not be
+    1 for unchanged weights.
 
     Args:
         options: choices about the model.
-        temperature: of the sampling distribution that log-probs refer to.
-        on_meta: shapes without memory, and no weight is read: for what is only measured, and for ranks that
-            receive their shards.
+        temperature: temperature of the sampling distribution that log-probs refer to.
+        on_meta: build shapes without memory and read no weights, for measurements and for ranks that receive
+            their weights.
 
     Raises:
-        ConfigError: the model cannot be what the options ask for.
+        ConfigError: the model cannot have these options.
     """
     model = _on_meta(options) if on_meta else _loaded(options)
     model.config.use_cache = False
@@ -45,10 +45,10 @@ def build_policy(options: ModelOptions, temperature: float, on_meta: bool = Fals
 
 
 def decoder_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
-    """The model's decoder layers, in order: what is checkpointed, and sharded, one by one.
+    """Returns the model's decoder layers in order. Each is one unit of checkpointing and sharding.
 
     Raises:
-        ConfigError: the model keeps them somewhere else than all known ones do.
+        ConfigError: the model keeps them in another place than known models do.
     """
     layers = getattr(model.base_model, "layers", None)
     if not isinstance(layers, torch.nn.ModuleList):
@@ -62,7 +62,7 @@ def decoder_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 def _attention(options: ModelOptions) -> dict[str, str]:
-    """Argument that names the kernel; none leaves the choice to the model."""
+    """Returns the argument that names the kernel; none leaves the choice to the model."""
     if options.packing == "padding_free":
         return {"attn_implementation": packed_attention(options.attention)}
     return {} if options.attention is None else {"attn_implementation": options.attention}
@@ -83,11 +83,10 @@ def _on_meta(options: ModelOptions) -> PreTrainedModel:
 
 
 def _use_liger(model: PreTrainedModel) -> None:
-    """Exchange RMSNorm, SwiGLU and rotary embeddings. The loss of Liger is left out: token scores have their
-    own.
+    """Replaces RMSNorm, SwiGLU and rotary embeddings, but not the loss: token scores have their own.
 
-    Liger exchanges the classes of the model's module too, so models of the same type that are made later in
-    this process have them.
+    Liger also replaces the classes in the model's Python module, so later models of the same type in this
+    process have them as well.
     """
     from liger_kernel.transformers.monkey_patch import (
         MODEL_TYPE_TO_APPLY_LIGER_FN,

@@ -1,4 +1,4 @@
-"""Finds a model and tells early when it cannot be loaded."""
+"""Finds a model by its path and reports early why it cannot be loaded. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 
 PACKAGE_PREFIX = "package://"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def model_path(path: str) -> str:
-    """Folder or hub name that transformers understands; `package://name/sub/folder` points inside an
-    installed package.
+    """Returns the folder or hub name that transformers understands. `package://name/sub/folder` is a folder
+    inside an installed package.
     """
     if not path.startswith(PACKAGE_PREFIX):
         return path
@@ -21,9 +22,13 @@ def model_path(path: str) -> str:
     return str(files(package).joinpath(inside))
 
 
+def is_hub_name(path: str) -> bool:
+    """Whether `path` reads as owner/name on the Hugging Face hub, and no folder here is called owner."""
+    return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).parent.exists()
+
+
 def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
-    """What is wrong with a local model folder. A hub name (no folder, at most one slash) is left to
-    transformers.
+    """Yields what is wrong with a local model folder. A hub name is left to transformers.
 
     Args:
         path: `model.path`.
@@ -33,38 +38,37 @@ def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
     if not folder.exists():
         if made_by is not None:
             yield f"model.path={path} does not exist yet; make it: {made_by}"
-        elif path.startswith((PACKAGE_PREFIX, ".", "/", "~")) or path.count("/") != 1:
+        elif not is_hub_name(path):
             yield (
                 f"model.path={path} does not exist; write a Hugging Face model folder, a hub name "
                 "(owner/name), or use model=tiny_world"
             )
         return
-    if not (folder / "config.json").is_file():
+    config, weights = folder / "config.json", sorted(folder.glob("*.safetensors"))
+    if not config.is_file():
         yield (
             f"model.path={path} is no model folder: config.json is missing; save a model there with "
             "save_pretrained"
         )
         return
     try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        json.loads(config.read_text(encoding="utf-8"))
     except ValueError as error:
         yield f"model.path={path} is corrupt: config.json is not JSON ({error}); save the model again"
-    weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         yield f"model.path={path} has no *.safetensors weights; save the model there with save_pretrained"
     for file in weights:
         problem = safetensors_problem(file)
         if problem:
             yield f"model.path={path} is corrupt: {file.name} {problem}; copy or save the model again"
-    if not any(
-        (folder / name).is_file()
-        for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-    ):
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         yield f"model.path={path} has no tokenizer; save it there with tokenizer.save_pretrained"
 
 
 def safetensors_problem(file: Path) -> str | None:
-    """Compare a safetensors file's length with what its header promises, without reading the weights."""
+    """Compares a safetensors file's length with the one in its header, without reading the weights. Returns
+    None if they agree.
+    """
     size = file.stat().st_size
     with file.open("rb") as stream:
         prefix = stream.read(8)

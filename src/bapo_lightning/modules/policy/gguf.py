@@ -1,4 +1,4 @@
-"""Turn a Llama in a GGUF file of llama.cpp into a Hugging Face model folder with float32 weights.
+"""Converts a Llama in a GGUF file of llama.cpp to a Hugging Face model folder with float32 weights.
 
 `from_pretrained(gguf_file=...)` is not used: it needs accelerate, and the model it returns counts as
 quantised and cannot be saved.
@@ -21,7 +21,7 @@ QUESTION = "What is 2+3?"
 
 
 def convert(gguf_file: Path, folder: Path) -> None:
-    """Write weights, configuration, tokenizer and chat template of `gguf_file` to `folder`."""
+    """Writes weights, configuration, tokenizer and chat template of `gguf_file` to `folder`."""
     model, tokenizer = load_model(gguf_file), load_tokenizer(gguf_file)
     tokenizer.model_max_length = model.config.max_position_embeddings
     model.save_pretrained(folder)
@@ -29,10 +29,10 @@ def convert(gguf_file: Path, folder: Path) -> None:
 
 
 def load_model(gguf_file: Path) -> LlamaForCausalLM:
-    """The dequantised model; transformers undoes llama.cpp's permutation of the query and key weights.
+    """Returns the dequantised model; transformers undoes llama.cpp's permutation of query and key weights.
 
     Raises:
-        DataError: the file lacks a weight of its architecture, or has one too many.
+        DataError: the file lacks a weight of its architecture, or has an unknown one.
     """
     config = LlamaConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
     model = LlamaForCausalLM(config)
@@ -46,11 +46,10 @@ def load_model(gguf_file: Path) -> LlamaForCausalLM:
 
 
 def load_tokenizer(gguf_file: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer, splitting as SmolLM2's own does.
+    """Returns the tokenizer, which splits text as SmolLM2's own does.
 
-    GGUF names the way text is split before the merges (`pre = smollm`) and transformers ignores it. Without
-    `Digits`, a number takes the last of several spaces before it, and such a text has other tokens than those
-    the model was trained on.
+    GGUF names the split before the merges (`pre = smollm`), but transformers ignores it. Without `Digits`, a
+    number takes the last of several spaces before it, and such a text gets other tokens than in training.
     """
     tokenizer = PreTrainedTokenizerFast.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
@@ -60,10 +59,10 @@ def load_tokenizer(gguf_file: Path) -> PreTrainedTokenizerFast:
 
 
 def check(folder: Path, num_parameters: int, end_token: str) -> str:
-    """Load what was written and ask it a question; returns the answer, for a reader to judge.
+    """Loads the written model and asks it a question. Returns the answer, for a reader to judge.
 
     Raises:
-        DataError: the folder does not hold the model it should.
+        DataError: the folder holds another model than expected.
     """
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder)

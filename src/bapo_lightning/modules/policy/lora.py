@@ -1,8 +1,7 @@
-"""LoRA through peft: adapters in the model, merged weights for everybody outside of it.
+"""LoRA through peft: adapters inside the model, merged weights outside of it.
 
-The model keeps its class and its weights their places; an adapted layer `x` holds its weight as
-`x.base_layer.weight`, and its addition as `x.lora_A.default.weight` [rank, in] and `x.lora_B.default.weight`
-[out, rank].
+The model keeps its class. An adapted layer `x` holds its weight as `x.base_layer.weight` and its addition as
+`x.lora_A.default.weight` [rank, in] and `x.lora_B.default.weight` [out, rank].
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -24,12 +22,12 @@ BASE_MARK = ".base_layer."  # in the name of every weight that an adapter adds t
 
 
 def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = False) -> None:
-    """Freeze the model and add what is trained, in float32. The additions are zero at first, so the policy is
+    """Freezes the model and adds trainable adapters in float32. They add zero at first, so the policy is
     still the model.
 
     Raises:
-        ConfigError: `target_modules` names no linear layer, or one that token scores and embeddings read
-            directly.
+        ConfigError: `target_modules` names no linear layer, or names the head or the embeddings, whose
+            weights are read directly.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
@@ -72,8 +70,8 @@ def is_adapted(layer: Any) -> bool:
 
 
 def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """All weights under the names they have without adapters, additions included, one tensor at a time. A
-    tied head is left out.
+    """Yields all weights, adapters merged, under the names that they have without adapters. A tied head is
+    left out.
     """
     for name, parameter in model.named_parameters():
         if ADAPTER_MARK in name:
@@ -81,27 +79,18 @@ def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         yield name.replace(BASE_MARK, "."), _merged(model, name, parameter)
 
 
-def merged_shapes(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, ...], torch.dtype]]:
-    """Name, shape and dtype of what `merged_weights` gives, in its order; the model may be on the meta
-    device.
-    """
-    for name, parameter in model.named_parameters():
-        if ADAPTER_MARK not in name:
-            yield name.replace(BASE_MARK, "."), tuple(parameter.shape), parameter.dtype
-
-
 def _merged(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
     weight = full_tensor(parameter.detach())
-    place, mark, last = name.partition(BASE_MARK)
+    layer_name, mark, last = name.partition(BASE_MARK)
     if not mark or last != "weight":
         return weight
-    layer: Any = model.get_submodule(place)
+    layer: Any = model.get_submodule(layer_name)
     down, up = (full_tensor(factors[ADAPTER].weight.detach()) for factors in (layer.lora_A, layer.lora_B))
     return (weight + (up @ down) * layer.scaling[ADAPTER]).to(weight.dtype)
 
 
 def leave_frozen_weights_out(module: nn.Module) -> None:
-    """Let the module's state dict hold what is trained, and nothing that the model's own files hold, too."""
+    """Limits the module's state dict to trained weights; frozen ones are in the model's own files."""
     frozen = {
         name
         for name, parameter in module.named_parameters(remove_duplicate=False)

@@ -1,53 +1,68 @@
-"""Choices about the model, as they stand in the configuration's `model` node."""
+"""Choices about the model: the options of the configuration's `model` node."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
-ATTENTIONS = ("sdpa", "flash_attention_2", "flex_attention")
-DTYPES = ("float32", "bfloat16")
-PACKINGS = ("none", "padding_free")
+from annotated_types import MinLen
+
+from bapo_lightning.values import Advice, Count
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Attention = Literal["sdpa", "flash_attention_2", "flex_attention"]
+Packing = Literal["none", "padding_free"]
+TrainDtype = Annotated[
+    Literal["float32", "bfloat16"],
+    Advice("cannot be trained in (gradients underflow in float16); write one of float32, bfloat16"),
+]
+Targets = Annotated[
+    Literal["all-linear"] | Annotated[tuple[str, ...], MinLen(1)],
+    Advice("must be all-linear, or names of linear layers, e.g. [q_proj,v_proj]"),
+]
+NOT_ADAPTABLE = ("lm_head", "embed_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """Low-rank additions (LoRA, arXiv 2106.09685). No dropout: with it the ratio would not be 1 for unchanged
-    weights.
+    """Low-rank additions (LoRA, arXiv 2106.09685). There is no dropout: with it the ratio would not be 1 for
+    unchanged weights.
     """
 
-    rank: int
-    alpha: int  # additions are scaled by alpha / rank
-    target_modules: str | tuple[str, ...] = (
-        "all-linear"  # names of linear layers; all-linear leaves out the output head
-    )
+    rank: Count
+    alpha: Count  # additions are scaled by alpha / rank
+    target_modules: Targets = "all-linear"  # names of linear layers; all-linear leaves out the output head
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong with the layers to adapt."""
+        for name in NOT_ADAPTABLE:
+            if name in options["target_modules"]:
+                yield f"target_modules: {name} cannot be adapted, its weights are read directly; leave it out"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How a policy is built. `conf/model/base.yaml` says what each key means."""
+    """How a policy is built. `conf/model/base.yaml` explains each option."""
 
     path: str  # a folder or a hub name
-    dtype: str = "float32"
-    attention: str | None = None
-    packing: str = "none"
+    dtype: TrainDtype = "float32"
+    attention: Attention | None = None
+    packing: Packing = "none"
     activation_checkpointing: bool = False
     liger: bool = False
     lora: LoraOptions | None = None
 
     @classmethod
     def of(cls, section: Any, path: str) -> ModelOptions:
-        """From the configuration's `model` section, and the path that its own stands for."""
+        """Returns the options of a run's model.
+
+        Args:
+            section: the configuration's `model`.
+            path: folder or hub name that the section's own path stands for.
+        """
+        known = {field.name: getattr(section, field.name) for field in fields(cls)}
         lora = section.lora
-        targets = lora.target_modules if lora else ()
-        return cls(
-            path=path,
-            dtype=section.dtype,
-            attention=section.attention,
-            packing=section.packing,
-            activation_checkpointing=section.activation_checkpointing,
-            liger=section.liger,
-            lora=LoraOptions(lora.rank, lora.alpha, targets if isinstance(targets, str) else tuple(targets))
-            if lora
-            else None,
-        )
+        made = LoraOptions(lora.rank, lora.alpha, lora.target_modules) if lora is not None else None
+        return cls(**{**known, "path": path, "lora": made})

@@ -1,13 +1,12 @@
 """Packed sequences: one row without padding, in which no token sees another sequence.
 
-Position ids count from the start of each prompt. What keeps sequences apart in attention depends on the
-kernel:
+Position ids count from the start of each prompt. The kernel decides how attention keeps sequences apart:
 
-    flash_attention_2   its kernel for sequences of varying length, told where they end
-    flex_attention      a block mask, which transformers derives from the position ids
-    sdpa                `packed_sdpa` below: for attention alone, sequences of similar length are laid side by side. There a prompt stands
-                        in the row once for all responses to it: whatever looks at one token at a time passes
-                        over it once
+    flash_attention_2   by its kernel for sequences of varying length, which gets their boundaries
+    flex_attention      by a block mask, which transformers derives from the position ids
+    sdpa                by `packed_sdpa` below, which lays sequences of similar length side by side for
+                        attention only; a prompt is in the row once for all its responses, so everything
+                        that looks at one token at a time computes it once
 """
 
 from __future__ import annotations
@@ -28,22 +27,17 @@ from bapo_lightning.errors import ConfigError
 
 PACKED_SDPA = "packed_sdpa"
 ATTENTION_LAYERS = ("full_attention", "sliding_attention")
-# Rotary embeddings that depend on the longest sequence at hand: there one packed sequence would change
-# another.
+# Rotary embeddings that depend on the longest sequence in the row, so that one sequence would change another.
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 def packed_attention(attention: str | None) -> str:
-    """The implementation, by transformers' name, that serves packed sequences where `attention` (null: any)
-    was asked for.
-    """
+    """Returns transformers' name of the implementation that packs sequences for `attention` (null: any)."""
     return PACKED_SDPA if attention in (None, "sdpa") else attention
 
 
 def check_packable(model: PreTrainedModel) -> None:
-    """Raises ConfigError unless attention is all that carries a token to another, and positions come from
-    position ids.
-    """
+    """Raises ConfigError unless tokens interact in attention only and positions come from position ids."""
     config = model.config
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
     if others or getattr(model, "_is_stateful", False):
@@ -72,21 +66,21 @@ def check_packable(model: PreTrainedModel) -> None:
 
 
 def row_layout(attention: str) -> Layout:
-    """Of micro-batches without padding. Only our own attention knows prompts that stand once.
+    """Returns the layout of micro-batches without padding. Only our own attention can share prompts.
 
     Args:
-        attention: `packed_attention`'s name.
+        attention: name from `packed_attention`.
     """
     return Layout.SHARED if attention == PACKED_SDPA else Layout.PACKED
 
 
 def row_arguments(inputs: ModelInput, attention: str) -> dict[str, Any]:
-    """What the model's forward pass is told about the sequences in its one row, beside the tokens; nothing
-    where samples are padded.
+    """Returns arguments of the model's forward pass that describe the sequences in its one row; none for
+    padded rows.
 
     Args:
         inputs: a micro-batch.
-        attention: `packed_attention`'s name.
+        attention: name from `packed_attention`.
     """
     device = inputs.input_ids.device
     if inputs.shared is not None:
@@ -96,7 +90,7 @@ def row_arguments(inputs: ModelInput, attention: str) -> dict[str, Any]:
         return {}
     sizes = np.asarray(inputs.packed_lengths, np.int64)
     arguments: dict[str, Any] = {"position_ids": torch.from_numpy(ramps(sizes))[None].to(device)}
-    if attention == "flash_attention_2":  # said once here, it is not found out again in every layer
+    if attention == "flash_attention_2":  # computed once here instead of in every layer
         boundaries = torch.from_numpy(np.concatenate([[0], sizes.cumsum()]).astype(np.int32)).to(device)
         arguments |= {"cu_seq_lens_q": boundaries, "cu_seq_lens_k": boundaries}
         arguments |= {"max_length_q": int(sizes.max()), "max_length_k": int(sizes.max())}
@@ -105,25 +99,25 @@ def row_arguments(inputs: ModelInput, attention: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AttentionCells:
-    """How attention lays the row out: grids in which every sample has its whole prompt before it, and the way
-    back.
+    """Layout of a row of T tokens for attention: grids in which every sample follows its whole prompt, and
+    the way back.
     """
 
-    grids: tuple[Tensor, ...]  # [R, L] each: place in the row, T places, of each cell
-    back: Tensor  # [T] cell of all grids, flat, that holds the result of each place
+    grids: tuple[Tensor, ...]  # [R, L] each: index in the row, below T, of each cell
+    back: Tensor  # [T] cell, counted over all grids, that holds the result of each token of the row
 
 
 def attention_cells(row: SharedRow, device: torch.device) -> AttentionCells:
-    """The cells of samples that stand in one row."""
+    """Returns the cells of the samples in one row."""
     grids = row.grids()
     start = np.empty(len(row.first), np.int64)  # first cell of each sample
     cells = 0
-    for samples, places in grids:
-        start[samples] = cells + np.arange(len(samples)) * places.shape[1]
-        cells += places.size
+    for samples, indices in grids:
+        start[samples] = cells + np.arange(len(samples)) * indices.shape[1]
+        cells += indices.size
     sample, column = row.owned
     return AttentionCells(
-        tuple(torch.from_numpy(places).to(device) for _, places in grids),
+        tuple(torch.from_numpy(indices).to(device) for _, indices in grids),
         torch.from_numpy(start[sample] + column).to(device),
     )
 
@@ -139,46 +133,42 @@ def packed_sdpa(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each sample: a mask of all tokens by all tokens is never made, nor its zeros
-    computed.
+    """Computes causal attention within each sample, without a mask of all tokens by all tokens.
 
     Args:
         module: attention layer.
         query: [1, H, T, d].
         key: [1, H', T, d].
         value: [1, H', T, d].
-        attention_mask: None, the samples are known.
-        cells: where they stand.
-        sliding_window: tokens that a token sees, itself included; None: all before it.
-        kwargs: for transformers' sdpa.
+        attention_mask: None, because `cells` describes the samples.
+        cells: layout of the row.
+        sliding_window: tokens that a token sees, itself included; None means all before it.
+        kwargs: arguments of transformers' sdpa.
 
     Returns:
         [1, T, H, d], and no attention weights.
     """
     outputs = []
-    for places in cells.grids:
-        q, k, v = (_laid_out(tensor, places) for tensor in (query, key, value))
-        length = places.shape[1]
-        mask = (
-            _window_mask(length, sliding_window, q.device)
-            if sliding_window is not None and length > sliding_window
-            else None
-        )
+    for indices in cells.grids:
+        q, k, v = (_laid_out(tensor, indices) for tensor in (query, key, value))
+        length, mask = indices.shape[1], None
+        if sliding_window is not None and length > sliding_window:
+            mask = _window_mask(length, sliding_window, q.device)
         outputs.append(sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0].flatten(0, 1))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return embedding(cells.back, joined.flatten(1)).unflatten(1, joined.shape[1:])[None], None
 
 
-def _laid_out(states: Tensor, places: Tensor) -> Tensor:
-    """[1, H, T, d] -> [R, H, L, d]. An embedding is what this is: its backward pass adds up in a fixed order,
-    and faster than that of an index.
+def _laid_out(states: Tensor, indices: Tensor) -> Tensor:
+    """Picks tokens: [1, H, T, d] -> [R, H, L, d]. The backward pass of an embedding adds up in a fixed order
+    and is faster than that of an index.
     """
-    by_place = states[0].transpose(0, 1)
-    return embedding(places, by_place.flatten(1)).unflatten(2, by_place.shape[1:]).transpose(1, 2)
+    by_token = states[0].transpose(0, 1)
+    return embedding(indices, by_token.flatten(1)).unflatten(2, by_token.shape[1:]).transpose(1, 2)
 
 
 def _window_mask(length: int, window: int, device: torch.device) -> Tensor:
-    """[1, 1, length, length], True where a token sees."""
+    """Returns [1, 1, length, length], true where a token sees another."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)[None, None]
 
 

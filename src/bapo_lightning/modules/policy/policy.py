@@ -20,27 +20,27 @@ from bapo_lightning.modules.token_scores import token_scores
 from bapo_lightning.ranks.collectives import max_over_ranks
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
-# Heads that do more to the logits than a matrix product; scoring them as if they did not would be silently
-# wrong.
+# Options of heads that do more than a matrix product, with their neutral values. Scoring would silently
+# ignore them.
 LOGIT_TRANSFORMS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
 
 BLANK = Rollout(array("i", [0]), (Segment(array("i", [0]), array("f", [0.0]), 0),), FinishReason.STOP)
 
 
 class Policy(nn.Module):
-    """Scores response tokens. It never builds the logits of a whole micro-batch, and it does not sample:
-    engines do.
+    """Scores response tokens without ever building the logits of a whole micro-batch. Engines do the
+    sampling.
 
-    Its state dict holds what is trained: all weights, or the adapters alone where the rest is frozen.
+    Its state dict holds the trained weights: all of them, or only the adapters if the rest is frozen.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float, packed: bool = False) -> None:
         """
         Args:
-            model: causal LM in eval mode whose logits are `hidden @ head.weight.T`;
-                `model_factory.build_policy` makes it.
-            temperature: of the sampling distribution that log-probs refer to.
-            packed: micro-batches are one row without padding, which the model's attention must be made for.
+            model: causal LM in eval mode whose logits are `hidden @ head.weight.T`, as `factory.build_policy`
+                makes it.
+            temperature: temperature of the sampling distribution that log-probs refer to.
+            packed: micro-batches are one row without padding, which the model's attention must support.
         """
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
@@ -59,14 +59,14 @@ class Policy(nn.Module):
         leave_frozen_weights_out(self)
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """What the optimizer changes."""
+        """Returns the parameters that the optimizer changes."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def forward(self, inputs: ModelInput) -> tuple[Tensor, Tensor]:
-        """(log-prob[N] in nats, entropy[N] in nats) of the response tokens; gradients flow through the
+        """Returns log-probs [N] and entropies [N] of the response tokens, in nats; gradients flow through the
         log-probs.
 
-        Padding stands on the right, where causal attention never looks, so no attention mask is needed.
+        Padding is on the right, where causal attention never looks, so no attention mask is needed.
         """
         arguments = row_arguments(inputs, self.model.config._attn_implementation)
         hidden = self.model.base_model(
@@ -78,27 +78,26 @@ class Policy(nn.Module):
         )
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Weights under their Hugging Face names, adapters merged, one at a time; a tied head is left out, as
-        in the model's files.
+        """Yields the weights under their Hugging Face names, adapters merged. A tied head is left out, as in
+        the model's files.
         """
         return merged_weights(self.model)
 
     @torch.no_grad()
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Log-probs in nats of each rollout's response tokens under the current weights at the policy's
-        temperature, in order.
+        """Returns the log-probs in nats of each rollout's response tokens, under the current weights and at
+        the policy's temperature.
 
         Args:
-            rollouts: any number of them.
-            token_budget: tokens that pass through the model at once; padding counts unless they are packed.
+            rollouts: any number of rollouts, which may differ between ranks.
+            token_budget: tokens that pass through the model at once; padding counts unless rows are packed.
         """
         device = self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
         found: dict[int, array[float]] = {}
         passes = rows_by_token_budget(lengths, token_budget, self.layout, prompt_numbers(rollouts))
-        for _ in range(
-            max_over_ranks(len(passes)) - len(passes)
-        ):  # sharded weights are gathered by all ranks together
+        # All ranks gather sharded weights together, so all run the same number of passes.
+        for _ in range(max_over_ranks(len(passes)) - len(passes)):
             self(model_input([BLANK], device, self.layout))
         for rows in passes:
             part = [rollouts[row] for row in rows]

@@ -13,7 +13,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bapo_lightning.errors import CheckpointError, ConfigError
-from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX, model_folder_problems, model_path
+from bapo_lightning.modules.policy.folder import (
+    PACKAGE_PREFIX,
+    is_hub_name,
+    model_folder_problems,
+    model_path,
+)
 from bapo_lightning.run_folder.checkpoint import (
     MANIFEST,
     TRAINER_FILE,
@@ -87,8 +92,7 @@ def find_subject(path: str) -> Subject:
             f"checkpoint={path} is neither a run folder (config.yaml) nor a checkpoint ({MANIFEST}) nor a "
             "model (config.json); write one like outputs/<experiment>/<run>"
         ])  # fmt: skip
-    is_hub_name = path.count("/") == 1 and not path.startswith((".", "/", "~")) and not folder.parent.exists()
-    if not (folder.is_dir() or path.startswith(PACKAGE_PREFIX) or is_hub_name):
+    if not (folder.is_dir() or path.startswith(PACKAGE_PREFIX) or is_hub_name(path)):
         raise ConfigError([
             f"checkpoint={path} does not exist; write a run folder like outputs/<experiment>/<run>, one of "
             "its checkpoints, a model folder, or a hub name (owner/name)"
