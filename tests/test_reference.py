@@ -77,3 +77,11 @@ def test_bounds_and_losses_of_every_update_are_equal(learned, run_folder):
     assert [(update.loss, float(update.bounds.low), float(update.bounds.high)) for update in learned[2]] == [
         (row["train/loss"], row["bapo/clip_low"], row["bapo/clip_high"]) for row in rows
     ]
+
+
+def test_the_printed_reward_rises(capsys):
+    train(Settings(num_rollout_batches=4, prompts_per_batch=32, learning_rate=3e-4, warmup_updates=1))
+    lines = capsys.readouterr().out.splitlines()
+    rewards = [float(line.split()[1]) for line in lines]
+    assert len(lines) == 4 and all(line.startswith("reward ") for line in lines)
+    assert rewards[-1] > rewards[0] + 0.1

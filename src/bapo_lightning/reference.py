@@ -9,9 +9,9 @@
 
     python -m bapo_lightning.reference
 
-`make train` computes the same with the same functions; `tests/test_reference.py` holds the weights of both
-equal to the bit. Left out is what a lab needs and the algorithm does not: checkpoints, metrics, other
-regimes, engines and models, several ranks, and care for non-finite gradients.
+`make train` calls the same functions in the same order; `tests/test_reference.py` shows that both end with
+the same weights, to the bit. This file leaves out what a lab needs and the algorithm does not: checkpoints,
+metrics, other regimes, engines and models, several ranks, and care for non-finite gradients.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue
@@ -46,12 +47,13 @@ from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.tiny_world.task import tiny_problems
 from bapo_lightning.types import Completion, Group, Rollout, Sample, WorkItem
 
-MODEL = model_path("package://bapo_lightning/tiny_world/model")  # adds two-digit numbers, often wrongly
+# Ships with the package: a model that adds two-digit numbers, and is often wrong.
+MODEL = model_path("package://bapo_lightning/tiny_world/model")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All numbers of a run. The defaults are the quickstart's, but for its 56 rollout batches."""
+    """All numbers of a run. The defaults are the quickstart's, which trains on 56 rollout batches."""
 
     seed: int = 0  # of the order of problems, of sampling and of the minibatches
     num_rollout_batches: int = 12  # how often the policy samples
@@ -72,7 +74,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Update:
-    """Numbers of one update."""
+    """What one update found."""
 
     loss: float
     bounds: BoundSearch  # c_low, c_high, and the share of positive tokens that they give
@@ -90,11 +92,13 @@ def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
     schedule = linear_warmup(optimizer, settings.warmup_updates)
     updates: list[Update] = []
     for _ in range(settings.num_rollout_batches):
+        # Lines 2-6: the behaviour policy samples a batch, which gets rewards and advantages.
         engine.load_weights(policy, version=len(updates))  # pi_rollout <- pi
         items = stream.take(settings.prompts_per_batch)
         groups = score(settings, tokenizer, items, sample(settings, engine, tokenizer, items))
+        # Lines 8-20: all epochs of shuffled minibatches, an update on each.
         queue.put(groups)
-        while len(queue):  # for each epoch, for each minibatch
+        while len(queue):
             batch = collate(queue.take(), metrics={})
             updates.append(update(settings, policy, optimizer, schedule, batch))
         print(summary(groups, updates[-settings.epochs * settings.minibatches :]), flush=True)
@@ -207,4 +211,5 @@ def summary(groups: Sequence[Group], updates: Sequence[Update]) -> str:
 
 
 if __name__ == "__main__":
+    disable_progress_bar()
     train(Settings())

@@ -1,16 +1,18 @@
 """One optimizer update on one minibatch: Algorithm 1, lines 8-20.
 
-minibatch --micro_batches--> micro-batches, each token with its weight in the loss (`loss_weights`)
-    |
-    score_for_search         r = pi / pi_behaviour of every token, before the first gradient
-    bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
-    |
-    score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
-    manual_backward          summed over tokens, micro-batches and ranks
-    |
-    apply_gradients          gradient clip, AdamW, learning-rate schedule
-    |
-    outputs                  metrics, TokenTable and BoundSearch for the callbacks
+    minibatch --micro_batches--> micro-batches, each token with its weight in the loss (`loss_weights`)
+        |
+        score_for_search         r of every token, before the first gradient
+        bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
+        |
+        score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
+        manual_backward          summed over tokens, micro-batches and ranks
+        |
+        apply_gradients          gradient clip, AdamW, learning-rate schedule
+        |
+        outputs                  metrics, TokenTable and BoundSearch for the callbacks
+
+`reference.py` has the same steps without Lightning, ranks or choices.
 """
 
 from __future__ import annotations
