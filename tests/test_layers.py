@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def imports_of(file: Path) -> list[tuple[int, tuple[str, ...]]]:
 Graph = Mapping[str, set[str]]  # what each file, or room, imports
 
 
+@cache
 def imports_between_files() -> Graph:
     """Also those inside functions, which dodge a circle, and those for type checkers alone."""
     known = {dotted_name(file) for file in FILES}
