@@ -3,7 +3,9 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ LAYER_OF_ROOM = {
     "report": 2, "rollout": 2, "tiny_world": 2,
     "data": 3,
     "modules": 4,
-    "callbacks": 5,
+    "callbacks": 5, "reference": 5,
     "configuration": 6,
     "runs": 7,
     "cli": 8,
@@ -59,6 +61,46 @@ def imports_of(file: Path) -> list[tuple[int, tuple[str, ...]]]:
     return list(imported_modules(tree, dotted_name(file), file.name == "__init__.py"))
 
 
+Graph = Mapping[str, set[str]]  # what each file, or room, imports
+
+
+@cache
+def imports_between_files() -> Graph:
+    """Also those inside functions, which dodge a circle, and those for type checkers alone."""
+    known = {dotted_name(file) for file in FILES}
+    return {
+        ".".join(dotted_name(file)): {
+            ".".join(module if module in known else module[:-1])
+            for _, module in imports_of(file)
+            if module in known or module[:-1] in known
+        }
+        - {".".join(dotted_name(file))}
+        for file in FILES
+    }
+
+
+def imports_between_neighbours(files: Graph) -> Graph:
+    """From one folder to another that stands beside it; a folder's name stands for all that is in it."""
+    found: dict[str, set[str]] = {}
+    for importer, imported in files.items():
+        for other in imported:
+            here, there = importer.split("."), other.split(".")
+            common = next(n for n in range(len(here) + 1) if here[: n + 1] != there[: n + 1])
+            if min(len(here), len(there)) > common + 1:
+                one, two = (".".join(name[: common + 1]) for name in (here, there))
+                found.setdefault(one, set()).add(two)
+    return found
+
+
+def circle(graph: Graph) -> list[str]:
+    """Names that import one another in a circle; empty where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
 def test_every_room_has_a_layer() -> None:
     rooms = {room(dotted_name(file)) for file in FILES} - {""}
     assert rooms <= set(LAYER_OF_ROOM)
@@ -86,6 +128,31 @@ def test_imports_point_down_only() -> None:
             if not here or LAYER_OF_ROOM[there] >= LAYER_OF_ROOM[here]:
                 upward.append(f"{file.relative_to(SOURCE)}:{line} imports {'.'.join(module)}")
     assert upward == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set()}) == []
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
+
+
+def test_neighbours_are_folders_of_the_same_folder() -> None:
+    files = {"p.a.x.one": {"p.a.y.two", "p.a.three", "p.b.four"}, "p.a.three": {"p.a.x.one"}}
+    assert imports_between_neighbours(files) == {"p.a.x": {"p.a.y"}, "p.a": {"p.b"}}
+
+
+def test_files_import_each_other_in_no_circle() -> None:
+    assert circle(imports_between_files()) == []
+
+
+def test_rooms_of_a_room_import_one_another_one_way() -> None:
+    assert circle(imports_between_neighbours(imports_between_files())) == []
+
+
+def test_nothing_imports_the_reference() -> None:
+    importers = {
+        name for name, imported in imports_between_files().items() if f"{PACKAGE}.reference" in imported
+    }
+    assert importers == set()
 
 
 def test_rooms_without_torch_never_name_it() -> None:

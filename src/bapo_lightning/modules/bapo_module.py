@@ -1,4 +1,19 @@
-"""The optimizer update: Algorithm 1, lines 8-20."""
+"""One optimizer update on one minibatch: Algorithm 1, lines 8-20.
+
+    minibatch --micro_batches--> micro-batches, each token with its weight in the loss (`loss_weights`)
+        |
+        score_for_search         r of every token, before the first gradient
+        bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
+        |
+        score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
+        manual_backward          summed over tokens, micro-batches and ranks
+        |
+        apply_gradients          gradient clip, AdamW, learning-rate schedule
+        |
+        outputs                  metrics, TokenTable and BoundSearch for the callbacks
+
+`reference.py` has the same steps without Lightning, ranks or choices.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +33,29 @@ from torch.optim.lr_scheduler import LRScheduler
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch
 from bapo_lightning.data.batches.shares import blank_batch
 from bapo_lightning.errors import TrainingError
-from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
-from bapo_lightning.modules.fsdp.broadcast_policy import replicated_policy, sharded_policy
+from bapo_lightning.modules.bound_rules import BoundRule
 from bapo_lightning.modules.fsdp.sharding import Sharding, clip_gradients, gradient_sync, reshard
 from bapo_lightning.modules.fsdp.strategy import by_position
+from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_policy
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_table import TokenTable, gather_tables
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 from bapo_lightning.types import Rollout
 
-Objective = Callable[
-    [Tensor, Tensor, Tensor, Tensor], Tensor
-]  # ratio[N], advantage[N], low, high -> objective[N] to maximise
-COUNTS = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # in checkpoints
-Correction = Callable[[Tensor], Tensor]  # log pi_proximal - log pi_behaviour in nats -> weight, same shape
+# ratio[N], advantage[N], low, high -> objective[N] to maximise
+Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# log pi_proximal - log pi_behaviour in nats -> weight, same shape
+Correction = Callable[[Tensor], Tensor]
+KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # in checkpoints
 
 
 class BapoModule(L.LightningModule):
-    """Wraps the policy; one `training_step` is one optimizer update, so the policy version is the trainer's
-    `global_step`.
+    """The policy and its optimizer. One `training_step` is one optimizer update, so that the policy version
+    is the trainer's `global_step`.
 
-    What an update found is returned to the callbacks: `metrics` (numbers to log), `version` (of the policy
-    that was trained), `tokens` (TokenTable of the minibatch) and `bounds` (one BoundSearch per scope). Of
-    several ranks each trains on a share of the minibatch, and all sums are taken over all of them; `tokens`
-    is None but on the leader, which has those of all. It does not sample, and it knows no algorithm by name:
-    GRPO, DAPO and BAPO are arguments.
+    It does not sample, and it knows no algorithm by name: GRPO, DAPO and BAPO are arguments. With several
+    ranks each trains on a share of the minibatch, and every sum is taken over all ranks.
     """
 
     policy: Policy
@@ -51,7 +63,7 @@ class BapoModule(L.LightningModule):
     def __init__(
         self,
         make_policy: Callable[..., Policy],
-        bound_rule: FixedBounds | AdaptiveBounds,
+        bound_rule: BoundRule,
         objective: Objective,
         weighting: Callable[..., Tensor],
         optimizer: Callable[..., Optimizer],
@@ -66,28 +78,27 @@ class BapoModule(L.LightningModule):
         """
         Args:
             make_policy: builds the policy, once the strategy is set up; with `on_meta=True` without memory,
-                for ranks that are given it.
+                for ranks that receive their weights from rank 0.
             bound_rule: chooses the clipping bounds of each update.
-            objective: per-token objective, from `objectives.surrogate`.
-            weighting: mask -> weights, from `objectives.weighting`; called with those of `total` and
-                `num_sequences` it takes.
+            objective: objective of each token, from `objectives.surrogate`.
+            weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`; receives `total` (response
+                tokens of the minibatch) and `num_sequences` (its samples) if it takes them.
             optimizer: parameters -> optimizer.
-            scheduler: optimizer -> schedule, one step an update.
+            scheduler: optimizer -> schedule, which makes one step per update.
             micro_batch_tokens: tokens that pass through the model at once; padding counts unless the policy
                 packs sequences.
-            max_grad_norm: gradients are scaled down to this norm.
-            max_age: oldest token, in updates, that may be trained on; an older one is an error.
-            max_nonfinite_in_a_row: so many updates skipped for a non-finite gradient, one after the other,
-                end the run.
-            correction: weights of decoupled PPO, from `objectives.correction`; None: every token counts as
-                its engine sampled it.
-            sharding: of the policy over the ranks; None: each has all of it.
+            max_grad_norm: longer gradients are scaled down to this norm.
+            max_age: largest age of a token, in updates; an older one is an error.
+            max_nonfinite_in_a_row: updates skipped in a row for a non-finite gradient that end the run.
+            correction: weights of decoupled PPO, from `objectives.correction`; None leaves them out.
+            sharding: how the policy is sharded over the ranks; None keeps all of it on each.
         """
         super().__init__()
         self.automatic_optimization = False
         self._make_policy, self.bound_rule = make_policy, bound_rule
         self.objective = objective
         self.weighting = weighting
+        self._weighting_takes = frozenset(inspect.signature(weighting).parameters)
         self._optimizer = optimizer
         self._scheduler = scheduler
         self.micro_batch_tokens = micro_batch_tokens
@@ -105,31 +116,28 @@ class BapoModule(L.LightningModule):
         return self.trainer.global_step
 
     def configure_model(self) -> None:
-        """Build the policy, once."""
-        if not hasattr(self, "policy"):
-            mesh = (
-                self.device_mesh["data_parallel"]
-                if self.sharding is not None and self.device_mesh is not None
-                else None
-            )
-            if self.sharding is not None and mesh is not None:
-                self.policy = sharded_policy(self._make_policy, self.sharding, mesh)
-            else:
-                self.policy = replicated_policy(self._make_policy)
+        """Builds the policy, once."""
+        if hasattr(self, "policy"):
+            return
+        if self.sharding is not None and self.device_mesh is not None:
+            mesh = self.device_mesh["data_parallel"]
+            self.policy = sharded_policy(self._make_policy, self.sharding, mesh)
+        else:
+            self.policy = replicated_policy(self._make_policy)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Both as they were given; `apply_gradients` steps the schedule, once an update."""
+        """Optimizer and schedule; `apply_gradients` steps both."""
         optimizer = self._optimizer(self.policy.trained_parameters())
         schedule = {"scheduler": self._scheduler(optimizer), "interval": "step"}
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what counts beside the weights."""
-        checkpoint["counts"] = {name: getattr(self, name) for name in COUNTS}
+        """Adds the counts of skipped updates and the last learning rate."""
+        checkpoint["counts"] = {name: getattr(self, name) for name in KEPT}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on counting."""
-        for name in COUNTS:
+        """Takes them back, and orders the optimizer's state by parameter."""
+        for name in KEPT:
             setattr(self, name, checkpoint["counts"][name])
         names = [
             f"policy.{name}" for name, parameter in self.policy.named_parameters() if parameter.requires_grad
@@ -138,7 +146,17 @@ class BapoModule(L.LightningModule):
             by_position(state, names)
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Any]:
-        """One update of Algorithm 1 on one minibatch of replayed samples."""
+        """One update on one minibatch.
+
+        Returns:
+            For the callbacks: `loss` (of this rank's share), `metrics` (numbers to log), `version` (of the
+            policy that was trained), `tokens` (TokenTable of the minibatch on rank 0, None on other ranks)
+            and `bounds` (one BoundSearch for every part that shares its bounds).
+
+        Raises:
+            StaleDataError: a token is too old.
+            TrainingError: too many gradients in a row were not finite.
+        """
         start = time.perf_counter()
         version = self.policy_version
         self.check_ages(batch, version)
@@ -149,16 +167,15 @@ class BapoModule(L.LightningModule):
         searches: list[BoundSearch] = []
         micro_batches, num_own = self.micro_batches(batch)
         for scope in self.bound_rule.scopes(micro_batches):
-            scored = self.score_for_search(scope)  # r_t of every token
-            bounds = self.bound_rule.choose(scored)  # Algorithm 1: search c_low, c_high
+            scored = self.score_for_search(scope)  # r of every token
+            bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
             for micro_batch in scope:
                 table = scored[0] if len(scored) == 1 else self.score(micro_batch)
                 objective = self.objective(table.ratio, table.advantage, bounds.low, bounds.high)  # Eq. 4
                 loss = -(table.weight * objective).sum()
                 with gradient_sync(self, when=len(losses) == len(micro_batches) - 1):
-                    self.manual_backward(
-                        loss * num_ranks()
-                    )  # ranks average their gradients; the weights already make a global mean
+                    # Ranks average their gradients; the weights already make a mean over all ranks.
+                    self.manual_backward(loss * num_ranks())
                 losses.append(loss.detach())
                 tables.append(table.detach())
             searches.append(bounds)
@@ -174,68 +191,58 @@ class BapoModule(L.LightningModule):
         return outputs | {"tokens": gather_tables(tables[:num_own]), "bounds": searches}
 
     def check_ages(self, batch: TrainBatch, version: int) -> None:
-        """Raises StaleDataError for a token of the minibatch that is too old, on the leader of several ranks,
-        which knows all of them.
+        """Raises StaleDataError if a token of the minibatch is too old. With several ranks, rank 0 checks for
+        all of them.
         """
-        whole = batch.global_batch or batch
-        if whole.groups:
-            whole.check_ages(version, self.max_age)
+        minibatch = batch.global_batch or batch
+        if minibatch.groups:
+            minibatch.check_ages(version, self.max_age)
 
     def micro_batches(self, batch: TrainBatch) -> tuple[list[MicroBatch], int]:
-        """Micro-batches of this rank's share, and how many there are; then come blank ones, which add
-        nothing, until it has as many as any
-        rank: sharded weights are gathered, and bounds searched, by all ranks together.
+        """This rank's micro-batches, and the number of real ones.
+
+        Blank ones, which add nothing, follow until every rank has as many: sharded weights are gathered, and
+        bounds searched, by all ranks together.
         """
         own = batch.split(self.micro_batch_tokens, self.loss_weights(batch), self.policy.layout)
         missing = max_over_ranks(len(own)) - len(own)
+        if not missing:
+            return own, len(own)
         blank = blank_batch(batch.input_ids.device)
-        blanks = (
-            blank.split(self.micro_batch_tokens, torch.zeros_like(blank.behaviour_logp), self.policy.layout)
-            if missing
-            else []
-        )
-        return own + blanks * missing, len(own)
+        weights = torch.zeros_like(blank.behaviour_logp)
+        return own + blank.split(self.micro_batch_tokens, weights, self.policy.layout) * missing, len(own)
 
     @torch.no_grad()
     def mean_entropy(self, batch: TrainBatch) -> Tensor:
-        """Mean entropy in nats of the minibatch's tokens under the current weights. Every rank must call it,
-        with its share.
+        """Mean entropy in nats of the minibatch's tokens under the current weights, 0-dim. Every rank must
+        call it, with its share.
         """
         micro_batches, num_own = self.micro_batches(batch)
         parts = [self.score(micro_batch).entropy for micro_batch in micro_batches][:num_own]
         reshard(self.policy)
         if num_ranks() == 1:
             return torch.cat(parts).mean()
-        total = sum_over_ranks(
-            torch.stack(
-                [part.double().sum() for part in parts] or [torch.zeros((), dtype=torch.float64)]
-            ).sum()
-        )
-        return total / count_over_ranks(batch.num_tokens, device=torch.device("cpu"))[0]
+        own = [part.double().sum() for part in parts] or [torch.zeros((), dtype=torch.float64)]
+        (num_tokens,) = count_over_ranks(batch.num_tokens, device=torch.device("cpu"))
+        return sum_over_ranks(torch.stack(own).sum()) / num_tokens
 
     def global_weights(self, batch: TrainBatch) -> Tensor:
-        """Weights[B, T] whose weighted sum over the minibatch of all ranks is the mean that the weighting
-        names.
-        """
+        """Weights[B, T] whose weighted sum over the minibatch of all ranks is the weighting's mean."""
         num_tokens, num_samples = count_over_ranks(
             batch.num_tokens, batch.num_samples, device=torch.device("cpu")
         )
         counts = {"total": num_tokens, "num_sequences": num_samples}
-        accepted = inspect.signature(self.weighting).parameters
-        return self.weighting(
-            batch.response_mask, **{name: count for name, count in counts.items() if name in accepted}
-        )
+        taken = {name: count for name, count in counts.items() if name in self._weighting_takes}
+        return self.weighting(batch.response_mask, **taken)
 
     def loss_weights(self, batch: TrainBatch) -> Tensor:
         """Global weights[B, T] times the correction, which is not normalised: a masked token is left out, and
         no other counts more.
         """
         weights = self.global_weights(batch)
-        return (
-            weights
-            if self.correction is None
-            else weights * self.correction(batch.proximal_logp - batch.behaviour_logp)
-        )
+        if self.correction is None:
+            return weights
+        return weights * self.correction(batch.proximal_logp - batch.behaviour_logp)
 
     def proximal_logprobs(self, rollouts: Sequence[Rollout]) -> list[array[float]]:
         """Log-probs in nats of each rollout's response tokens under the current weights, in order:
@@ -248,8 +255,9 @@ class BapoModule(L.LightningModule):
         return TokenTable.of(micro_batch, *self.policy(micro_batch))
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
-        """What the bound rule must see before the first gradient: nothing if it does not search; a lone
-        micro-batch with its graph, so that the same pass serves the update; several without.
+        """Token tables that the bound rule sees before the first gradient; none if it does not search.
+
+        The table of a lone micro-batch carries its graph, so that the same pass serves the update.
         """
         if not self.bound_rule.searches:
             return []
@@ -257,8 +265,8 @@ class BapoModule(L.LightningModule):
             return [self.score(micro_batch) for micro_batch in scope]
 
     def apply_gradients(self, optimizer: Any) -> float:
-        """Clip and step; returns the norm before clipping. A non-finite gradient is skipped, and the policy
-        version stays.
+        """Clips, then steps optimizer and schedule; returns the norm before clipping. An update with a
+        non-finite gradient is skipped, and the policy version stays.
 
         Raises:
             TrainingError: after `max_nonfinite_in_a_row` skipped updates in a row.

@@ -1,23 +1,54 @@
-"""Where an update's clipping bounds come from: fixed numbers, or the search of Algorithm 1."""
+"""Where the clipping bounds of an update come from: fixed numbers, or the search of Algorithm 1."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 only
 
 from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.modules.token_table import TokenTable
-from bapo_lightning.objectives.bounds import BoundSearch, bound_grid, contribution_curves, search_bounds
+from bapo_lightning.objectives.bounds import (
+    BoundSearch,
+    Kind,
+    Measure,
+    Order,
+    bound_grid,
+    contribution_curves,
+    search_bounds,
+)
 from bapo_lightning.ranks.collectives import sum_over_ranks
 
 ContributionWeight = Literal["rollout_prob", "none"]
 
 
+class BoundRule(Protocol):
+    """Chooses the clipping bounds of every update. An object of your own needs these three, no base class."""
+
+    @property
+    def searches(self) -> bool:
+        """Whether `choose` looks at the tokens. A rule that does not saves a pass over them."""
+        ...
+
+    def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
+        """The update's micro-batches, in order, in parts that share their bounds."""
+        ...
+
+    def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
+        """Bounds for one part. Every rank calls it, with its own tokens, and must get the same bounds.
+
+        Args:
+            tables: of the part's micro-batches before the update, without the graph; none for a rule that
+                does not search.
+        """
+        ...
+
+
 class BoundRange(TypedDict):
-    """Where a searched bound starts and ends, and how far each step moves it."""
+    """Where a searched bound starts and ends, and how far a step moves it; importance ratios."""
 
     start: float
     end: float
@@ -27,9 +58,9 @@ class BoundRange(TypedDict):
 def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
     """Weight of each token in the contributions of Eq. 8, shape [N].
 
-    `rollout_prob` is the paper's pi_rollout(y_t); `none` the authors' code. Either is multiplied by the
-    token's share in the loss, so that contributions are those to the gradient really taken, also under a
-    sequence mean (under a token mean this changes nothing).
+    `rollout_prob` is the paper's pi_rollout(y_t); `none` is the authors' code. Both are multiplied by the
+    token's share in the loss, so that the contributions are those to the gradient that is really taken, even
+    under a sequence mean. Under a token mean this changes nothing.
     """
     return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
 
@@ -42,23 +73,28 @@ class FixedBounds(nn.Module):
     high: Tensor
 
     def __init__(self, low: float, high: float) -> None:
-        """Bounds are ratios, for example 0.8 and 1.2, not distances from 1."""
+        """
+        Args:
+            low: importance ratio below which a negative token is clipped, for example 0.8 (not 0.2).
+            high: importance ratio above which a positive token is clipped, for example 1.2.
+        """
         super().__init__()
         self.register_buffer("low", torch.tensor(low), persistent=False)
         self.register_buffer("high", torch.tensor(high), persistent=False)
 
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with options of the right types, each sentence beginning with the option's name."""
+        yield from _not_around_one("low", options["low"], "high", options["high"])
+
     def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
-        """All micro-batches share the bounds."""
+        """All micro-batches in one part."""
         return [micro_batches]
 
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
         """The fixed bounds; there is no target to miss."""
-        return BoundSearch(
-            self.low,
-            self.high,
-            torch.full_like(self.low, float("nan")),
-            torch.ones_like(self.low, dtype=torch.bool),
-        )
+        value = torch.full_like(self.low, float("nan"))
+        return BoundSearch(self.low, self.high, value, met=torch.ones_like(value, dtype=torch.bool))
 
 
 class AdaptiveBounds(nn.Module):
@@ -75,9 +111,9 @@ class AdaptiveBounds(nn.Module):
         low: BoundRange,
         high: BoundRange,
         target: float,
-        kind: Literal["gradient", "surrogate"],
-        order: Literal["upper_first", "lower_first"],
-        measure: Literal["share", "ratio"],
+        kind: Kind,
+        order: Order,
+        measure: Measure,
         weight: ContributionWeight,
         scope: Literal["minibatch", "microbatch"],
     ) -> None:
@@ -86,41 +122,83 @@ class AdaptiveBounds(nn.Module):
             low: start (a-), end (b-) and step (delta_2) of the lower bound.
             high: start (a+), end (b+) and step (delta_1) of the upper bound.
             target: rho_0, in the unit of `measure`.
-            kind: what a clipped token contributes, see `objectives.bounds.contribution_curves`.
-            order: which bound is moved first.
+            kind: what a clipped token contributes, as `objectives.bounds.contribution_curves` says.
+            order: which bound moves first.
             measure: positives / all, or positives / negatives.
-            weight: see `contribution_weight`.
-            scope: one search for the whole minibatch of an update, or one per micro-batch as in the authors'
-                code.
+            weight: of a token, as `contribution_weight` says.
+            scope: one search for the whole minibatch of an update, or one for each micro-batch as in the
+                authors' code.
         """
         super().__init__()
-        self.register_buffer("lows", bound_grid(low["start"], low["end"], low["step"]), persistent=False)
-        self.register_buffer("highs", bound_grid(high["start"], high["end"], high["step"]), persistent=False)
+        self.register_buffer("lows", bound_grid(**low), persistent=False)
+        self.register_buffer("highs", bound_grid(**high), persistent=False)
         self.target = target
-        self.kind = kind
-        self.order = order
-        self.measure = measure
-        self.weight = weight
+        self.kind: Kind = kind
+        self.order: Order = order
+        self.measure: Measure = measure
+        self.weight: ContributionWeight = weight
         self.scope = scope
 
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with options of the right types, each sentence beginning with the option's name."""
+        low, high, target = options["low"], options["high"], options["target"]
+        yield from _grid_problems("low", low)
+        yield from _grid_problems("high", high)
+        if options["measure"] == "share" and not 0 < target < 1:
+            yield (
+                f"target={target} is no share of a whole (measure=share); write a number between 0 and 1, "
+                "e.g. 0.4"
+            )
+        elif target <= 0:
+            yield f"target={target} is always met; write a positive number"
+        yield from _not_around_one("low.end", low["end"], "high.start", high["start"])
+
     def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
-        """Groups of micro-batches that share one search."""
-        return (
-            [micro_batches] if self.scope == "minibatch" else [[micro_batch] for micro_batch in micro_batches]
-        )
+        """The micro-batches in one part, or each on its own."""
+        if self.scope == "minibatch":
+            return [micro_batches]
+        return [[micro_batch] for micro_batch in micro_batches]
 
     @torch.no_grad()
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
-        """Search over the tokens of `tables` on all ranks: one pass over the tokens, one collective, no host
-        synchronisation.
+        """Searches over the tokens of `tables` on all ranks: one pass over the tokens, one collective, and
+        the host waits for nothing.
         """
         curves = sum_over_ranks(torch.stack([self._curves(table) for table in tables]).sum(0))
         positive, negative = curves.split([len(self.highs), len(self.lows)])
         return search_bounds(positive, negative, self.lows, self.highs, self.target, self.order, self.measure)
 
     def _curves(self, table: TokenTable) -> Tensor:
+        """Contributions of positives under each upper bound, then of negatives under each lower, [H + L]."""
         weight = contribution_weight(table, self.weight)
         mask = torch.ones_like(table.advantage, dtype=torch.bool)
         return torch.cat(
             contribution_curves(table.ratio, table.advantage, mask, weight, self.lows, self.highs, self.kind)
+        )
+
+
+def _grid_problems(name: str, grid: BoundRange) -> Iterator[str]:
+    if grid.keys() != BoundRange.__annotations__.keys():
+        yield f"{name} needs start, end and step, got {', '.join(grid)}; write only these three"
+    elif grid["step"] <= 0:
+        yield f"{name}.step={grid['step']} never reaches the end; write a positive number"
+    elif grid["start"] > grid["end"]:
+        yield (
+            f"{name}.start={grid['start']} is beyond {name}.end={grid['end']}, and the search moves up; "
+            "exchange them"
+        )
+
+
+def _not_around_one(low_name: str, low: float, high_name: str, high: float) -> Iterator[str]:
+    """Bounds are importance ratios on both sides of 1, not distances from it."""
+    if not 0 <= low < 1:
+        yield (
+            f"{low_name}={low} is no lower bound: it is an importance ratio (not an epsilon) and must be in "
+            "[0, 1); write e.g. 0.8"
+        )
+    if not high > 1:
+        yield (
+            f"{high_name}={high} is no upper bound: it is an importance ratio (not an epsilon) and must be "
+            "above 1; write e.g. 1.2"
         )

@@ -1,0 +1,215 @@
+"""Algorithm 1 of BAPO (arXiv 2510.18927) in one file: one process, one loop, no framework.
+
+    for each rollout batch                                                          Algorithm 1
+        pi_rollout <- pi; sample G responses to P problems; rewards; advantages     lines 2-6
+        for each epoch, for each minibatch: one update                              lines 8-20
+            r = pi / pi_rollout of every token
+            c_low, c_high <- search until positive tokens contribute rho_0 (Eq. 8)
+            ascend min(r A, clip(r, c_low, c_high) A) (Eq. 4) with AdamW
+
+    python -m bapo_lightning.reference
+
+`make train` calls the same functions in the same order; `tests/test_reference.py` shows that both end with
+the same weights, to the bit. This file leaves out what a lab needs and the algorithm does not: checkpoints,
+metrics, other regimes, engines and models, several ranks, and care for non-finite gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from bapo_lightning.data.batches.batch import TrainBatch, collate
+from bapo_lightning.data.batches.replay_queue import ReplayQueue
+from bapo_lightning.data.problems.prompts import PlainPrompt
+from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.modules.schedules import linear_warmup
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.bounds import BoundSearch, bound_grid, contribution_curves, search_bounds
+from bapo_lightning.objectives.surrogate import clipped_surrogate
+from bapo_lightning.objectives.weighting import token_mean
+from bapo_lightning.rewards.final_value import final_value
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.tiny_world.task import tiny_problems
+from bapo_lightning.types import Completion, Group, Rollout, Sample, WorkItem
+
+# Ships with the package: a model that adds two-digit numbers, and is often wrong.
+MODEL = model_path("package://bapo_lightning/tiny_world/model")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All numbers of a run. The defaults are the quickstart's, which trains on 56 rollout batches."""
+
+    seed: int = 0  # of the order of problems, of sampling and of the minibatches
+    num_rollout_batches: int = 12  # how often the policy samples
+    prompts_per_batch: int = 64  # P, problems in a rollout batch
+    group_size: int = 8  # G, responses to a problem
+    max_new_tokens: int = 32  # a response is cut here
+    temperature: float = 1.0  # of the distribution that is sampled from and trained
+    epochs: int = 2  # passes over a rollout batch
+    minibatches: int = 4  # updates in a pass; staleness is epochs x minibatches = 8
+    micro_batch_tokens: int = 16384  # tokens that pass through the model at once
+    target: float = 0.5  # rho_0, least share of positive tokens in the contributions
+    low: tuple[float, float, float] = (0.6, 0.9, 0.02)  # a-, b-, delta_2: start, end and step of c_low
+    high: tuple[float, float, float] = (1.2, 3.0, 0.05)  # a+, b+, delta_1: start, end and step of c_high
+    learning_rate: float = 1.2e-4  # after the warm-up
+    warmup_updates: int = 10  # the learning rate rises linearly over these
+    max_grad_norm: float = 1.0  # a longer gradient is scaled down to this norm
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update found."""
+
+    loss: float
+    bounds: BoundSearch  # c_low, c_high, and the share of positive tokens that they give
+    entropy: float  # nats, mean over the tokens of the minibatch
+
+
+def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
+    """Trains the tiny model and prints a line for every rollout batch. Returns what the run ends with."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    policy = build_policy(ModelOptions(MODEL, packing="padding_free"), settings.temperature)
+    engine = HFEngine(MODEL, device="cpu")  # pi_rollout: a model of its own
+    stream = ProblemStream(tiny_problems("train"), settings.seed)
+    queue = ReplayQueue(settings.epochs, settings.minibatches, settings.seed)
+    optimizer = AdamW(policy.parameters(), settings.learning_rate, weight_decay=0.0, fused=True)
+    schedule = linear_warmup(optimizer, settings.warmup_updates)
+    updates: list[Update] = []
+    for _ in range(settings.num_rollout_batches):
+        # Lines 2-6: the behaviour policy samples a batch, which gets rewards and advantages.
+        engine.load_weights(policy, version=len(updates))  # pi_rollout <- pi
+        items = stream.take(settings.prompts_per_batch)
+        groups = score(settings, tokenizer, items, sample(settings, engine, tokenizer, items))
+        # Lines 8-20: all epochs of shuffled minibatches, an update on each.
+        queue.put(groups)
+        while len(queue):
+            batch = collate(queue.take(), metrics={})
+            updates.append(update(settings, policy, optimizer, schedule, batch))
+        print(summary(groups, updates[-settings.epochs * settings.minibatches :]), flush=True)
+    return policy, optimizer, updates
+
+
+def sample(
+    settings: Settings, engine: HFEngine, tokenizer: PreTrainedTokenizerBase, items: Sequence[WorkItem]
+) -> list[Rollout]:
+    """Samples G responses to each of P problems from pi_rollout, problem after problem; P x G in all."""
+    requests = [
+        GenerationRequest(
+            PlainPrompt()(tokenizer, item.problem),
+            settings.max_new_tokens,
+            request_seed(settings.seed, engine.version, item.problem.id, index, item.epoch),
+        )
+        for item in items
+        for index in range(settings.group_size)
+    ]
+    generations = engine.generate(requests, SamplingParams(settings.temperature, (tokenizer.eos_token_id,)))
+    return [
+        Rollout(request.token_ids, (generation.segment,), generation.finish)
+        for request, generation in zip(requests, generations, strict=True)
+    ]
+
+
+def score(
+    settings: Settings,
+    tokenizer: PreTrainedTokenizerBase,
+    items: Sequence[WorkItem],
+    rollouts: Sequence[Rollout],
+) -> list[Group]:
+    """Rewards of all rollouts, and their advantages relative to the other responses to the same problem."""
+    group_size = settings.group_size
+    texts = tokenizer.batch_decode(
+        [list(rollout.response_ids) for rollout in rollouts], skip_special_tokens=True
+    )
+    completions = [
+        Completion(text, rollout.length, rollout.finish)
+        for text, rollout in zip(texts, rollouts, strict=True)
+    ]
+    scores = final_value([item.problem for item in items for _ in range(group_size)], completions)
+    rewards = torch.tensor([verdict.value for verdict in scores]).view(len(items), group_size)
+    advantages = group_advantages(rewards).tolist()
+    samples = [
+        Sample(rollout, completion, verdict, reward=verdict.value)
+        for rollout, completion, verdict in zip(rollouts, completions, scores, strict=True)
+    ]
+    return [
+        Group(
+            item.problem, tuple(samples[row * group_size :][:group_size]), tuple(advantages[row]), item.epoch
+        )
+        for row, item in enumerate(items)
+    ]
+
+
+def update(
+    settings: Settings, policy: Policy, optimizer: Optimizer, schedule: LRScheduler, batch: TrainBatch
+) -> Update:
+    """One step of AdamW on the clipped surrogate (Eq. 4), within bounds that fit this minibatch."""
+    weights = token_mean(batch.response_mask, batch.num_tokens)
+    micro_batches = batch.split(settings.micro_batch_tokens, weights, policy.layout)
+    with torch.no_grad():  # the search needs all tokens of the update before the first gradient
+        tables = [TokenTable.of(micro_batch, *policy(micro_batch)) for micro_batch in micro_batches]
+    bounds = search(settings, tables)
+    optimizer.zero_grad()
+    losses = []
+    for micro_batch in micro_batches:
+        table = TokenTable.of(micro_batch, *policy(micro_batch))
+        objective = clipped_surrogate(table.ratio, table.advantage, bounds.low, bounds.high)
+        loss = -(table.weight * objective).sum()
+        loss.backward()
+        losses.append(loss.detach())
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm)
+    optimizer.step()
+    schedule.step()
+    entropy = torch.cat([table.entropy for table in tables]).mean()
+    return Update(float(torch.stack(losses).sum()), bounds, float(entropy))
+
+
+def search(settings: Settings, tables: Sequence[TokenTable]) -> BoundSearch:
+    """The paper's while-loop: raises c_high, then c_low, until positive tokens contribute rho_0 (Eq. 8).
+
+    Two curves, the contributions under every c_high and every c_low, hold all that its steps ask.
+    """
+    lows, highs = bound_grid(*settings.low), bound_grid(*settings.high)
+    curves = []
+    for table in tables:
+        every_token = torch.ones_like(table.ratio, dtype=torch.bool)
+        weight = table.weight * table.behaviour_logp.exp()  # pi_rollout(y_t), as in Eq. 8
+        positive, negative = contribution_curves(
+            table.ratio, table.advantage, every_token, weight, lows, highs
+        )
+        curves.append(torch.cat([positive, negative]))
+    positive, negative = torch.stack(curves).sum(0).split([len(highs), len(lows)])
+    return search_bounds(positive, negative, lows, highs, settings.target)
+
+
+def summary(groups: Sequence[Group], updates: Sequence[Update]) -> str:
+    """Means over a rollout batch and over the updates on it."""
+    reward = fmean(reward for group in groups for reward in group.rewards)
+    entropy = fmean(update.entropy for update in updates)
+    share = fmean(float(update.bounds.value) for update in updates)
+    low = fmean(float(update.bounds.low) for update in updates)
+    high = fmean(float(update.bounds.high) for update in updates)
+    return (
+        f"reward {reward:.3f}  entropy {entropy:.3f}  positive share {share:.3f}  "
+        f"bounds [{low:.2f}, {high:.2f}]"
+    )
+
+
+if __name__ == "__main__":
+    disable_progress_bar()
+    train(Settings())

@@ -1,0 +1,87 @@
+"""The reference loop and `make train` are the same algorithm."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bapo_lightning import reference
+from bapo_lightning.reference import Settings, train
+from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
+
+# So many tokens that some minibatches pass through the model at once, and others do not.
+SMALL = Settings(num_rollout_batches=2, prompts_per_batch=16, group_size=4, micro_batch_tokens=530)
+SIZES = ("num_rollout_batches", "prompts_per_batch", "group_size", "micro_batch_tokens")
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A run of `make train` on the same problems."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    sizes = [f"scale.{name}={getattr(SMALL, name)}" for name in SIZES]
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", "experiment=quickstart", "regime=replay"]
+    subprocess.run(
+        [*command, *sizes, "scale.validation_problems=1", f"run_folder={folder}"],
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """Policy, optimizer and updates of the reference loop, and the micro-batches of each update."""
+    num_micro_batches = []
+
+    def search(settings, tables):
+        num_micro_batches.append(len(tables))
+        return original(settings, tables)
+
+    original, threads = reference.search, torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "search", search)
+        found = (*train(SMALL), num_micro_batches)
+    torch.set_num_threads(threads)
+    return found
+
+
+@pytest.fixture(scope="module")
+def checkpoint(run_folder):
+    newest = list_checkpoints(run_folder / "checkpoints")[0]
+    return torch.load(newest / TRAINER_FILE, weights_only=True)
+
+
+def test_weights_are_equal_to_the_bit(learned, checkpoint):
+    policy, _, updates, num_micro_batches = learned
+    own = {f"policy.{name}": weight for name, weight in policy.state_dict().items()}
+    assert own.keys() == checkpoint["state_dict"].keys()
+    assert all(torch.equal(weight, checkpoint["state_dict"][name]) for name, weight in own.items())
+    assert len(updates) == 16 and min(num_micro_batches) == 1 < max(num_micro_batches)
+
+
+def test_the_optimizers_state_is_equal_to_the_bit(learned, checkpoint):
+    own, (trained,) = learned[1].state_dict(), checkpoint["optimizer_states"]
+    assert own["param_groups"] == trained["param_groups"] and own["state"].keys() == trained["state"].keys()
+    assert all(
+        torch.equal(value, trained["state"][index][name])
+        for index, state in own["state"].items()
+        for name, value in state.items()
+    )
+
+
+def test_bounds_and_losses_of_every_update_are_equal(learned, run_folder):
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(update.loss, float(update.bounds.low), float(update.bounds.high)) for update in learned[2]] == [
+        (row["train/loss"], row["bapo/clip_low"], row["bapo/clip_high"]) for row in rows
+    ]
+
+
+def test_the_printed_reward_rises(capsys):
+    train(Settings(num_rollout_batches=4, prompts_per_batch=32, learning_rate=3e-4, warmup_updates=1))
+    lines = capsys.readouterr().out.splitlines()
+    rewards = [float(line.split()[1]) for line in lines]
+    assert len(lines) == 4 and all(line.startswith("reward ") for line in lines)
+    assert rewards[-1] > rewards[0] + 0.1
