@@ -74,14 +74,10 @@ def tagged_answer(text: str) -> str | None:
     return (behind.partition("</answer>")[0].strip() or None) if opened else None
 
 
-def _whole_text(text: str) -> str | None:
-    return text.strip() or None
-
-
 _EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
     "last_number": last_number_in,
     "answer_tag": tagged_answer,
-    "all": _whole_text,
+    "all": lambda text: text.strip() or None,
 }
 
 

@@ -22,7 +22,7 @@ from bapo_lightning.rewards.math.converter import Converter, Unreadable, exact_n
 from bapo_lightning.rewards.math.quick import clean
 from bapo_lightning.rewards.math.size_limit import TooLarge, check_nesting, check_size
 
-# `quick` removes units, because it tells 6m from 6 metres; `extract` removes boxes.
+# `quick` removes units, because it distinguishes 6m from 6 metres; `extract` removes boxes.
 NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import reduce
+from types import SimpleNamespace
 from typing import Any
 
 import sympy
@@ -70,7 +71,7 @@ class Converter(_Latex2Sympy):
             tree = parser.math()
         except Exception:  # the library's listener raises plain exceptions: SLL may refuse what LL accepts
             tree = self._parser(latex, PredictionMode.LL).math()
-        return _Parsed(tree)
+        return SimpleNamespace(math=lambda: tree)
 
     def parse_number(self, text: str) -> Any:
         """Returns the number that digits write, with or without commas between them."""
@@ -109,13 +110,3 @@ class Converter(_Latex2Sympy):
             recognizer.addErrorListener(self.MathErrorListener(latex))
         parser._interp.predictionMode = mode
         return parser
-
-
-class _Parsed:
-    """Stands in for a parser that has read its text already."""
-
-    def __init__(self, tree: Any) -> None:
-        self._tree = tree
-
-    def math(self) -> Any:
-        return self._tree
