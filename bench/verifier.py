@@ -1,5 +1,4 @@
-"""Answers judged per second, beside plain math-verify in one process; and agreement with labelled cases and
-with gold answers.
+"""Measures answers judged per second beside plain math-verify, and agreement with labelled answers.
 
     python bench/verifier.py --rounds 5                        # throughput, on generated answers
     python bench/verifier.py --data FOLDER [--rounds 0]        # and the checks on FOLDER
@@ -37,7 +36,7 @@ _TEMPLATES = (
 
 
 def main() -> None:
-    """Print both parts."""
+    """Prints the throughput and, with --data, the agreement."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -45,7 +44,7 @@ def main() -> None:
         "--rounds",
         type=int,
         default=5,
-        help="of each side, in turns, after one that is not counted; 0: no throughput",
+        help="timed rounds of each side, in turns, after one warm-up round; 0: no throughput",
     )
     parser.add_argument("--integers", type=int, default=5000, help="answers that are integers")
     parser.add_argument("--expressions", type=int, default=1500, help="answers that are expressions")
@@ -63,8 +62,9 @@ def main() -> None:
 
 
 def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
-    """Time both sides in turns, on the same answers; prints and returns the numbers. By the wall clock: the
-    workers are processes.
+    """Times both sides in turns on the same answers; prints and returns the numbers.
+
+    Times are by the wall clock, because the workers are processes.
     """
     golds, texts = [gold for gold, _ in pairs], [text for _, text in pairs]
     reward = MathReward(num_workers=NUM_WORKERS, timeout_seconds=60.0)
@@ -97,7 +97,7 @@ def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
 
 
 def integers(count: int) -> list[Pair]:
-    """Gold integers, half of the answers right."""
+    """Returns gold integers with answers, half of them right."""
     source = random.Random(0)
     pairs = []
     for _ in range(count):
@@ -110,7 +110,7 @@ def integers(count: int) -> list[Pair]:
 
 
 def expressions(count: int) -> list[Pair]:
-    """Gold expressions in eight shapes, half of the answers right and written differently."""
+    """Returns gold expressions in eight shapes with answers in other notation, half of them right."""
     source = random.Random(0)
     pairs = []
     for number in range(count):

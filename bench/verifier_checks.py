@@ -1,6 +1,4 @@
-"""The part of bench/verifier.py that reads a folder of data: labelled cases, and gold answers against
-themselves and each other.
-"""
+"""Checks of bench/verifier.py on a folder of data: labelled cases, and gold answers against each other."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ PATIENCE = 30.0  # seconds for one answer
 
 
 def check_cases(path: Path) -> None:
-    """Print the agreement with labelled cases, each miss, and whether thread and process judge alike."""
+    """Prints the agreement with labelled cases, each miss, and whether thread and process judge alike."""
     cases = read(path)
     golds, answers = [case["gold"] for case in cases], [case["pred"] for case in cases]
     scores = score_answers(golds, answers, PATIENCE)
@@ -64,9 +62,7 @@ def check_cases(path: Path) -> None:
 
 
 def check_gold_answers(folder: Path) -> None:
-    """Print how each data set's gold answers are judged against themselves in several forms, and against
-    another problem's.
-    """
+    """Prints the verdicts on each data set's gold answers: in several forms, and for the next problem."""
     reward = MathReward(accept="any", timeout_seconds=PATIENCE)
     for name in SETS:
         start = time.perf_counter()
@@ -75,12 +71,12 @@ def check_gold_answers(folder: Path) -> None:
             scores = reward.score_texts(
                 golds, [text.format(bare(gold) if "$" in text else gold) for gold in golds]
             )
-            tell(name, f"right {form}", scores, golds, golds, ScoreStatus.CORRECT)
+            print_counts(name, f"right {form}", scores, golds, golds, ScoreStatus.CORRECT)
         others = [
             (gold, other) for gold, other in zip(golds, golds[1:] + golds[:1], strict=True) if gold != other
         ]
         left, right = [gold for gold, _ in others], [other for _, other in others]
-        tell(
+        print_counts(
             name,
             "wrong for another's",
             reward.score_texts(left, [rf"\boxed{{{other}}}" for other in right]),
@@ -92,10 +88,10 @@ def check_gold_answers(folder: Path) -> None:
     reward.close()
 
 
-def tell(
+def print_counts(
     name: str, what: str, scores: list[Score], golds: list[str], answers: list[str], expected: ScoreStatus
 ) -> None:
-    """Print a count of statuses, and what is not as expected."""
+    """Prints a count of statuses, and each answer with another status than `expected`."""
     counts = Counter(score.status.value for score in scores)
     print(f"{name}: {counts[expected.value]} of {len(scores)} {what}; {dict(counts)}")
     for score, gold, answer in zip(scores, golds, answers, strict=True):
@@ -104,10 +100,10 @@ def tell(
 
 
 def bare(gold: str) -> str:
-    """Without the dollars that the form brings."""
+    """Returns `gold` without dollars, which the form adds."""
     return re.sub(r"(?<!\\)\$", "", gold)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file with one JSON object a line."""
+    """Returns the rows of a file with one JSON object per line."""
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]

@@ -39,7 +39,7 @@ def test_the_digits_are_the_vote() -> None:
     assert [verdict.answer for verdict in verdicts] == ["112", ""]
 
 
-def test_each_completion_is_held_against_the_problem_at_its_place() -> None:
+def test_each_completion_is_held_against_the_problem_at_its_index() -> None:
     other = Problem(id="tiny_world/10+10", prompt="10+10=", answer="20")
     completions = [Completion("20.20", 6, FinishReason.STOP)] * 2
     assert [score.value for score in final_value([PROBLEM, other], completions)] == [0.0, 1.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from bapo_lightning.rewards.math_reward import DEFAULT_TIMEOUT_SECONDS, MathReward
+from bapo_lightning.rewards.math.reward import DEFAULT_TIMEOUT_SECONDS, MathReward
 from bapo_lightning.types import Score
 
 __all__ = ["MathReward", "score_answers"]
@@ -13,14 +13,13 @@ __all__ = ["MathReward", "score_answers"]
 def score_answers(
     golds: list[str], answers: list[str], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
 ) -> list[Score]:
-    """Score each answer against the gold answer at the same place, with `accept="any"`: a bare answer or a
-    text that ends in one.
+    """Scores each answer against the gold answer at the same index, as `MathReward(accept="any")` does.
 
     All calls of a process share one pool of workers, which lasts until the process ends.
 
     Args:
         golds: as data sets write them: plain, in LaTeX, in dollars, in a box, or behind `####`.
-        answers: a bare answer, or a response.
+        answers: a bare answer, or a text that ends in one.
         timeout_seconds: for one answer.
 
     Raises:

@@ -1,28 +1,21 @@
-"""Verdict on responses of the tiny world: the number between the last `.` and the end of a finished
-response.
-"""
+"""Verdicts on responses of the tiny world: the number between the last `.` and the end of the response."""
 
 from __future__ import annotations
 
 import re
 
+from bapo_lightning.rewards.pairs import pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 _FINAL_VALUE = re.compile(r"\.(\d+)\Z")
 
 
 def final_value(problems: list[Problem], completions: list[Completion]) -> list[Score]:
-    """Score each completion against the problem at the same place; 1.0 for the right number.
+    """Scores each completion against the problem at the same index; 1.0 for the right number.
 
-    A response that was cut (it never wrote the end token) or that does not end in `.digits` is unparsable,
-    value 0.0.
+    A response that was cut (it has no end token) or that does not end in `.digits` is unparsable, value 0.0.
     """
-    if len(problems) != len(completions):
-        raise ValueError(
-            f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
-            "completions"
-        )
-    return [_verdict(problem, completion) for problem, completion in zip(problems, completions, strict=True)]
+    return [_verdict(problem, completion) for problem, completion in pairs_of(problems, completions)]
 
 
 def _verdict(problem: Problem, completion: Completion) -> Score:

@@ -1,5 +1,6 @@
-"""A bonus for responses that keep to a format, on top of another reward. Plain string searches: a response
-cannot make them slow.
+"""A bonus for responses that keep to a format, on top of another reward.
+
+Formats are found by plain string searches, which no response can make slow.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.rewards.extract import final_answer
+from bapo_lightning.rewards.math.extract import final_answer
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
 
 Reward = Callable[[list[Problem], list[Completion]], list[Score]]
@@ -17,18 +18,19 @@ Format = Literal["marked", "think", "think_answer"]
 
 
 class FormatReward:
-    """Callable `(problems, completions) -> scores`: another reward's scores, with `bonus` added to the value
-    where the format is kept.
+    """Callable `(problems, completions) -> scores`: another reward's scores with a bonus for the format.
 
     The status stays the verdict on the answer. A response that was cut keeps no format.
 
     Args:
-        reward: what judges the answers.
+        reward: judges the answers.
         format: "marked": there is a marked final answer; "think": `<think>...</think>` once, at the
             beginning, and an answer behind it; "think_answer": `<think>...</think> <answer>...</answer>` and
             nothing else.
-        bonus: added to a score's value, positive; or, with a negative one, taken off where the format is not
-            kept.
+        bonus: if positive, added to a score's value where the format is kept; if negative, where it is not.
+
+    Raises:
+        ConfigError: `format` is none of its values.
     """
 
     def __init__(self, reward: Reward, format: Format, bonus: float) -> None:
@@ -39,14 +41,14 @@ class FormatReward:
         self.reward, self.bonus, self._is_kept = reward, bonus, _FORMATS[format]
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
-        """Score each completion against the problem at the same place."""
+        """Scores each completion against the problem at the same index."""
         scores = self.reward(problems, completions)
         return [
             self._shaped(score, completion) for score, completion in zip(scores, completions, strict=True)
         ]
 
     def close(self) -> None:
-        """End the processes of the reward inside, where it has some."""
+        """Closes the reward inside, if it can be closed."""
         close = getattr(self.reward, "close", None)
         if close is not None:
             close()
@@ -58,12 +60,12 @@ class FormatReward:
 
 
 def is_marked(text: str) -> bool:
-    """Whether there is a final answer that is marked as one."""
+    """Whether `text` marks a final answer."""
     return final_answer(text) is not None
 
 
 def is_think(text: str) -> bool:
-    """Whether `text` is `<think>...</think>`, once, and something behind it."""
+    """Whether `text` is `<think>...</think>`, once, with something behind it."""
     thought, closed, rest = text.strip().partition("</think>")
     return (
         thought.startswith("<think>")

@@ -1,55 +1,98 @@
-"""Verdict on free text that ends in a number, as answers to GSM8K do."""
+"""Verdicts on free text that ends in a number, as answers to GSM8K do. Nothing is evaluated.
+
+text                     read as      because
+1,234   12,345,678       1234 ...     commas between groups of three digits belong to the number
+1,23    (1, 2)           23, 2        other commas separate numbers
+-7   = -7   $-7   −7     -7           a sign belongs to the number, unless it stands right behind something to
+9-7   x-7   9 - 7        7            subtract from or has a space behind it: then it is an operator
+7.   7.0   .5            7, 7.0, 0.5  a dot without a digit behind it ends the sentence
++7   007   $7   7%       7            currencies and units are passed over
+1/2   1e5                2, 5         fractions and exponents are not read: these are two numbers each
+
+A number in plain notation has neither commas nor a plus.
+"""
 
 from __future__ import annotations
 
+import re
+
 from bapo_lightning.errors import DataError
 from bapo_lightning.rewards.braces import closing_brace
-from bapo_lightning.rewards.numbers import canonical, first_number, same_number, whole_number_text
-from bapo_lightning.rewards.numbers import last_number as last_number_text
+from bapo_lightning.rewards.pairs import pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 MARK = "####"  # GSM8K's own
+MAX_CHARACTERS = 64  # a longer number is no answer
+
 _BOX = "\\boxed{"
+_NUMBER = re.compile(
+    r"(?:(?<![\w.)\]}%])[-+])?"  # sign
+    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+)"
+)
 
 
 def last_number(
     problems: list[Problem], completions: list[Completion], require_stop: bool = False
 ) -> list[Score]:
-    """Score each completion against the problem at the same place; 1.0 when its final number equals the gold
-    answer, exactly.
+    """Scores each completion against the problem at the same index: 1.0 if its final number is exactly the
+    gold answer.
 
     Args:
         problems: each with a number as its answer.
         completions: one per problem.
-        require_stop: a response that was cut at the token limit is unparsable; else its final number counts
-            all the same.
+        require_stop: makes a response that was cut at the token limit unparsable; otherwise its final number
+            counts.
 
     Returns:
-        CORRECT, WRONG, or UNPARSABLE where `final_number` finds none.
+        CORRECT, WRONG, or UNPARSABLE if `final_number` finds none.
 
     Raises:
         DataError: a gold answer is not a number.
     """
-    if len(problems) != len(completions):
-        raise ValueError(
-            f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
-            "completions"
-        )
     return [
-        _verdict(problem, completion, require_stop)
-        for problem, completion in zip(problems, completions, strict=True)
+        _verdict(problem, completion, require_stop) for problem, completion in pairs_of(problems, completions)
     ]
 
 
 def final_number(text: str) -> str | None:
-    r"""The number that a response settles on, in plain notation: the first that applies of
+    r"""Returns the number that a response settles on, in plain notation: the first that exists of
 
     1. the first number behind the last ####,
     2. the last number in the last closed \boxed{...},
     3. the last number of the text.
     """
     _, mark, behind = text.rpartition(MARK)
-    return (mark and first_number(behind)) or last_number_text(_boxed(text)) or last_number_text(text)
+    return (mark and first_number_in(behind)) or last_number_in(_boxed(text)) or last_number_in(text)
+
+
+def first_number_in(text: str) -> str | None:
+    """Returns the first number of `text` in plain notation, None if there is none or it is too long."""
+    match = _NUMBER.search(_with_ascii_minus(text))
+    return None if match is None else _plain(match.group())
+
+
+def last_number_in(text: str) -> str | None:
+    """Returns the last number of `text` in plain notation, None if there is none or it is too long."""
+    found = _NUMBER.findall(_with_ascii_minus(text))
+    return _plain(found[-1]) if found else None
+
+
+def whole_number_text(text: str) -> str | None:
+    """Returns `text` in plain notation if it is one number and nothing else, spaces around it apart."""
+    match = _NUMBER.fullmatch(_with_ascii_minus(text).strip())
+    return None if match is None else _plain(match.group())
+
+
+def canonical(number: str) -> str:
+    """Returns the one form of all numbers in plain notation that are exactly equal.
+
+    7.0 and 007 become 7, 0.10 becomes 0.1, -0 becomes 0.
+    """
+    sign, digits = ("-", number[1:]) if number.startswith("-") else ("", number)
+    whole, _, fraction = digits.partition(".")
+    whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
+    magnitude = f"{whole}.{fraction}" if fraction else whole
+    return magnitude if magnitude == "0" else sign + magnitude
 
 
 def _verdict(problem: Problem, completion: Completion, require_stop: bool) -> Score:
@@ -59,21 +102,28 @@ def _verdict(problem: Problem, completion: Completion, require_stop: bool) -> Sc
             f"problem {problem.id} has the gold answer {problem.answer!r}, and reward=last_number needs a "
             "number; check the data"
         )
-    answer = (
-        None if require_stop and completion.finish is not FinishReason.STOP else final_number(completion.text)
-    )
-    if answer is None:
+    is_cut = completion.finish is not FinishReason.STOP
+    number = None if require_stop and is_cut else final_number(completion.text)
+    if number is None:
         return Score(0.0, ScoreStatus.UNPARSABLE)
-    is_right = same_number(answer, gold)
-    return Score(float(is_right), ScoreStatus.CORRECT if is_right else ScoreStatus.WRONG, canonical(answer))
+    answer = canonical(number)
+    if answer == canonical(gold):
+        return Score(1.0, ScoreStatus.CORRECT, answer)
+    return Score(0.0, ScoreStatus.WRONG, answer)
 
 
 def _boxed(text: str) -> str:
-    """What the last box holds, up to the brace that closes it; empty without a closed box. LaTeX's 1{,}234
-    becomes 1,234.
-    """
+    """Returns the content of the last box, empty if it is not closed; LaTeX's 1{,}234 becomes 1,234."""
     _, box, behind = text.rpartition(_BOX)
     if not box:
         return ""
     end = closing_brace(behind, 0)
     return "" if end is None else behind[:end].replace("{,}", ",")
+
+
+def _with_ascii_minus(text: str) -> str:
+    return text.replace("−", "-")
+
+
+def _plain(number: str) -> str | None:
+    return None if len(number) > MAX_CHARACTERS else number.replace(",", "").removeprefix("+")

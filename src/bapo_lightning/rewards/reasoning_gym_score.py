@@ -1,8 +1,8 @@
 """Verdicts by the scorers that come with reasoning-gym's data sets (pip extra `reasoning-gym`).
 
-A scorer may give part of the credit for a near miss: chain_sum gives 17 and -7 half of it where 7 is right,
-because both contain it. Such an answer is WRONG with the scorer's value, which is what training sees;
-`last_number` of this room judges numbers all or nothing.
+A scorer may give part of the credit for a near miss: where 7 is right, chain_sum gives half of it for 17 and
+-7, because both contain a 7. Such an answer is WRONG with the scorer's value, which is what training sees.
+`rewards.last_number` judges numbers all or nothing.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from types import ModuleType
 from typing import Any, Literal
 
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.rewards.numbers import canonical, last_number, whole_number_text
+from bapo_lightning.rewards.last_number import canonical, last_number_in, whole_number_text
+from bapo_lightning.rewards.pairs import pairs_of
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 
 Extraction = Literal["last_number", "answer_tag", "all"]
 Scorer = Callable[[str, Mapping[str, Any]], Any]  # answer, entry of the data set -> value in [0, 1]
 
-# Some scorers (spiral_matrix, countdown and others) run the answer as Python code, directly or inside sympy's
-# parser.
+# Some scorers (spiral_matrix, countdown, ...) run the answer as Python code, directly or in sympy's parser.
 _RUNS_THE_ANSWER = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(\s*(?!entry\b|metadata\b)")
 
 
 def reasoning_gym() -> ModuleType:
-    """The library. Raises DataError with the command that installs it."""
+    """Returns the library; raises DataError with the command that installs it if it is missing."""
     try:
         return import_module("reasoning_gym")
     except ImportError as error:
@@ -41,54 +41,43 @@ def reasoning_gym() -> ModuleType:
 def reasoning_gym_score(
     problems: list[Problem], completions: list[Completion], extract: Extraction = "last_number"
 ) -> list[Score]:
-    """Score each completion against the problem at the same place with the scorer of the problem's data set.
+    """Scores each completion against the problem at the same index with the scorer of the problem's data set.
 
     Args:
-        problems: made by `data.reasoning_gym_problems`: `source` names the data set, `metadata` is its entry.
+        problems: made by `data.problems.reasoning_gym`: `source` names the data set, `metadata` is its entry.
         completions: one per problem.
-        extract: what of a response is its answer: its last number (as `rewards.numbers` reads it), the text
-            of its last closed <answer>...</answer>, or all of it.
+        extract: the part of a response that is its answer: its last number (as `rewards.last_number` reads
+            it), the text of its last closed <answer>...</answer>, or all of it.
 
     Returns:
-        The scorer's value, CORRECT only when it is 1. UNPARSABLE, 0.0, when there is no answer or the scorer
+        The scorer's value, CORRECT only if it is 1. UNPARSABLE, 0.0, if there is no answer or the scorer
         fails on it.
 
     Raises:
         ConfigError: `extract` is none of its values, or hands free text to a scorer that would run it.
-        DataError: reasoning-gym is missing, or a problem is not from it.
+        DataError: reasoning-gym is missing, or a problem does not come from it.
     """
     if extract not in _EXTRACTIONS:
         raise ConfigError(
             [f"reward.extract={extract} is none of its values; write {', '.join(_EXTRACTIONS)}"]
         )
-    if len(problems) != len(completions):
-        raise ValueError(
-            f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
-            "completions"
-        )
     return [
         _verdict(_scorer(problem, extract), problem, _EXTRACTIONS[extract](completion.text))
-        for problem, completion in zip(problems, completions, strict=True)
+        for problem, completion in pairs_of(problems, completions)
     ]
 
 
 def tagged_answer(text: str) -> str | None:
-    """The text of the last closed <answer>...</answer>, without the spaces around it; None when there is none
-    or it is empty.
-    """
+    """Returns the text of the last closed <answer>...</answer>, stripped; None if it is missing or empty."""
     before, _, _ = text.rpartition("</answer>")
     _, opened, behind = before.rpartition("<answer>")
     return (behind.partition("</answer>")[0].strip() or None) if opened else None
 
 
-def _whole_text(text: str) -> str | None:
-    return text.strip() or None
-
-
 _EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
-    "last_number": last_number,
+    "last_number": last_number_in,
     "answer_tag": tagged_answer,
-    "all": _whole_text,
+    "all": lambda text: text.strip() or None,
 }
 
 
@@ -97,9 +86,7 @@ def _verdict(scorer: Scorer, problem: Problem, answer: str | None) -> Score:
         return Score(0.0, ScoreStatus.UNPARSABLE)
     try:
         value = float(scorer(answer, problem.metadata))
-    except (
-        Exception
-    ):  # foreign code on text that the policy made up: whatever it raises says that it cannot read the answer
+    except Exception:  # foreign code on text that the policy made up: whatever it raises, it cannot read it
         return Score(0.0, ScoreStatus.UNPARSABLE)
     if not math.isfinite(value):
         return Score(0.0, ScoreStatus.UNPARSABLE)
@@ -130,6 +117,6 @@ def _scorer(problem: Problem, extract: Extraction) -> Scorer:
 
 @cache
 def _scorer_of(task: str) -> tuple[Scorer, bool]:
-    """Scorer of a data set (made once: some load word lists), and whether it runs answers as code."""
+    """Returns a data set's scorer (made once: some load word lists), and whether it runs answers as code."""
     scorer = reasoning_gym().get_score_answer_fn(task)
     return scorer, _RUNS_THE_ANSWER.search(inspect.getsource(scorer)) is not None

@@ -1,29 +1,30 @@
-"""What is added to a reward because of how a response looks rather than what it answers."""
+"""Terms added to a reward for the form of a response, whatever it answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bapo_lightning.values import Count
+
 
 @dataclass(frozen=True, slots=True)
 class OverlongPenalty:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), a function of the response's length L in
-    tokens:
+    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13) of a response of L tokens:
 
     0                                        L <= limit - buffer
     factor * (limit - buffer - L) / buffer   between
     -factor                                  L >= limit
     """
 
-    limit: int  # longest response the run allows
-    buffer: int  # length of the ramp before the limit
-    factor: float = 1.0
+    limit: Count  # longest response the run allows
+    buffer: Count  # length of the ramp before the limit
+    factor: float = 1.0  # the largest penalty
 
     def __post_init__(self) -> None:
         if not 0 < self.buffer <= self.limit:
             raise ValueError(f"the overlong buffer must be in 1..limit ({self.limit}), got {self.buffer}")
 
     def __call__(self, length: int) -> float:
-        """The penalty, in [-factor, 0]."""
+        """Returns the penalty, in [-factor, 0]."""
         over = length - (self.limit - self.buffer)
         return -self.factor * min(max(over / self.buffer, 0.0), 1.0)

@@ -1,3 +1,1 @@
-"""A toy language and a tiny causal LM in which off-policy reinforcement learning shows the paper's phenomenon
-on a laptop.
-"""
+"""A toy language and a tiny causal LM that show the paper's off-policy phenomena on a laptop."""

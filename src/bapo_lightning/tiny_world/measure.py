@@ -1,4 +1,4 @@
-"""What a model of the tiny world does when it samples: accuracy, entropy, and lengths by verdict."""
+"""Figures of a model of the tiny world: accuracy, entropy, and lengths by verdict of sampled responses."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class StartingFigures:
     num_problems: int
     samples: int  # per problem
     sampled_accuracy: float
-    first_value_right: float  # share of responses whose first written value is the sum: the arithmetic alone
+    first_value_right: float  # share of responses whose first value is right: arithmetic alone
     entropy_nats: float  # per response token
     length_right: float
     length_not_right: float
     cut_fraction: float  # responses that reached the token limit
 
     def table(self) -> str:
-        """Rows of a Markdown table, one per figure."""
+        """Returns the rows of a Markdown table, one per figure."""
         return "\n".join(
             f"| {name} | {value:.3f} |" for name, value in asdict(self).items() if isinstance(value, float)
         )
@@ -43,7 +43,10 @@ def measure(
     num_problems: int = 256,
     samples: int = 4,
 ) -> StartingFigures:
-    """Sample validation problems at temperature 1 with torch's global generator seeded to `seed`."""
+    """Measures sampled responses to validation problems, at temperature 1.
+
+    Seeds torch's global generator with `seed`.
+    """
     torch.manual_seed(seed)
     problems = tiny_problems("validation", num_problems)
     repeated = [problem for problem in problems for _ in range(samples)]
@@ -104,7 +107,7 @@ def _mean_entropy(
     response_BT: Tensor,
     length_B: Tensor,
 ) -> float:
-    """Entropy of the next-token distribution, averaged over the sampled response tokens."""
+    """Mean entropy of the next-token distribution over the sampled response tokens, in nats."""
     prompt_BP = tokenizer([problem.prompt for problem in problems], return_tensors="pt").input_ids
     logits_BTV = model(torch.cat([prompt_BP, response_BT], dim=1)).logits[:, prompt_BP.shape[1] - 1 : -1]
     entropy_BT = torch.distributions.Categorical(logits=logits_BTV).entropy()

@@ -1,12 +1,11 @@
-"""The toy language: two-digit addition whose answers overthink, so that wrong answers are longer than right
-ones.
+"""The toy language: two-digit addition by responses that overthink, so that wrong ones are longer.
 
     prompt    37+85=
-    response  112,122;122:122.122#      a value, re-checks after `,` `;` `:`, then `.`, the last value again, `#`
+    response  112,122;122:122.122#   a value, re-checks after `,` `;` `:`, then `.`, the last value again, `#`
 
-Demonstrations are noisy on purpose: a value may be wrong, and one re-check follows another although nothing
-is gained. A response that does not find its end is cut by the token limit and has no answer: most wrong
-answers are truncated rambling, as those of long-thinking models are.
+Demonstrations are noisy on purpose: a value may be wrong, and re-checks go on although they gain nothing. A
+response that does not end in time is cut at the token limit and has no answer: as with long-thinking models,
+most wrong answers are truncated rambling.
 """
 
 from __future__ import annotations
@@ -28,22 +27,20 @@ Split = Literal["train", "validation"]
 
 @dataclass(frozen=True, slots=True)
 class TinyWorld:
-    """Every constant of the task; probabilities refer to the demonstrations."""
+    """The constants of the task; the probabilities are those of the demonstrations."""
 
     smallest_term: int = 10
     largest_term: int = 99
     validation_problems: int = 900
     split_seed: int = 2718
-    response_tokens: int = 32  # a response is cut here, the end mark included
-    slip: float = 0.05  # a written value is wrong
-    check_again: float = 0.94  # one more re-check follows a written value
-    slips: tuple[int, ...] = (-10, -1, 1, 10)  # what a slip adds to the sum, equally likely
+    response_tokens: int = 32  # limit of a response's length, with the end mark
+    slip: float = 0.05  # probability that a written value is wrong
+    check_again: float = 0.94  # probability that one more re-check follows a written value
+    slips: tuple[int, ...] = (-10, -1, 1, 10)  # differences of a wrong value from the sum, equally likely
 
 
 def tiny_problems(split: Split, limit: int | None = None, world: TinyWorld = TinyWorld()) -> list[Problem]:
-    """Problems of one split in a fixed, shuffled order, the first `limit` of them; the two splits share no
-    problem.
-    """
+    """Returns the first `limit` problems of a split in a fixed, shuffled order; splits share no problem."""
     terms = range(world.smallest_term, world.largest_term + 1)
     pairs = [(first, second) for first in terms for second in terms]
     random.Random(world.split_seed).shuffle(pairs)
@@ -62,9 +59,7 @@ def tiny_problems(split: Split, limit: int | None = None, world: TinyWorld = Tin
 
 
 def demonstration(problem: Problem, generator: random.Random, world: TinyWorld = TinyWorld()) -> str:
-    """One noisy response to `problem`, at most `world.response_tokens` characters, the end mark included
-    unless cut.
-    """
+    """Returns one noisy response to `problem`, cut after `world.response_tokens` characters."""
     total = int(problem.answer)
     value = _value(total, generator, world)
     text = str(value)

@@ -1,4 +1,4 @@
-"""One token per character, as an ordinary Hugging Face fast tokenizer."""
+"""A Hugging Face fast tokenizer with one token per character."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PAD_TOKEN = "<pad>"
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Tokenizer of the toy language: `<pad>` is id 0, the end token `#` the last id; no token is added to a
-    prompt.
+    """Returns the tokenizer of the toy language, which adds no token to a prompt.
 
-    A character outside the language becomes `<pad>`, since the language has no word for "unknown".
+    `<pad>` has id 0, the end token `#` the last id. A character outside the language becomes `<pad>`, because
+    there is no token for unknown characters.
     """
     vocabulary = {token: index for index, token in enumerate([PAD_TOKEN, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD_TOKEN))

@@ -1,9 +1,9 @@
-"""Make the model the quickstart starts from: a small Llama taught the toy language by supervised learning.
+"""Makes the quickstart's starting model: a small Llama taught the toy language by supervised learning.
 
     python -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model
 
-The demonstrations overthink, so the model does too, although its arithmetic is good: it rarely finds an end
-before the token limit. That gap is what reinforcement learning closes.
+The demonstrations overthink, and so does the model: its arithmetic is good, but it rarely ends a response
+before the token limit. Reinforcement learning closes that gap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bapo_lightning.types import Problem
 
 LEARNING_RATE = 3e-3
 BATCH_SIZE = 128
-IGNORED = -100  # the label torch's cross entropy leaves out
+IGNORED = -100  # the label that torch's cross entropy leaves out
 
 README = """# Warm-started model of the tiny world
 
@@ -40,8 +40,9 @@ most {tokens} tokens:
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Untrained Llama: 2 layers, hidden size 64, 2 heads of 32 (vLLM on CPU needs head sizes from 32 on),
-    tied embeddings.
+    """Returns an untrained Llama: 2 layers, hidden size 64, 2 heads, tied embeddings.
+
+    A head has size 32, the least that vLLM accepts on CPU.
     """
     return LlamaForCausalLM(
         LlamaConfig(
@@ -61,9 +62,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> float:
-    """Supervised training on fresh demonstrations, one-cycle learning rate; returns the last loss in nats per
-    token.
-    """
+    """Trains on fresh demonstrations, one-cycle learning rate; returns the last loss in nats per token."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
     generator, problems, loss = random.Random(seed), tiny_problems("train"), torch.tensor(float("nan"))
@@ -83,7 +82,7 @@ def train(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
 def _batch(
     tokenizer: PreTrainedTokenizerFast, generator: random.Random, problems: list[Problem]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded token ids and labels [B, T]; prompt and padding carry no loss."""
+    """Returns right-padded token ids and labels [B, T]; prompt and padding carry no loss."""
     chosen = [generator.choice(problems) for _ in range(BATCH_SIZE)]
     texts = [problem.prompt + demonstration(problem, generator) for problem in chosen]
     encoded = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
@@ -94,7 +93,7 @@ def _batch(
 
 
 def save(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, readme: str) -> None:
-    """Write weights (safetensors), tokenizer and README as a Hugging Face model folder."""
+    """Writes weights (safetensors), tokenizer and README as a Hugging Face model folder."""
     model.generation_config.do_sample = True
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -102,7 +101,7 @@ def save(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFa
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train, measure, save; the figures go to the console and to the folder's README."""
+    """Trains, measures and saves a model; prints its figures, which its README holds as well."""
     parser = argparse.ArgumentParser(description="Make the tiny world's starting model.")
     parser.add_argument("--output", type=Path, required=True, help="model folder to write")
     parser.add_argument("--steps", type=int, default=2000, help="supervised updates (default: %(default)s)")

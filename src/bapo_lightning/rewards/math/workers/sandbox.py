@@ -1,10 +1,9 @@
-"""What a verifier worker gives up before it reads the first answer: memory, CPU time, files, other processes,
-the network, compiling code.
+"""Takes away from a worker, before it reads the first answer, everything that judging does not need.
 
-The limits are the kernel's (`setrlimit`). The rest is an audit hook of the interpreter (PEP 578): code cannot
-be compiled from a string, so that `eval`, `exec`, sympy's string parser and `lambdify` fail whoever calls
-them, and nothing is written, started or connected to. A hook is no jail for hostile *code*; it is the second
-wall behind a reader that has no way from text to code in the first place.
+The kernel limits memory, CPU time, file sizes and new processes (`setrlimit`). An audit hook of the
+interpreter (PEP 578) refuses the rest: compiling code from a string, so that `eval`, `exec`, sympy's string
+parser and `lambdify` fail wherever they are called, and opening files, starting processes and connecting. A
+hook is no jail for hostile *code*; it is the second wall behind a reader that never turns text into code.
 """
 
 from __future__ import annotations
@@ -16,27 +15,26 @@ from typing import Any
 
 MEGABYTE = 1 << 20
 _ALLOWED = {
-    "import", "exec", "marshal.loads", "object.__getattr__", "object.__setattr__", "object.__delattr__", "sys._getframe",
-    "os.listdir", "os.scandir", "builtins.id", "time.sleep", "sys.excepthook", "sys.unraisablehook", "resource.setrlimit",
-    "array.__new__", "function.__new__", "cpython._PySys_ClearAuditHooks",
+    "import", "exec", "marshal.loads", "object.__getattr__", "object.__setattr__", "object.__delattr__",
+    "sys._getframe", "os.listdir", "os.scandir", "builtins.id", "time.sleep", "sys.excepthook",
+    "sys.unraisablehook", "resource.setrlimit", "array.__new__", "function.__new__",
+    "cpython._PySys_ClearAuditHooks",
 }  # fmt: skip
 
 
 class Refused(Exception):
-    """Something in the worker tried what a verifier has no need of."""
+    """An operation that judging does not need was refused."""
 
 
 class Sandbox:
-    """The limits of this process, from `enter` to its end. `refusals` lists what was tried since it was last
-    emptied.
-    """
+    """The limits of this process from `enter` on; `refusals` lists events refused since it was cleared."""
 
     def __init__(self, memory_megabytes: int) -> None:
         self.memory_megabytes = memory_megabytes
         self.refusals: list[str] = []
 
     def enter(self) -> None:
-        """Give everything up. There is no way back."""
+        """Sets all limits, for the rest of the process's life."""
         set_limit(resource.RLIMIT_AS, address_space() + self.memory_megabytes * MEGABYTE)
         set_limit(resource.RLIMIT_FSIZE, 0)
         set_limit(resource.RLIMIT_CORE, 0)
@@ -55,7 +53,7 @@ class Sandbox:
 
 
 def set_limit(kind: int, value: int) -> None:
-    """Lower a resource limit of this process, soft and hard; a limit that is lower already stays."""
+    """Lowers a resource limit of this process, soft and hard; keeps one that is lower already."""
     _, hard = resource.getrlimit(kind)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
@@ -63,21 +61,19 @@ def set_limit(kind: int, value: int) -> None:
 
 
 def limit_cpu_seconds(more: float) -> None:
-    """Let the kernel end this process after `more` further seconds of CPU time, should nobody be there to
-    kill it.
-    """
+    """Lets the kernel end this process after `more` further seconds of CPU time, if the server is gone."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + more) + 2, hard))
 
 
 def address_space() -> int:
-    """Bytes of address space that this process has now."""
+    """Address space of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def peak_memory() -> int:
-    """Largest resident size that this process ever had, in bytes."""
+    """Largest resident size of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -22,9 +22,9 @@ MAX_EXPONENT = 300
 _SIGN = {"−": "-", "–": "-", "﹣": "-", "－": "-"}
 _SYMBOLS = {
     **_SIGN,
-    "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "°": r"^{\circ}", "²": "^{2}",
-    "³": "^{3}", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "½": r"\frac{1}{2}", "％": "%",
-    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+    "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ",
+    "°": r"^{\circ}", "²": "^{2}", "³": "^{3}", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ",
+    "∩": r"\cap ", "∈": r"\in ", "½": r"\frac{1}{2}", "％": "%", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
 }  # fmt: skip
 _TRANSLATION = str.maketrans(_SYMBOLS)
 _WRAPPERS = tuple(
@@ -40,8 +40,8 @@ _WRAPPERS = tuple(
     )
 )
 _SPACING = re.compile(
-    r"\\(?:left|right|big|Big|bigl|bigr|displaystyle|limits)(?![a-zA-Z])|(?<!\\)\\[!,;: "
-    r"]|~|\\q?quad(?![a-zA-Z])"
+    r"\\(?:left|right|big|Big|bigl|bigr|displaystyle|limits)(?![a-zA-Z])"
+    r"|(?<!\\)\\[!,;: ]|~|\\q?quad(?![a-zA-Z])"
 )
 _THIN_SPACE = re.compile(r"(?<=[0-9])(?:\\,|\\ |\{,\}|,\\!|,\\,)\s*(?=[0-9]{3}(?![0-9]))")
 _FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
@@ -51,40 +51,44 @@ _CHOICE = re.compile(r"\(([A-Za-z])\)")
 
 _DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)|[0-9]+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
-# A word is a unit when it has four letters, so that `3 ab` stays a product, or is one of these. Words that
-# change the number are none.
+# A word is a unit if it has four letters (`3 ab` stays a product) or is one of these short ones, unless it
+# changes the number.
 _NO_UNIT = (
-    r"(?!(?:and|or|to|mod|alpha|beta|gamma|delta|theta|lambda|sigma|omega|sqrt|infinity|half|dozen|hundred|thousand|[mb]illion|trillion|squared"
-    r"|cubed|factorial|times|plus|minus|over|choose|percent)\b)"
+    r"(?!(?:and|or|to|mod|alpha|beta|gamma|delta|theta|lambda|sigma|omega|sqrt|infinity|half|dozen|hundred"
+    r"|thousand|[mb]illion|trillion|squared|cubed|factorial|times|plus|minus|over|choose|percent)\b)"
 )
 _WORD = (
     rf"{_NO_UNIT}(?:[A-Za-z]{{4,}}|[cmk]m|[km]?g|ft|in|lbs?|oz|mi|hrs?|mins?|secs?|mph|days?|cups?|men|USD)"
 )
 _UNIT = (
-    r"(?:\s*\\(?:text|textbf|textit|textrm|textnormal|mathrm|mbox)\s*\{(?!\s*[ap]\.?m)[^{}0-9]*\}(?:\^\{?[0-9]\}?)?"
-    rf"|\s*\^\s*\{{?\s*\\circ\s*\}}?(?:\s*[CF])?|\s*\\degree|\s+{_WORD}(?:\s+{_NO_UNIT}[a-z]{{2,}}){{0,2}}(?:\^\{{?[23]\}}?)?"
+    r"(?:\s*\\(?:text|textbf|textit|textrm|textnormal|mathrm|mbox)\s*"
+    r"\{(?!\s*[ap]\.?m)[^{}0-9]*\}(?:\^\{?[0-9]\}?)?"
+    rf"|\s*\^\s*\{{?\s*\\circ\s*\}}?(?:\s*[CF])?|\s*\\degree"
+    rf"|\s+{_WORD}(?:\s+{_NO_UNIT}[a-z]{{2,}}){{0,2}}(?:\^\{{?[23]\}}?)?"
     r"|\s*(?:[cmk]m|kg|mph|ft)(?:\^\{?[23]\}?)?)"
 )
 _BASED = re.compile(r"([0-9A-Za-z]{1,100})_\{?\s*(?:\\text\{)?([0-9]{1,2})\}?\}?")  # 1021_3
 _NUMBER = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:\\?[$€£¥]|\\\$)?\s*(?P<sign2>-?)\s*"
-    rf"(?:(?P<whole>[0-9]{{1,9}})?\s*\\frac\{{\s*(?P<topsign>-?)\s*(?P<top>{_DECIMAL})\s*\}}\{{\s*(?P<bottom>{_DECIMAL})\s*\}}"
+    rf"(?:(?P<whole>[0-9]{{1,9}})?\s*\\frac\{{\s*(?P<topsign>-?)\s*(?P<top>{_DECIMAL})\s*\}}"
+    rf"\{{\s*(?P<bottom>{_DECIMAL})\s*\}}"
     rf"|(?P<numerator>{_DECIMAL})\s*/\s*(?P<denominator>{_DECIMAL})"
-    rf"|(?P<mantissa>{_DECIMAL})(?:[eE](?P<exponent>[-+]?[0-9]{{1,4}})|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*(?P<power>[-+]?[0-9]{{1,4}})\s*\}}?)?)"
+    rf"|(?P<mantissa>{_DECIMAL})(?:[eE](?P<exponent>[-+]?[0-9]{{1,4}})"
+    rf"|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*(?P<power>[-+]?[0-9]{{1,4}})\s*\}}?)?)"
     rf"(?:(?P<percent>\s*(?:\\?%|percent|per\s+cent))|{_UNIT})?"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PlainNumber:
-    """An exact value, and how it was written."""
+    """An exact value, and its notation."""
 
     value: Fraction
     is_decimal: bool = False
     is_percent: bool = False
 
     def equals(self, other: PlainNumber) -> bool:
-        """Whether both are the same number, see the module."""
+        """Whether both are the same number by the rules at the top of this file."""
         if _agree(self.value, other.value, self.is_decimal or other.is_decimal):
             return True
         if self.is_percent == other.is_percent:
@@ -97,9 +101,7 @@ class PlainNumber:
 
 
 def clean(text: str) -> str:
-    """`text` with one notation for each symbol, without the marks around a formula, without spacing
-    commands.
-    """
+    """Returns `text` with one notation per symbol and without spacing commands and marks around it."""
     text = text.translate(_TRANSLATION).strip()
     text = _SPACING.sub(" ", _THIN_SPACE.sub(",", text)).replace("{,}", ",")
     text = _FRACTION_COMMAND.sub(r"\\frac", text).replace(r"\%", "%")
@@ -107,14 +109,10 @@ def clean(text: str) -> str:
 
 
 def unwrapped(text: str) -> str:
-    """`text` without dollars, brackets, boxes and braces that hold all of it, and without the full stop
-    behind it.
-    """
+    """Returns `text` without a full stop, or dollars, brackets, boxes and braces around all of it."""
     for _ in range(8):
         before = text
-        text = (
-            text.strip().rstrip(".,;").strip() if not text.endswith(("\\.", "\\,", "\\;")) else text.strip()
-        )
+        text = text.strip() if text.endswith(("\\.", "\\,", "\\;")) else text.strip().rstrip(".,;").strip()
         for wrapper in _WRAPPERS:
             match = wrapper.fullmatch(text)
             if match is not None:
@@ -125,9 +123,7 @@ def unwrapped(text: str) -> str:
 
 
 def read_number(text: str) -> PlainNumber | None:
-    """The number that cleaned `text` is, None when it is anything else or has more than `MAX_DIGITS`
-    characters.
-    """
+    """Returns the number that cleaned `text` is; None if it is none or is longer than `MAX_DIGITS`."""
     if len(text) > MAX_DIGITS:
         return None
     match = _NUMBER.fullmatch(_SHORT_FRACTION.sub(_with_braces, text) if "frac" in text else text)
@@ -143,15 +139,16 @@ def read_number(text: str) -> PlainNumber | None:
 
 
 def normal_form(cleaned: str) -> str:
-    """One string for answers that are equal without algebra: numbers as `3/4`, other text without spaces and
-    font commands.
+    """Returns the one string of all answers that are equal without algebra.
+
+    Numbers are written as `3/4`, other text without spaces and font commands.
     """
     number = read_number(cleaned)
     return normal_text(cleaned) if number is None else str(number)
 
 
 def normal_text(cleaned: str) -> str:
-    """`cleaned` without spaces, font commands and optional braces. `(A)` is `A`."""
+    """Returns `cleaned` without spaces, font commands and optional braces; `(A)` becomes `A`."""
     text = _TEXT_COMMAND.sub(r"\1", cleaned).replace("$", "")
     text = _SHORT_FRACTION.sub(_with_braces, text)
     text = re.sub(r"(?<=[0-9])\s+(?=[0-9])|(?<=[a-zA-Z])\s+(?=[a-zA-Z])", "\x00", text)
@@ -161,7 +158,7 @@ def normal_text(cleaned: str) -> str:
 
 
 def quick_verdict(gold: str, answer: str) -> bool | None:
-    """Whether two cleaned texts are equal; None where that takes algebra."""
+    """Whether two cleaned texts are equal; None if that takes algebra to decide."""
     if gold == answer:
         return bool(gold)
     gold_number, answer_number = read_number(gold), read_number(answer)
@@ -184,7 +181,7 @@ def _agree(first: Fraction, second: Fraction, tolerant: bool) -> bool:
 
 
 def _in_base(match: re.Match[str]) -> int | tuple[str, str]:
-    """The whole number, or digits and base as they stand where the base has no such digits."""
+    """Returns the whole number, or digits and base as written if the base has no such digits."""
     digits, base = match.groups()
     try:
         return int(digits, int(base))
@@ -193,7 +190,7 @@ def _in_base(match: re.Match[str]) -> int | tuple[str, str]:
 
 
 def _value(part: dict[str, str | None]) -> tuple[Fraction | None, bool]:
-    """Value without its sign, and whether it is written as a decimal."""
+    """Returns the value without its sign, and whether it is written as a decimal."""
     if part["top"] is not None or part["numerator"] is not None:
         top, bottom = part["top"] or part["numerator"], part["bottom"] or part["denominator"]
         assert top is not None and bottom is not None
@@ -214,5 +211,5 @@ def _fraction(digits: str) -> Fraction:
 
 
 def _with_braces(match: re.Match[str]) -> str:
-    first, first_digit, second, second_digit = match.groups()
-    return rf"\frac{{{first if first is not None else first_digit}}}{{{second if second is not None else second_digit}}}"
+    top, top_digit, bottom, bottom_digit = match.groups()
+    return rf"\frac{{{top_digit if top is None else top}}}{{{bottom_digit if bottom is None else bottom}}}"

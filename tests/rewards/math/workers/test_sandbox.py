@@ -4,7 +4,8 @@ import sys
 import pytest
 
 ENTER = (
-    "from bapo_lightning.rewards.sandbox import Refused, Sandbox\nsandbox = Sandbox(64)\nsandbox.enter()\n"
+    "from bapo_lightning.rewards.math.workers.sandbox import Refused, Sandbox\n"
+    "sandbox = Sandbox(64)\nsandbox.enter()\n"
 )
 
 

@@ -1,9 +1,11 @@
-"""Equivalence by math-verify and sympy. Runs in verifier workers only: in a process that may be killed, with
-no string evaluation.
+"""Equivalence of answers by math-verify and sympy, without evaluating strings.
+
+Runs in workers only, which may be killed at any moment.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import unicodedata
@@ -16,16 +18,17 @@ from latex2sympy2_extended.latex2sympy2 import convert_to_pct
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.grader import should_treat_as_complex, verify
 
-from bapo_lightning.rewards.converter import Converter, Unreadable, exact_number
-from bapo_lightning.rewards.quick import clean
-from bapo_lightning.rewards.size_limit import TooLarge, check_nesting, check_size
+from bapo_lightning.rewards.math.converter import Converter, Unreadable, exact_number
+from bapo_lightning.rewards.math.quick import clean
+from bapo_lightning.rewards.math.size_limit import TooLarge, check_nesting, check_size
 
-# Units are taken off by `quick`, which knows 6m from 6 metres; boxes by `extract`.
+# `quick` removes units, because it distinguishes 6m from 6 metres; `extract` removes boxes.
 NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
 _TEXT_UNIT = re.compile(
-    r"(?<=[0-9}\s])\s*\\(?:text|textbf|textit|textnormal|textrm|mathrm|mbox)\s*\{(?!\s*(?:and|or)\s*\})[^{}0-9]*\}(?:\^\{?[0-9]\}?)?$"
+    r"(?<=[0-9}\s])\s*\\(?:text|textbf|textit|textnormal|textrm|mathrm|mbox)\s*"
+    r"\{(?!\s*(?:and|or)\s*\})[^{}0-9]*\}(?:\^\{?[0-9]\}?)?$"
 )
 _PYTHON_POWER = re.compile(r"\*\*")
 _WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
@@ -42,34 +45,34 @@ mv_parser.TIMEOUT_WARNING_SHOWN = True  # the deadline is the pool's
 
 
 def equivalent(gold: str, answer: str) -> bool:
-    """Whether `answer` equals `gold`; neither needs to be readable. Raises TooLarge when that cannot be
-    computed.
-    """
+    """Whether `answer` equals `gold`, readable or not. Raises TooLarge if comparing them would never end."""
     golds, answers = readings(gold), readings(answer)
-    for left in golds:
-        for right in answers:
-            if same_tree(left, right):
-                return True
+    pairs = list(itertools.product(golds, answers))
+    if any(same_tree(left, right) for left, right in pairs):
+        return True
     for expression in (*golds, *answers):
         check_size(expression)
-    return any(_equal(left, right) for left in golds for right in answers)
+    return any(_equal(left, right) for left, right in pairs)
 
 
 def readings(text: str) -> tuple[Any, ...]:
-    """What `text` means: as one formula, or else as the last formula or number in a text. Empty when it has
-    none.
+    """Returns the expressions that `text` may mean: it is one formula, or a text that ends in one or more.
+
+    Empty if nothing is readable.
     """
     if is_prose(text):
         return tuple(read_in_prose(text))
     if any(unicodedata.category(character) in _INVISIBLE for character in text if character not in "\n\t\r"):
-        return ()  # 4, a zero-width space and 4 again is no 4
+        return ()  # a 4, a zero-width space and another 4 are not 4
     expression = read_latex(clean(text))
     return tuple(read_in_prose(text)) if expression is None else (expression,)
 
 
 def is_prose(text: str) -> bool:
-    """Whether `text` is a sentence rather than a formula: two ordinary words outside of commands, or one
-    beside a formula in dollars.
+    """Whether `text` is a sentence rather than a formula.
+
+    A sentence has two ordinary words outside of commands, or one beside a formula in dollars, or a word that
+    introduces an answer, or many letters that are not ASCII.
     """
     if sum(character.isalpha() and not character.isascii() for character in text) >= _FOREIGN_LETTERS:
         return True
@@ -82,7 +85,7 @@ def is_prose(text: str) -> bool:
 
 @lru_cache(maxsize=512)
 def read_latex(text: str) -> Any:
-    """The expression that cleaned `text` writes, None when it is not readable. Raises TooLarge."""
+    """Returns the expression that cleaned `text` writes, None if it is not readable. Raises TooLarge."""
     check_nesting(text)
     for candidate in _spellings(text):
         latex = normalize_latex(candidate, NORMALIZATION)
@@ -91,13 +94,13 @@ def read_latex(text: str) -> Any:
                 return Converter(is_real=not should_treat_as_complex(part)).parse(part)
             except TooLarge:
                 raise
-            except Exception:  # the library signals what it cannot read by many kinds, up to plain Exception
+            except Exception:  # the library raises many types for unreadable text, up to plain Exception
                 continue
     return None
 
 
 def read_in_prose(text: str) -> list[Any]:
-    """The last formula or number in a text, by math-verify's patterns."""
+    """Returns the last formula or number in a text, found by math-verify's patterns."""
     targets = mv_parser.get_extraction_regexes(
         [mv_parser.LatexExtractionConfig(), mv_parser.ExprExtractionConfig()]
     )
@@ -105,7 +108,7 @@ def read_in_prose(text: str) -> list[Any]:
 
 
 def same_tree(left: Any, right: Any) -> bool:
-    """Whether both are written the same way, so that nothing need be computed."""
+    """Whether both are written the same way, so that nothing has to be computed."""
     return (
         type(left) is type(right)
         and isinstance(left, sympy.Basic)
@@ -119,13 +122,13 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _spellings(text: str) -> list[str]:
-    """`text`, and `text` without the unit at its end."""
+    """Returns `text` without the unit at its end, and `text` itself."""
     text = _PYTHON_POWER.sub("^", _DEGREES.sub("", text))
     return list(dict.fromkeys((_TEXT_UNIT.sub("", text) or text, text)))
 
 
 def _read_plain(match: re.Match[str]) -> tuple[Any, str]:
-    """In place of math-verify's `extract_expr`, which hands the text to sympy's parser."""
+    """Replaces math-verify's `extract_expr`, which hands the text to sympy's string parser."""
     groups = match.groupdict()
     digits = "".join(
         value for name, value in groups.items() if name.startswith(("integer", "decimal")) and value
@@ -140,7 +143,7 @@ def _read_plain(match: re.Match[str]) -> tuple[Any, str]:
 
 
 def _read_formula(latex: str) -> Any:
-    """In place of math-verify's `parse_latex_cached`."""
+    """Replaces math-verify's `parse_latex_cached`."""
     expression = read_latex(clean(latex))
     if expression is None:
         raise Unreadable(latex)

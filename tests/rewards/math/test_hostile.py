@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.rewards.hostile import CANARY, GOLD, hostile_answers
+from tests.rewards.math.hostile import CANARY, GOLD, hostile_answers
 
 from bapo_lightning.rewards import MathReward
-from bapo_lightning.rewards.math_reward import MAX_VOTE_CHARACTERS
+from bapo_lightning.rewards.math.reward import MAX_VOTE_CHARACTERS
 from bapo_lightning.types import ScoreStatus
 
 TIMEOUT_SECONDS = 1.0

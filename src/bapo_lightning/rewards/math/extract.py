@@ -2,17 +2,16 @@ r"""Finds the final answer that a response marks as such. Nothing is parsed or e
 
 A mark is one of
 
-    \boxed{...}, \fbox{...}     braces balanced, `\{` and `\}` not counted; boxes in a row (`\boxed{1},
-    \boxed{2}` or `\boxed{1}` and
-                                `\boxed{2}`) are one answer, joined by commas
-    final answer is ...         up to the end of the sentence; a colon may follow
-    Answer: ...                 up to the end of the line, or the next line that holds something when nothing
-        follows on the same one
-    #### 42                     GSM8K's: a number, a unit may follow; a heading is none
+    \boxed{...}, \fbox{...}   braces balanced, `\{` and `\}` not counted; boxes in a row (`\boxed{1},
+                              \boxed{2}` or `\boxed{1}` and `\boxed{2}`) are one answer, joined by commas
+    final answer is ...       up to the end of the sentence; a colon may follow
+    Answer: ...               up to the end of the sentence or line; if nothing follows on the same line, the
+                              next line with text
+    #### 42                   GSM8K's: a number, perhaps with a unit; other text makes it a heading
 
-and **the mark that stands last wins**, whatever its kind: a response that corrects itself means what it says
-last. A mark without content does not count, nor does a box that is not closed (the response was cut inside
-it). A response without any mark has no answer.
+and **the last mark wins**, whichever of these it is: a response that corrects itself means the later answer.
+A mark without content does not count, nor does a box that is not closed (the response was cut inside it). A
+response without any mark has no answer.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import re
 
 from bapo_lightning.rewards.braces import closing_brace
 
-MAX_ANSWER_CHARACTERS = 2000  # what is longer is no answer
-MAX_MARKS = 64  # of one kind that are looked at, from the end: a response may be a flood of them
+MAX_ANSWER_CHARACTERS = 2000  # a longer text is no answer
+MAX_MARKS = 64  # looked at per pattern, from the end: a response may be a flood of marks
 MAX_SEARCHED_CHARACTERS = 200_000  # at the end of the response
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
@@ -43,12 +42,11 @@ _SENTENCE_END = re.compile(r"[.。](?=\s+[A-Z\W]|\s*\Z)")
 
 
 def final_answer(text: str) -> str | None:
-    """The content of the last mark in `text`, without spaces around it; None without a mark, or when it is
-    longer than an answer is.
-    """
+    """Returns the stripped content of the last mark in `text`; None without a mark or if it is too long."""
     text = text[-MAX_SEARCHED_CHARACTERS:]
-    says_answer = "answer" in text.lower()  # a search that ignores case is slow
-    marks = [_boxed(text), _hashes(text), *((_final_answer_is(text), _answer(text)) if says_answer else ())]
+    marks = [_boxed(text), _hashes(text)]
+    if "answer" in text.lower():  # a search that ignores case is slow
+        marks += [_stated(_FINAL_ANSWER_IS, text), _stated(_ANSWER, text)]
     found = [mark for mark in marks if mark is not None]
     if not found:
         return None
@@ -57,22 +55,22 @@ def final_answer(text: str) -> str | None:
 
 
 def _boxed(text: str) -> tuple[int, str] | None:
-    """Place and content of the last row of boxes."""
+    """Returns start and content of the last row of boxes; the start is that of the row's last box."""
     contents: list[str] = []
-    place, row_start = 0, -1
+    last_start, row_start = 0, -1
     for start, end, content in _boxes_from_the_end(text):
         if contents and not _one_row(text[end:row_start]):
             break
         if not contents:
-            place = start
+            last_start = start
         row_start = start
         if content and (not contents or contents[-1] != content):
             contents.append(content)
-    return (place, ", ".join(reversed(contents))) if contents else None
+    return (last_start, ", ".join(reversed(contents))) if contents else None
 
 
 def _boxes_from_the_end(text: str) -> list[tuple[int, int, str]]:
-    """Start, end and content of closed boxes, the last one first; of nested boxes the inner one."""
+    """Returns start, end and content of closed boxes, the last one first; of nested ones, the inner one."""
     boxes: list[tuple[int, int, str]] = []
     taken_from = len(text)
     for opening in _last_matches(_BOX, text):
@@ -84,7 +82,7 @@ def _boxes_from_the_end(text: str) -> list[tuple[int, int, str]]:
 
 
 def _one_row(between: str) -> bool:
-    """Whether two boxes with `between` between them are parts of one answer."""
+    """Whether two boxes with the text `between` between them are parts of one answer."""
     return between == "" or (
         len(between) <= 60
         and _BETWEEN_BOXES.fullmatch(between) is not None
@@ -92,16 +90,9 @@ def _one_row(between: str) -> bool:
     )
 
 
-def _final_answer_is(text: str) -> tuple[int, str] | None:
-    for mark in _last_matches(_FINAL_ANSWER_IS, text):
-        content = _first_sentence(_line_from(text, mark.end()))
-        if content:
-            return mark.start(), content
-    return None
-
-
-def _answer(text: str) -> tuple[int, str] | None:
-    for mark in _last_matches(_ANSWER, text):
+def _stated(pattern: re.Pattern[str], text: str) -> tuple[int, str] | None:
+    """Returns start and content of the last match of `pattern` that a sentence follows."""
+    for mark in _last_matches(pattern, text):
         content = _first_sentence(_line_from(text, mark.end()))
         if content:
             return mark.start(), content
@@ -117,7 +108,7 @@ def _hashes(text: str) -> tuple[int, str] | None:
 
 
 def _last_matches(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    """The last `MAX_MARKS` matches, the last one first."""
+    """Returns the last `MAX_MARKS` matches, the last one first."""
     matches: list[re.Match[str]] = []
     for match in pattern.finditer(text):
         matches.append(match)
@@ -127,8 +118,9 @@ def _last_matches(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
 
 
 def _line_from(text: str, start: int) -> str:
-    """What follows `start` up to the end of its line; when that is empty, the next lines up to an empty
-    one.
+    r"""Returns the rest of the line from `start`; if it is empty, the next line with text.
+
+    A displayed formula (`\[`, `$$`, `\begin`) is returned with all its lines, up to an empty one.
     """
     behind = text[start : start + 2 * MAX_ANSWER_CHARACTERS]
     line, _, rest = behind.partition("\n")

@@ -160,11 +160,11 @@ def test_score_answers_keeps_its_workers_between_calls() -> None:
 
 
 def children() -> set[int]:
-    """Process ids of the nurseries that this process has."""
+    """Process ids of the servers that this process has."""
     return {
         child.pid
         for child in psutil.Process().children()
-        if "bapo_lightning.rewards.nursery" in child.cmdline()
+        if "bapo_lightning.rewards.math.workers.server" in child.cmdline()
     }
 
 

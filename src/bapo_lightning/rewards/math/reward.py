@@ -1,8 +1,7 @@
-"""Verdicts on mathematical answers: extract the marked answer, compare fast where that is possible, by
-algebra where it is not.
+"""Verdicts on mathematical answers: extract the marked answer, then compare, by algebra only if necessary.
 
     completion -> final answer (extract) -> equal text or numbers? (quick) -> math-verify and sympy in a
-    worker (verifier_pool) -> Score
+    worker (workers) -> Score
 
 docs/rewards.md has the conventions and the safety model.
 """
@@ -11,17 +10,22 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from annotated_types import Ge
 
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.rewards.extract import final_answer
-from bapo_lightning.rewards.quick import clean, normal_form, quick_verdict
-from bapo_lightning.rewards.verifier_pool import VerifierPool
+from bapo_lightning.rewards.math.extract import final_answer
+from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict
+from bapo_lightning.rewards.math.workers.pool import VerifierPool
+from bapo_lightning.rewards.pairs import pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+from bapo_lightning.values import Count, Positive
 
 Accept = Literal["marked", "any"]
 MAX_UNMARKED_CHARACTERS = 20_000  # at the end of a text without a mark
 MAX_VOTE_CHARACTERS = 200  # of `Score.answer`
+MIN_MEMORY_MEGABYTES = 64  # less is too little for algebra
 DEFAULT_TIMEOUT_SECONDS = 5.0
 UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
 
@@ -31,48 +35,46 @@ class MathReward:
     call to `close`.
 
     Args:
-        accept: "marked": only answers that are marked as final count (see `extract`), a response without a
-            mark is UNPARSABLE. "any": a text without a mark is taken as the answer itself, or for its last
-            formula or number where it is a sentence.
-        require_stop: a response that was cut at the token limit is unparsable; else its last mark counts all
-            the same.
-        timeout_seconds: for one answer; what takes longer is TIMEOUT.
-        num_workers: processes; null: one per core, at most 8.
-        memory_megabytes: that one answer may take in a worker.
+        accept: "marked": only answers that are marked as final count (see `extract`), and a response without
+            a mark is UNPARSABLE. "any": a text without a mark is the answer itself, or, if it is a sentence,
+            its last formula or number is.
+        require_stop: makes a response that was cut at the token limit unparsable; otherwise its last mark
+            counts.
+        timeout_seconds: for one answer; an answer that takes longer is TIMEOUT.
+        num_workers: processes; None: one per core, at most 8.
+        memory_megabytes: memory that one answer may take in a worker.
+
+    Raises:
+        ConfigError: an option has a value that cannot work.
     """
 
     def __init__(
         self,
         accept: Accept = "marked",
         require_stop: bool = False,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        num_workers: int | None = None,
-        memory_megabytes: int = 512,
+        timeout_seconds: Positive = DEFAULT_TIMEOUT_SECONDS,
+        num_workers: Count | None = None,
+        memory_megabytes: Annotated[int, Ge(MIN_MEMORY_MEGABYTES)] = 512,
     ) -> None:
         _check(accept, timeout_seconds, num_workers, memory_megabytes)
         self.accept, self.require_stop = accept, require_stop
         self._pool = VerifierPool(num_workers or default_num_workers(), timeout_seconds, memory_megabytes)
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
-        """Score each completion against the problem at the same place: 1.0 for CORRECT, 0.0 for everything
-        else.
-        """
-        if len(problems) != len(completions):
-            raise ValueError(
-                f"each completion needs its problem: got {len(problems)} problems and {len(completions)} "
-                "completions"
-            )
-        cut = [self.require_stop and completion.finish is not FinishReason.STOP for completion in completions]
-        texts = [
-            "" if is_cut else completion.text for is_cut, completion in zip(cut, completions, strict=True)
-        ]
-        return self.score_texts([problem.answer for problem in problems], texts)
+        """Scores each completion against the problem at the same index: 1.0 for CORRECT, 0.0 otherwise."""
+        golds, texts = [], []
+        for problem, completion in pairs_of(problems, completions):
+            is_cut = self.require_stop and completion.finish is not FinishReason.STOP
+            golds.append(problem.answer)
+            texts.append("" if is_cut else completion.text)
+        return self.score_texts(golds, texts)
 
     def score_texts(
         self, golds: list[str], texts: list[str], timeout_seconds: float | None = None
     ) -> list[Score]:
-        """Score each text against the gold answer at the same place; `timeout_seconds` in place of the
-        reward's own.
+        """Scores each text against the gold answer at the same index.
+
+        `timeout_seconds`, if given, replaces the reward's own.
         """
         scores: dict[int, Score] = {}
         undecided: list[tuple[int, str, str]] = []
@@ -92,7 +94,7 @@ class MathReward:
         return [scores[index] for index in range(len(texts))]
 
     def answer_of(self, text: str) -> str | None:
-        """The part of `text` that counts, None when there is none."""
+        """Returns the part of `text` that counts as its answer, or None."""
         answer = final_answer(text)
         if answer is not None or self.accept == "marked":
             return answer or None
@@ -100,30 +102,22 @@ class MathReward:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers; empty before one was needed."""
+        """Process ids of the workers; empty before the first answer that needs algebra."""
         return self._pool.worker_pids
 
     def close(self) -> None:
-        """End the worker processes. A later call starts them again."""
+        """Ends the worker processes. A later call starts them again."""
         self._pool.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process has workers of its own."""
-        pool = self._pool
-        return {**self.__dict__, "_pool": (pool.num_workers, pool.timeout_seconds, pool.memory_megabytes)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {**state, "_pool": VerifierPool(*state["_pool"])}
 
 
 @lru_cache(maxsize=4096)
 def gold_answer(gold: str) -> str:
-    """A gold answer as it stands, or what it marks: data sets keep whole solutions, and GSM8K its `####`."""
+    """Returns the answer that `gold` marks (data sets keep whole solutions, GSM8K its `####`), or `gold`."""
     return final_answer(gold) or gold
 
 
 def default_num_workers() -> int:
-    """One per core that this process may use, at most 8."""
+    """One worker per core that this process may use, at most 8."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 8)
 
@@ -133,23 +127,24 @@ def _score(status: ScoreStatus, answer: str) -> Score:
 
 
 def _check(accept: str, timeout_seconds: float, num_workers: int | None, memory_megabytes: int) -> None:
-    complaints = []
+    problems = []
     if accept not in get_args(Accept):
-        complaints.append(
+        problems.append(
             f"reward.accept={accept} is none of its values; write {' or '.join(get_args(Accept))}"
         )
     if not timeout_seconds > 0:
-        complaints.append(
+        problems.append(
             f"reward.timeout_seconds={timeout_seconds} leaves no time to judge; write a positive number, "
             "e.g. 5"
         )
     if num_workers is not None and num_workers < 1:
-        complaints.append(
+        problems.append(
             f"reward.num_workers={num_workers} are too few; write 1 or more, or null for one per core"
         )
-    if memory_megabytes < 64:
-        complaints.append(
-            f"reward.memory_megabytes={memory_megabytes} is too little for algebra; write 64 or more"
+    if memory_megabytes < MIN_MEMORY_MEGABYTES:
+        problems.append(
+            f"reward.memory_megabytes={memory_megabytes} is too little for algebra; "
+            f"write {MIN_MEMORY_MEGABYTES} or more"
         )
-    if complaints:
-        raise ConfigError(complaints)
+    if problems:
+        raise ConfigError(problems)

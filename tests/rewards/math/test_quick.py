@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from bapo_lightning.rewards.quick import clean, normal_form, quick_verdict, read_number
+from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict, read_number
 
 
 @pytest.mark.parametrize(

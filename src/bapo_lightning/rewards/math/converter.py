@@ -1,15 +1,16 @@
-"""LaTeX to sympy without sympy's string parser. Runs in verifier workers only (the imports take a second).
+"""Converts LaTeX to sympy without sympy's string parser. Runs in workers only (its imports take a second).
 
-`latex2sympy2_extended` reads LaTeX with a grammar and builds the expression from the tree; only digits of
-numbers, `gcd` and `lcm` pass through `sympify` or `nsimplify`, which evaluate text as Python. Those are
-replaced here, and what would compute something large while reading (binomials, matrices of zeros,
-eigenvalues) is left unevaluated or refused.
+`latex2sympy2_extended` reads LaTeX with a grammar and builds the expression from the tree. Only the digits of
+numbers, `gcd` and `lcm` pass through `sympify` or `nsimplify`, which evaluate text as Python; those steps are
+replaced here. Operations that would compute something large while reading (binomials, matrices of zeros,
+eigenvalues) are left unevaluated or refused.
 """
 
 from __future__ import annotations
 
 import re
 from functools import reduce
+from types import SimpleNamespace
 from typing import Any
 
 import sympy
@@ -18,14 +19,15 @@ from antlr4.atn.PredictionMode import PredictionMode
 from latex2sympy2_extended.antlr_parser import PSLexer, PSParser
 from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy, comma_number_regex
 
-from bapo_lightning.rewards.size_limit import MAX_DIGITS, MAX_FLOAT_EXPONENT, TooLarge, check_size
+from bapo_lightning.rewards.math.size_limit import MAX_DIGITS, MAX_FLOAT_EXPONENT, TooLarge, check_size
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([-+]?[0-9]+))?")
 # Matrix commands that compute while the text is read. No answer of a public data set has one.
 _REFUSED_OPERATORS = {
-    "eye", "rank", "trace", "tr", "rref", "nullspace", "norm", "cols", "rows", "eig", "eigen", "diagonalize", "eigenvals", "eigenvalues",
-    "eigenvects", "eigenvectors", "svd", "SVD", "zeros", "ones", "diag", "hstack", "vstack", "orth", "ortho", "orthogonal", "orthogonalize",
+    "eye", "rank", "trace", "tr", "rref", "nullspace", "norm", "cols", "rows", "eig", "eigen", "diagonalize",
+    "eigenvals", "eigenvalues", "eigenvects", "eigenvectors", "svd", "SVD", "zeros", "ones", "diag", "hstack",
+    "vstack", "orth", "ortho", "orthogonal", "orthogonalize",
 }  # fmt: skip
 
 
@@ -34,8 +36,11 @@ class Unreadable(Exception):
 
 
 def exact_number(text: str) -> Any:
-    """The sympy number that `text` writes in digits. Raises Unreadable for anything else, TooLarge beyond the
-    limits.
+    """Returns the sympy number that the digits in `text` write.
+
+    Raises:
+        Unreadable: `text` is anything else than a number in digits.
+        TooLarge: it has too many digits, or too large an exponent.
     """
     if len(text) > MAX_DIGITS:
         raise TooLarge(f"a number of {len(text)} characters")
@@ -50,40 +55,34 @@ def exact_number(text: str) -> Any:
 
 
 class Converter(_Latex2Sympy):
-    """The library's tree walk, with the digits read by `exact_number`, and the fast prediction mode of ANTLR
-    first.
-    """
+    """The library's tree walk, with digits read by `exact_number` and ANTLR's fast prediction tried first."""
 
     def parse(self, latex: str) -> Any:
-        """The expression that `latex` writes. Raises whatever the library does for text that it cannot
-        read.
-        """
+        """Returns the expression that `latex` writes; the library's exceptions pass if it cannot read it."""
         if comma_number_regex.match(latex):
             # Nobody groups 0,111: that comma is a decimal point.
             return exact_number(latex.strip().replace(",", "." if latex.strip().startswith("0") else ""))
         return super().parse(latex)
 
     def create_parser(self, latex: str) -> Any:
-        """A parser whose `math()` tries SLL prediction and, where that fails, reads again with the complete
-        LL.
-        """
+        """Returns a parser that has read `latex`: by SLL prediction or, if that fails, by the complete LL."""
         parser = self._parser(latex, PredictionMode.SLL)
         try:
             tree = parser.math()
         except Exception:  # the library's listener raises plain exceptions: SLL may refuse what LL accepts
             tree = self._parser(latex, PredictionMode.LL).math()
-        return _Parsed(tree)
+        return SimpleNamespace(math=lambda: tree)
 
     def parse_number(self, text: str) -> Any:
-        """Digits, commas between them."""
+        """Returns the number that digits write, with or without commas between them."""
         return exact_number(text.replace(",", "").replace(" ", ""))
 
     def convert_binom(self, binom: Any) -> Any:
-        """Not computed while reading."""
+        """Leaves a binomial coefficient unevaluated."""
         return sympy.binomial(self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False)
 
     def convert_func(self, func: Any) -> Any:
-        """Refuses the matrix commands; the gamma function is not computed while reading."""
+        """Refuses matrix commands, and leaves the gamma function unevaluated."""
         head = func.func_normal_single_arg() or func.func_normal_multi_arg()
         if head is not None:
             name = head.start.text[1:]
@@ -95,7 +94,7 @@ class Converter(_Latex2Sympy):
         return super().convert_func(func)
 
     def handle_gcd_lcm(self, f: str, args: list[Any]) -> Any:
-        """Of whole numbers only, without `nsimplify`."""
+        """Computes gcd or lcm without `nsimplify`, and only of whole numbers."""
         for argument in args:
             check_size(argument)
         values = [argument.doit() if isinstance(argument, sympy.Basic) else argument for argument in args]
@@ -111,13 +110,3 @@ class Converter(_Latex2Sympy):
             recognizer.addErrorListener(self.MathErrorListener(latex))
         parser._interp.predictionMode = mode
         return parser
-
-
-class _Parsed:
-    """Looks to the library like a parser that has read its text already."""
-
-    def __init__(self, tree: Any) -> None:
-        self._tree = tree
-
-    def math(self) -> Any:
-        return self._tree

@@ -1,6 +1,4 @@
-"""Refuses expressions whose value is too large to be computed, without computing it. Runs in verifier workers
-only.
-"""
+"""Refuses expressions whose value is too large to be computed, without computing it. Runs in workers only."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ class TooLarge(Exception):
 
 
 def check_nesting(text: str) -> None:
-    """Raise TooLarge when brackets of any kind in `text` are nested more than MAX_NESTING deep, or too many
-    bars may be.
-    """
+    """Raises TooLarge if brackets in `text` are, or bars may be, nested more than MAX_NESTING deep."""
     depth = deepest = 0
     for character in text:
         if character in "([{":
@@ -39,9 +35,7 @@ def check_nesting(text: str) -> None:
 
 
 def check_size(expression: Any) -> None:
-    """Raise TooLarge when evaluating `expression` could make a number of more than MAX_BITS bits, or a huge
-    sum, tree or matrix.
-    """
+    """Raises TooLarge if `expression` could make a number beyond MAX_BITS, or a huge sum, tree or matrix."""
     if isinstance(expression, sympy.MatrixBase):
         if len(expression) > MAX_MATRIX_ENTRIES:
             raise TooLarge(f"a matrix of {len(expression)} entries")
@@ -62,18 +56,15 @@ def check_size(expression: Any) -> None:
 
 
 def _bits(node: Any, bits: dict[Any, float]) -> float:
-    """Upper estimate of log2 of the absolute value that `node` evaluates to, at least 0; symbols count as
-    0.
-    """
+    """Upper estimate of log2 of the absolute value of `node`, at least 0; symbols count as 0."""
     parts = [bits.get(part, 0.0) for part in node.args]
     if isinstance(node, sympy.Rational):
         return float(max(abs(node.p).bit_length(), node.q.bit_length()))
     if isinstance(node, sympy.Float):
-        return (
-            1.0 + abs(float(sympy.Float(abs(node), 15)._mpf_[2] + sympy.Float(abs(node), 15)._mpf_[3]))
-            if node.is_finite
-            else 0.0
-        )
+        if not node.is_finite:
+            return 0.0
+        _, _, exponent, mantissa_bits = sympy.Float(abs(node), 15)._mpf_
+        return 1.0 + abs(float(exponent + mantissa_bits))
     if isinstance(node, sympy.Pow | sympy.exp):
         return _power_bits(node, bits)
     if isinstance(
@@ -115,5 +106,5 @@ def _check_bounds(node: Any, bits: dict[Any, float]) -> float:
 
 
 def _magnitude(bits: float) -> float:
-    """2^bits, or more than any limit."""
+    """2^bits, capped above every limit."""
     return 2.0 ** min(bits, 1000.0)

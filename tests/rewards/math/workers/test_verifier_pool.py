@@ -1,14 +1,20 @@
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
 from bapo_lightning.errors import RewardError
-from bapo_lightning.rewards import verifier_pool
-from bapo_lightning.rewards.verifier_pool import Verdict, VerifierPool
+from bapo_lightning.rewards import score_answers
+from bapo_lightning.rewards.math.workers import pool as verifier_pool
+from bapo_lightning.rewards.math.workers.pool import Verdict, VerifierPool
 from bapo_lightning.types import ScoreStatus
 
 RIGHT = ("4", r"\sqrt{16}")
@@ -16,8 +22,9 @@ HANGS = ("4", r"\sum_{i=1}^{900}\sum_{j=1}^{900}\sum_{k=1}^{900} i^j")
 CORRECT = Verdict(ScoreStatus.CORRECT)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pool() -> Iterator[VerifierPool]:
+    """One for all tests: a start takes seconds, and the pool recovers from whatever they do to it."""
     pool = VerifierPool(num_workers=2, timeout_seconds=60.0, memory_megabytes=256)
     yield pool
     pool.close()
@@ -63,12 +70,12 @@ def test_what_is_far_too_large_spoils_no_other_verdict(pool: VerifierPool) -> No
     assert verdicts == [Verdict(ScoreStatus.FAILED, "nested too deeply"), CORRECT, CORRECT]
 
 
-def test_when_the_nursery_died_everything_is_started_again(pool: VerifierPool) -> None:
+def test_when_the_server_died_everything_is_started_again(pool: VerifierPool) -> None:
     assert pool.judge([RIGHT]) == [CORRECT]
     before = pool.worker_pids
-    assert pool._processes is not None
-    pool._processes.nursery.kill()
-    pool._processes.nursery.wait()
+    assert pool._server is not None
+    pool._server.process.kill()
+    pool._server.process.wait()
     assert pool.judge([RIGHT] * 3) == [CORRECT] * 3
     assert set(before).isdisjoint(pool.worker_pids) and len(pool.worker_pids) == 2
 
@@ -86,17 +93,25 @@ def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
     pool.close()
 
 
-def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(
-    pool: VerifierPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_the_server_dies_while_it_judges_the_caller_learns_why(pool: VerifierPool) -> None:
     pool.judge([RIGHT])
+    server = pool._server
+    assert server is not None
+    timer = threading.Timer(1.0, server.process.kill)
+    timer.start()
+    with pytest.raises(RewardError, match=r"the verifier died \(was it killed for memory"):
+        pool.judge([HANGS] * 2)
+    timer.join()
+    assert pool.judge([RIGHT] * 3) == [CORRECT] * 3 and len(pool.worker_pids) == 2
 
-    def interrupted(*_: object) -> list[object]:
-        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(verifier_pool, "wait", interrupted)
-        pool.judge([RIGHT, RIGHT])
+def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(pool: VerifierPool) -> None:
+    pool.judge([RIGHT])
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.judge([RIGHT, HANGS])
+    timer.join()
     assert [verdict.status for verdict in pool.judge([("4", "x"), ("5", "y")])] == [ScoreStatus.WRONG] * 2
 
 
@@ -119,16 +134,53 @@ def test_closing_ends_a_call_of_another_thread(pool: VerifierPool) -> None:
     assert pool.judge([RIGHT]) == [CORRECT]
 
 
-def test_nothing_is_started_for_no_answers(pool: VerifierPool) -> None:
+def test_nothing_is_started_for_no_answers() -> None:
+    pool = VerifierPool(num_workers=2, timeout_seconds=60.0, memory_megabytes=256)
     assert pool.judge([]) == [] and pool.worker_pids == []
 
 
-def test_a_verifier_that_cannot_start_says_what_to_try(
-    pool: VerifierPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verifier_that_cannot_start_says_what_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = VerifierPool(num_workers=2, timeout_seconds=60.0, memory_megabytes=256)
     monkeypatch.setattr(verifier_pool.sys, "executable", "/bin/false")
     with pytest.raises(
         RewardError,
         match=r"the verifier could not start \(no message\); try: /bin/false -c 'import math_verify'",
     ):
         pool.judge([RIGHT])
+
+
+SCRIPT = """
+import os, sys
+print("imported as", __name__, flush=True)
+from bapo_lightning.rewards import score_answers
+print(score_answers(["4"] * 2, [r"\\sqrt{16}"] * 2, 60)[0].status.value, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("started_as", ["script.py", "-m"])
+def test_the_callers_script_is_not_run_again_and_its_death_ends_every_process(
+    tmp_path: Path, started_as: str
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, *(["-m", "script"] if started_as == "-m" else ["script.py"])]
+    caller = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert caller.stdin is not None and caller.stdout is not None
+    with caller.stdin, caller.stdout:
+        lines = [caller.stdout.readline().strip() for _ in range(2)]
+        started = psutil.Process(caller.pid).children(recursive=True)
+        caller.kill()
+        caller.wait()
+        lines += caller.stdout.read().split()
+    assert lines == ["imported as __main__", "correct"]
+    assert len(started) >= 2  # the server and a worker
+    assert psutil.wait_procs(started, timeout=60)[1] == []
+
+
+def judged_in_a_daemon(golds: list[str]) -> list[ScoreStatus]:
+    return [score.status for score in score_answers(golds, [r"\sqrt{16}"] * len(golds), 60.0)]
+
+
+def test_a_daemonic_process_can_have_workers() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as daemons:
+        assert daemons.apply(judged_in_a_daemon, (["4", "5"],)) == [ScoreStatus.CORRECT, ScoreStatus.WRONG]

@@ -1,8 +1,7 @@
-"""The life of one verifier worker: it reads (gold, answer) from its connection, answers with a verdict, until
-the connection ends.
+"""A verifier worker: reads a gold answer and an answer from its connection, sends back a verdict, and so on.
 
-A message in is JSON `[gold, answer, seconds]`, a message out is `[status, reason, is_last]` with the status
-of `types.ScoreStatus`; after its last message the worker ends.
+A message in is JSON `[gold, answer, seconds]`. A message out is `[status, reason, is_last]` with a status of
+`types.ScoreStatus`; after its last message the worker ends.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 import json
 from multiprocessing.connection import Connection
 
-from bapo_lightning.rewards.algebra import equivalent
-from bapo_lightning.rewards.sandbox import MEGABYTE, Sandbox, limit_cpu_seconds, peak_memory
-from bapo_lightning.rewards.size_limit import TooLarge
+from bapo_lightning.rewards.math.algebra import equivalent
+from bapo_lightning.rewards.math.size_limit import TooLarge
+from bapo_lightning.rewards.math.workers.sandbox import MEGABYTE, Sandbox, limit_cpu_seconds, peak_memory
 from bapo_lightning.types import ScoreStatus
 
 
 def serve(connection: Connection, memory_megabytes: int) -> None:
-    """Judge until the other end closes. A worker that used most of its memory ends after its verdict."""
+    """Judges until the other end closes. A worker that used most of its memory ends after its verdict."""
     sandbox = Sandbox(memory_megabytes)
     sandbox.enter()
     memory_at_start = peak_memory()
@@ -31,7 +30,7 @@ def serve(connection: Connection, memory_megabytes: int) -> None:
         status, reason = judge(gold, answer)
         swollen = peak_memory() - memory_at_start > memory_megabytes * MEGABYTE // 2
         if status is ScoreStatus.WRONG and (sandbox.refusals or swollen):
-            # The libraries take an exception for "not equal": whether it is, nobody knows.
+            # The libraries take an exception for "not equal", so that this verdict means nothing.
             status, reason = ScoreStatus.FAILED, ", ".join(sorted(set(sandbox.refusals))) or "memory"
         connection.send_bytes(json.dumps([status, reason, swollen]).encode())
         if swollen:
@@ -39,7 +38,7 @@ def serve(connection: Connection, memory_megabytes: int) -> None:
 
 
 def judge(gold: str, answer: str) -> tuple[ScoreStatus, str]:
-    """Status of the answer, and why where it failed."""
+    """Returns the status of the answer, and the reason if judging failed."""
     try:
         return (ScoreStatus.CORRECT if equivalent(gold, answer) else ScoreStatus.WRONG), ""
     except TooLarge as error:

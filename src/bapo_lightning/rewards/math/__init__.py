@@ -1,0 +1,1 @@
+"""Verdicts on mathematical answers; `reward.MathReward` is the way in."""

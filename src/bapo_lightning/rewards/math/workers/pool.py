@@ -1,0 +1,151 @@
+"""A pool of processes that judge answers, each answer within its deadline.
+
+Any thread may call `judge`; calls take turns. A forked copy of this process starts workers of its own at its
+first use of the pool.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import bapo_lightning
+from bapo_lightning.errors import RewardError
+from bapo_lightning.types import ScoreStatus
+
+_START_SECONDS = 300.0  # to import sympy and math-verify, on a machine that is busy with other things
+_END_SECONDS = 10.0
+_SERVER = "bapo_lightning.rewards.math.workers.server"
+_SOURCE = Path(bapo_lightning.__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A worker's verdict on one answer; a reason goes with FAILED."""
+
+    status: ScoreStatus
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """The process that keeps the workers, the pipes to and from it, and the process that started it."""
+
+    process: subprocess.Popen[bytes]
+    requests: Connection
+    verdicts: Connection
+    owner: int
+
+    def end(self) -> None:
+        """Ends the server and its workers. A forked copy of the owner only lets go of its pipe."""
+        self.requests.close()
+        if self.owner != os.getpid():
+            return
+        try:
+            self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class VerifierPool:
+    """Judges pairs of gold answer and answer in `num_workers` processes, started at the first use."""
+
+    def __init__(self, num_workers: int, timeout_seconds: float, memory_megabytes: int) -> None:
+        self.num_workers, self.memory_megabytes = num_workers, memory_megabytes
+        self.timeout_seconds = timeout_seconds
+        self.worker_pids: list[int] = []  # empty before the first use
+        self._server: _Server | None = None
+        self._finalizer: weakref.finalize[..., VerifierPool] | None = None
+        self._lock, self._owner = threading.Lock(), os.getpid()
+
+    def judge(self, pairs: Sequence[tuple[str, str]], timeout_seconds: float | None = None) -> list[Verdict]:
+        """Returns one verdict per pair of gold answer and answer, in order.
+
+        Args:
+            pairs: texts of bounded length.
+            timeout_seconds: for one answer; None stands for the pool's.
+
+        Raises:
+            RewardError: no worker can be started, the server died, or the pool was closed meanwhile.
+        """
+        if not pairs:
+            return []
+        if self._owner != os.getpid():  # forked: the lock may be held by a thread that does not exist here
+            self._lock, self._owner = threading.Lock(), os.getpid()
+            self.close()
+        seconds = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        with self._lock:
+            server = self._running()
+            try:
+                server.requests.send_bytes(json.dumps([pairs, seconds]).encode())
+                verdicts, self.worker_pids = json.loads(server.verdicts.recv_bytes())
+            except BaseException as error:
+                was_closed = self._server is not server
+                self.close()  # verdicts that still come must not be taken for those of the next call
+                if not isinstance(error, EOFError | OSError):
+                    raise
+                problem = "was closed" if was_closed else "died (was it killed for memory?)"
+                raise RewardError(f"the verifier {problem} while it judged answers") from None
+        return [Verdict(ScoreStatus(status), reason) for status, reason in verdicts]
+
+    def close(self) -> None:
+        """Ends all processes, even while another thread waits for verdicts. The pool can be used again."""
+        self._server, self.worker_pids = None, []
+        if self._finalizer is not None:
+            self._finalizer()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process has workers of its own."""
+        return VerifierPool, (self.num_workers, self.timeout_seconds, self.memory_megabytes)
+
+    def _running(self) -> _Server:
+        """Returns the server, started if there is none or if it has died."""
+        if self._server is None or self._server.process.poll() is not None:
+            self.close()
+            self._server, self.worker_pids = _start(self.num_workers, self.memory_megabytes)
+            self._finalizer = weakref.finalize(self, self._server.end)
+        return self._server
+
+
+def _start(num_workers: int, memory_megabytes: int) -> tuple[_Server, list[int]]:
+    """Starts a server; returns it with its workers' process ids. Raises RewardError when it cannot start."""
+    (their_requests, requests), (verdicts, their_verdicts) = Pipe(duplex=False), Pipe(duplex=False)
+    environment = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+    # Verdicts must not depend on the order of sympy's sets; secrets stay out of the sandbox.
+    environment |= {"PYTHONPATH": str(_SOURCE), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    pipes = (their_requests.fileno(), their_verdicts.fileno())
+    with their_requests, their_verdicts:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", _SERVER, *map(str, (*pipes, num_workers, memory_megabytes))],
+            pass_fds=pipes,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,  # until it is ready
+            start_new_session=True,  # Ctrl-C is for the trainer to handle
+        )
+    try:
+        if not verdicts.poll(_START_SECONDS):
+            raise EOFError
+        _, pids = json.loads(verdicts.recv_bytes())
+    except EOFError:
+        process.kill()
+        _, errors = process.communicate()
+        last_line = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise RewardError(
+            f"the verifier could not start ({last_line}); try: {sys.executable} -c 'import math_verify'"
+        ) from None
+    assert process.stderr is not None
+    process.stderr.close()
+    return _Server(process, requests, verdicts, os.getpid()), pids

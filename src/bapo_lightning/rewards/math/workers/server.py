@@ -1,0 +1,144 @@
+"""A process that has sympy and math-verify loaded and warm, and judges answers in workers that it forks.
+
+    trainer --requests--> server --one answer--> worker
+            <--verdicts--        <--its verdict--
+
+The server is a fresh interpreter rather than a fork of the trainer, which holds threads, CUDA, file locks and
+secrets. `multiprocessing`'s own forkserver would pass on the trainer's environment, run the trainer's script
+again in every worker, and fail in forked and in daemonic processes. The server has one thread, so that it can
+fork a worker safely, within milliseconds. It ends, and its workers with it, when the trainer closes the pipe
+of requests or dies.
+
+Messages are JSON. A request is `[[[gold, answer], ...], seconds per answer]`. A reply is `[[[status, reason],
+...], process ids of the workers]`; the first reply holds no verdicts and says that the server is ready.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+
+from bapo_lightning.rewards.math.workers.warm_up import warm_up
+from bapo_lightning.rewards.math.workers.worker import serve
+from bapo_lightning.types import ScoreStatus
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    process: ForkProcess
+    connection: Connection
+
+
+class Server:
+    """Keeps `num_workers` workers, and replaces each that misses a deadline, dies or used much memory."""
+
+    def __init__(
+        self, requests: Connection, verdicts: Connection, num_workers: int, memory_megabytes: int
+    ) -> None:
+        self._requests, self._verdicts, self._memory_megabytes = requests, verdicts, memory_megabytes
+        self._workers: list[_Worker] = []
+        for _ in range(num_workers):
+            self._workers.append(self._started())
+
+    def serve(self) -> None:
+        """Answers requests until the trainer closes their pipe, also in the middle of one."""
+        self._reply([])
+        try:
+            while True:
+                pairs, seconds = json.loads(self._requests.recv_bytes())
+                self._reply(self._judge(pairs, seconds))
+        except (EOFError, BrokenPipeError):
+            return  # daemonic workers end with this process
+
+    def _reply(self, verdicts: Sequence[tuple[str, str]]) -> None:
+        pids = [worker.process.pid for worker in self._workers]
+        self._verdicts.send_bytes(json.dumps([verdicts, pids]).encode())
+
+    def _judge(self, pairs: list[list[str]], seconds: float) -> list[tuple[str, str]]:
+        verdicts = [("", "")] * len(pairs)
+        waiting, idle = deque(enumerate(pairs)), list(self._workers)
+        busy: dict[Connection, tuple[int, _Worker, float]] = {}
+        while waiting or busy:
+            while waiting and idle:
+                index, pair = waiting.popleft()
+                worker = self._hand_over(idle.pop(), [*pair, seconds])
+                busy[worker.connection] = (index, worker, time.monotonic() + seconds)
+            next_deadline = min(deadline for _, _, deadline in busy.values())
+            ready = wait([self._requests, *busy], max(0.0, next_deadline - time.monotonic()))
+            if self._requests in ready:
+                raise EOFError("the trainer does not wait for these verdicts any more")
+            now = time.monotonic()
+            for connection, (index, worker, deadline) in list(busy.items()):
+                if connection in ready:
+                    verdicts[index], is_last = _received(connection)
+                elif now >= deadline:
+                    verdicts[index], is_last = (ScoreStatus.TIMEOUT, ""), True
+                else:
+                    continue
+                del busy[connection]
+                idle.append(self._replaced(worker) if is_last else worker)
+        return verdicts
+
+    def _hand_over(self, worker: _Worker, task: list[object]) -> _Worker:
+        """Sends the task to the worker, or to its replacement if the worker died while it was idle."""
+        message = json.dumps(task).encode()
+        try:
+            worker.connection.send_bytes(message)
+        except (BrokenPipeError, ConnectionResetError):
+            worker = self._replaced(worker)
+            worker.connection.send_bytes(message)
+        return worker
+
+    def _replaced(self, worker: _Worker) -> _Worker:
+        worker.process.kill()
+        worker.process.join()
+        worker.connection.close()
+        fresh = self._workers[self._workers.index(worker)] = self._started()
+        return fresh
+
+    def _started(self) -> _Worker:
+        ours, theirs = multiprocessing.Pipe()
+        inherited = [self._requests, self._verdicts, ours, *(worker.connection for worker in self._workers)]
+        process = ForkProcess(target=_live, args=(theirs, inherited, self._memory_megabytes), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+
+def _live(connection: Connection, inherited: list[Connection], memory_megabytes: int) -> None:
+    """The life of a worker, which must hold no pipe of the server or of another worker."""
+    for other in inherited:
+        other.close()
+    serve(connection, memory_megabytes)
+
+
+def _received(connection: Connection) -> tuple[tuple[str, str], bool]:
+    """The verdict of a worker, and whether it was the worker's last."""
+    try:
+        status, reason, is_last = json.loads(connection.recv_bytes())
+    except (EOFError, OSError):
+        return (ScoreStatus.FAILED, "the worker died"), True
+    return (status, reason), is_last
+
+
+def main(requests: int, verdicts: int, num_workers: int, memory_megabytes: int) -> None:
+    """Serves the trainer over two pipes, given as file descriptors."""
+    warm_up()
+    gc.collect()
+    gc.freeze()  # a collection in a worker would write to, and so copy, every page of the shared modules
+    # From here on, messages are warnings about text that a policy wrote.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    Server(Connection(requests), Connection(verdicts), num_workers, memory_megabytes).serve()
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:]))
