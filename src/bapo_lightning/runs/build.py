@@ -50,7 +50,7 @@ from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.ranks.rank_group import RankGroup
 from bapo_lightning.rollout.engine import SamplingParams
-from bapo_lightning.rollout.recovery import EngineRecovery
+from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.build_ranks import (
     build_common_callbacks,
     build_exports,
@@ -116,9 +116,18 @@ def read_problems(config: Config, encode: Callable[[Problem], array[int]]) -> Se
 def build_data_module(config: Config, inputs: Inputs, folder: Path, team: RankGroup) -> RolloutDataModule:
     """Engine, sampler, queue: everything before the update."""
     scale, rollout, algorithm = config["scale"], config["rollout"], config["algorithm"]
-    channels, engine = rank_channels(config, team), make_engine(config, team)
+    channels, engine, num_engines = rank_channels(config, team), make_engine(config, team), 1
+    if channels:
+        engine = distributed = distributed_engine(config, engine, channels)
+        num_engines = distributed.num_engines
     sampler = RolloutSampler(
-        engine=distributed_engine(config, engine, channels) if channels else engine,
+        engine=RestartingEngine(
+            engine,
+            make(rollout["weight_sync"]),
+            inputs.tokenizer.vocab_size,
+            rollout["max_restarts"],
+            num_engines,
+        ),
         tokenizer=inputs.tokenizer,
         prompt=inputs.prompt,
         reward=make(config["reward"]),
@@ -126,17 +135,15 @@ def build_data_module(config: Config, inputs: Inputs, folder: Path, team: RankGr
         max_new_tokens=scale["max_new_tokens"],
         seed=config["seed"],
         length_shaping=make(algorithm["length_shaping"]),
+        advantages=make(algorithm["advantages"]),
     )
     make_module = partial(ControllerDataModule, *channels) if channels else RolloutDataModule
     return make_module(
         sampler=sampler,
-        weight_sync=make(rollout["weight_sync"]),
-        recovery=EngineRecovery(rollout["max_restarts"]),
         stream=ProblemStream(
             inputs.problems.train, config["seed"], inputs.problems.overlong, inputs.problems.mixing
         ),
         admission=make(algorithm["admission"]),
-        advantages=make(algorithm["advantages"]),
         regime=make(config["regime"]),
         group_size=scale["group_size"],
         prompts_per_batch=scale["prompts_per_batch"],

@@ -25,7 +25,7 @@ from bapo_lightning.modules.fsdp.sharding import Sharding
 from bapo_lightning.modules.fsdp.strategy import ShardedStrategy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.ranks.channel import Channel
-from bapo_lightning.ranks.rank_group import RankGroup, uses_cuda, visible_gpus
+from bapo_lightning.ranks.rank_group import RankGroup, own_gpu, uses_cuda
 from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine
 from bapo_lightning.rollout.engine import RolloutEngine
 from bapo_lightning.runs.resume import RunStart
@@ -125,6 +125,6 @@ def make_engine(config: Config, team: RankGroup) -> RolloutEngine:
     node, own = config["rollout"]["engine"], {}
     # Engines in processes of their own would all take the first GPU.
     if team.size > 1 and node.get("visible_gpus", "") is None and uses_cuda(config["trainer"]["accelerator"]):
-        own = {"visible_gpus": visible_gpus(team.local_rank)}
+        own = {"visible_gpus": own_gpu(team.local_rank)}
     engine: RolloutEngine = make(node, model_path=model_path(config["model"]["path"]), **own)
     return engine

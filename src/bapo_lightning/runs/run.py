@@ -27,7 +27,7 @@ from bapo_lightning.data.problems.selection import account_lines
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.ranks.channel import lost_ranks_told
+from bapo_lightning.ranks.channel import rank_loss_raised
 from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
@@ -79,7 +79,7 @@ def run_as_rank(config: Config, choose: Callable[[], Config]) -> None:
         needs_group,
     )
     try:
-        with lost_ranks_told():
+        with rank_loss_raised():
             run(team.on_controller(choose), team)
     finally:
         team.close()
