@@ -6,10 +6,11 @@ epoch), on two cores.
 Three kinds of runs take turns, each a `python -m bapo_lightning.cli.train` of its own with the same sizes and
 minibatches:
 
-    async       trainer on the first core with one thread, engine in its own process on the second with one thread
+    async       trainer on the first core with one thread, engine in its own process on the second with one
+                thread
     in turns    the same processes, cores and threads; only the overlap is missing
-    one process engine in the trainer's process, both cores and two threads for whichever of the two is at
-    work: what one would otherwise do
+    one process engine in the trainer's process, both cores and two threads for the one of the two that works:
+                the usual setup
 
 Wall-clock seconds per update are those of `time/step_seconds` without the first two rollout batches and the
 last, beside which an asynchronous run has nothing to generate. Generation: sampling and scoring of a rollout

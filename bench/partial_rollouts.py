@@ -1,22 +1,24 @@
 """Partial rollouts against whole ones when lengths have a long tail: trained tokens per second of generation,
-and what they cost.
+and their price.
 
     python bench/partial_rollouts.py [--sizes 2x4 8x8] [--rounds 3] [--threads 1]
 
-Generation alone: the flow of rollouts that training uses, synchronous, with the transformers engine and a
-model of the shipped tiny one's size. After each rollout batch the version grows by one, as with one update
-per batch; weights stay. Lengths follow a law instead of the
-model: log-normal, cut at the limit. It is drawn anew at each resume from what is left of the law, which comes
-    to the same lengths.
+Generation alone: the scheduler and the collector that training uses, synchronous, with the transformers
+engine and a model of the shipped tiny one's size. After each rollout batch the version grows by one, as with
+one update per batch; weights stay. Lengths follow a law instead of the model: log-normal, cut at the limit. A
+resume draws the length anew from the rest of the law, which gives the same distribution.
 
     whole           a pass lasts until the longest response of the batch has ended
-    limit/n         a pass lasts limit/n tokens; what has not ended is resumed in the next one, and its tokens are read again
-    max_age=A       the same, but groups with a token older than A rollout batches are evicted (or those tokens masked)
-    over-started    no resume: twice the groups are started, the pass ends with the half that is complete first, the rest is dropped
+    limit/n         a pass lasts limit/n tokens; unfinished responses are resumed in the next one, which reads
+                    their tokens again
+    max_age=A       the same, but groups with a token older than A rollout batches are evicted (or those
+                    tokens masked)
+    over-started    no resume: twice the groups are started, the pass ends with the half that is complete
+                    first, the rest is dropped
 
 All ways take turns, batch by batch, so that a drift of the machine's speed meets them alike; before that each
 makes batches that are not counted, until rollouts of all ages are in flight. Shares are of the sampled
-tokens. Trained length tells of a bias against long responses.
+tokens. The trained length shows a bias against long responses.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import Completion, FinishReason, Group, Problem, Score, ScoreStatus
 
 MODEL = "package://bapo_lightning/tiny_world/model"
@@ -53,6 +57,7 @@ LIMIT, PROMPT_TOKENS, MEDIAN, SIGMA = 256, 8, 40, 1.0
 LAW = NormalDist(math.log(MEDIAN), SIGMA)  # of the logarithm of the length
 SAMPLING = SamplingParams(1.0, ())
 FOREVER = 10**6
+VOCABULARY = 16  # token ids that prompts use
 
 
 def drawn_length(so_far: int, seed: int) -> int:
@@ -88,17 +93,19 @@ class NoText:
     """A tokenizer for rewards that do not read."""
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
-        """Nothing."""
+        """An empty text."""
         return ""
 
 
 def prompt(tokenizer: Any, problem: Problem) -> array[int]:
-    """Of a fixed length."""
-    return array("i", [1 + Random(f"{problem.id}/{place}").randrange(16) for place in range(PROMPT_TOKENS)])
+    """A prompt of fixed length."""
+    return array(
+        "i", [1 + Random(f"{problem.id}/{index}").randrange(VOCABULARY) for index in range(PROMPT_TOKENS)]
+    )
 
 
 def reward(problems: list[Problem], completions: list[Completion]) -> list[Score]:
-    """The same for all."""
+    """The same score for all."""
     return [Score(1.0, ScoreStatus.CORRECT) for _ in problems]
 
 
@@ -117,7 +124,7 @@ class Tally:
     lengths: list[int] = field(default_factory=list)
 
     def add_groups(self, groups: Sequence[Group], version: int, age_bound: int) -> None:
-        """What training at `version` gets."""
+        """Counts the groups that training at `version` gets."""
         for group in groups:
             for sample in group.samples:
                 self.lengths.append(sample.rollout.length)
@@ -131,23 +138,26 @@ class Tally:
                     self.oldest = max(self.oldest, age)
 
 
-class FlowWay:
-    """Rollout batches from the flow under a regime."""
+class ScheduledWay:
+    """Rollout batches from the scheduler under a regime."""
 
     def __init__(self, regime: Regime, engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> None:
         """`sizes`: groups in a batch, and responses in a group."""
-        self._regime, self._engine, self._policy, self._groups = regime, engine, policy, sizes[0]
-        sampler = RolloutSampler(engine, NoText(), prompt, reward, SAMPLING, LIMIT, seed=0)
+        self._regime, self._policy, self._groups = regime, policy, sizes[0]
+        restarting = RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCABULARY, max_restarts=0)
+        self._sampler = sampler = RolloutSampler(
+            restarting, NoText(), prompt, reward, SAMPLING, LIMIT, seed=0
+        )
         stream = ProblemStream([Problem(str(number), "", "") for number in range(10_000)], seed=0)
         self._scheduler = RolloutScheduler(
             stream, sampler, AdmitAll(), regime, Ledger(None), sizes[1], sizes[0], FOREVER
         )
-        self._driver = SyncCollector(self._scheduler, sampler, self._generate, self._refresh)
+        self._collector = SyncCollector(self._scheduler, sampler, self._refresh)
         self._version = 0
 
     def batch(self, tally: Tally) -> None:
-        """Make one, and count it."""
-        groups = self._driver.next_groups(self._groups, TrainerState(self._version, self._version))
+        """Makes one and counts it."""
+        groups = self._collector.next_groups(self._groups, TrainerState(self._version, self._version))
         made = self._scheduler.statistics.take()
         tally.seconds += made.rollout_seconds
         tally.sampled += made.num_tokens
@@ -156,11 +166,8 @@ class FlowWay:
         tally.add_groups(groups, self._version, self._regime.age_bound)
         self._version += 1
 
-    def _generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        return self._engine.generate(requests, SAMPLING)
-
     def _refresh(self) -> None:
-        self._engine.load_weights(self._policy, self._version)
+        self._sampler.engine.load_weights(self._policy, self._version)
 
 
 class OverStarted:
@@ -169,12 +176,12 @@ class OverStarted:
     """
 
     def __init__(self, engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> None:
-        """See `FlowWay`."""
+        """See `ScheduledWay`."""
         self._engine, self._policy, self._sizes, self._started = engine, policy, sizes, 0
 
     def batch(self, tally: Tally) -> None:
-        """See `FlowWay.batch`. When a group will be complete is drawn beforehand, by the law; so the pass can
-        be stopped there.
+        """See `ScheduledWay.batch`. The law gives each group's length beforehand, so that the pass can be
+        stopped there.
         """
         (needed, size), first = self._sizes, self._started
         self._started += 2 * needed
@@ -203,17 +210,19 @@ class OverStarted:
         tally.lengths += [length for number in kept for length in lengths[number]]
 
 
-def ways(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]) -> dict[str, FlowWay | OverStarted]:
-    """All that are compared."""
+def ways(
+    engine: LawfulEngine, policy: Policy, sizes: tuple[int, int]
+) -> dict[str, ScheduledWay | OverStarted]:
+    """All ways that are compared."""
 
-    def partial_regime(parts: int, **others: Any) -> FlowWay:
+    def partial_regime(parts: int, **others: Any) -> ScheduledWay:
         regime = Regime(
             "partial", epochs=1, minibatches=1, max_new_tokens=LIMIT, partial_tokens=LIMIT // parts, **others
         )
-        return FlowWay(regime, engine, policy, sizes)
+        return ScheduledWay(regime, engine, policy, sizes)
 
-    found: dict[str, FlowWay | OverStarted] = {
-        "whole": FlowWay(Regime("whole", 1, 1, max_new_tokens=LIMIT), engine, policy, sizes)
+    found: dict[str, ScheduledWay | OverStarted] = {
+        "whole": ScheduledWay(Regime("whole", 1, 1, max_new_tokens=LIMIT), engine, policy, sizes)
     }
     found |= {f"limit/{parts}": partial_regime(parts) for parts in (2, 4, 8, 16)}
     found["limit/8, max_age=4, evict"] = partial_regime(8, max_age=4)
@@ -240,7 +249,7 @@ def show(name: str, rounds: list[Tally], reference: list[Tally]) -> None:
 
 
 def compare(engine: LawfulEngine, policy: Policy, sizes: tuple[int, int], given: argparse.Namespace) -> None:
-    """Measure all ways with batches of this size, and print."""
+    """Measures all ways with batches of this size, and prints."""
     compared = ways(engine, policy, sizes)
     print(
         f"{sizes[0]} groups of {sizes[1]} in a batch, {given.rounds} rounds of {given.batches} batches of "

@@ -23,7 +23,6 @@ from measuring import Spread, add_json_option, in_turns, method, write_json
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.types import (
-    Completion,
     FinishReason,
     Group,
     Problem,
@@ -79,8 +78,7 @@ def random_batch(size: Size, vocab_size: int) -> TrainBatch:
             rollout = Rollout(
                 prompt, (Segment(tokens(size.response_tokens), logprobs, version=0),), FinishReason.LENGTH
             )
-            completion = Completion("", size.response_tokens, FinishReason.LENGTH)
-            samples.append(Sample(rollout, completion, Score(0.0, ScoreStatus.WRONG), reward=0.0))
+            samples.append(Sample(rollout, "", Score(0.0, ScoreStatus.WRONG), reward=0.0))
         advantages = tuple(1.0 if place % 2 else -1.0 for place in range(size.group_size))
         groups.append(Group(problem, tuple(samples), advantages))
     return collate(groups, {})

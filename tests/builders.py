@@ -21,7 +21,6 @@ from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.types import (
-    Completion,
     FinishReason,
     Group,
     Problem,
@@ -89,7 +88,7 @@ def group(name: str, rollouts: list[Rollout], scores: list[float], advantages: I
     samples = tuple(
         Sample(
             item,
-            Completion("", item.length, item.finish),
+            "",
             Score(score, ScoreStatus.CORRECT if score else ScoreStatus.WRONG),
             score,
         )

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-
 from bapo_lightning.runs.build_ranks import make
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""The global random generators of this process: Python's, NumPy's, torch's on the CPU and on every CUDA
+"""The global random generators of this process: Python's, NumPy's, and torch's on the CPU and on every CUDA
 device in use.
 """
 
@@ -14,7 +14,7 @@ import torch
 
 
 def random_states() -> dict[str, Any]:
-    """Their states as primitives and tensors, which `torch.load(weights_only=True)` reads back."""
+    """States of all generators as primitives and tensors, readable by `torch.load(weights_only=True)`."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
@@ -32,7 +32,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Put them back. CUDA devices beyond those that had a state keep theirs."""
+    """Restores the states. CUDA devices beyond those that had a state keep theirs."""
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     name, keys, *rest = states["numpy"]
@@ -44,7 +44,7 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Put them back afterwards."""
+    """Context that restores the states of all generators at its end."""
     before = random_states()
     try:
         yield

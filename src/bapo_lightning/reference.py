@@ -45,7 +45,7 @@ from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.tiny_world.task import tiny_problems
-from bapo_lightning.types import Completion, Group, Rollout, Sample, WorkItem
+from bapo_lightning.types import Completion, FinishReason, Group, Rollout, Sample, WorkItem
 
 # Ships with the package: a model that adds two-digit numbers, and is often wrong.
 MODEL = model_path("package://bapo_lightning/tiny_world/model")
@@ -137,15 +137,15 @@ def score(
         [list(rollout.response_ids) for rollout in rollouts], skip_special_tokens=True
     )
     completions = [
-        Completion(text, rollout.length, rollout.finish)
+        Completion(text, rollout.length, rollout.finish or FinishReason.LENGTH)
         for text, rollout in zip(texts, rollouts, strict=True)
     ]
     scores = final_value([item.problem for item in items for _ in range(group_size)], completions)
     rewards = torch.tensor([verdict.value for verdict in scores]).view(len(items), group_size)
     advantages = group_advantages(rewards).tolist()
     samples = [
-        Sample(rollout, completion, verdict, reward=verdict.value)
-        for rollout, completion, verdict in zip(rollouts, completions, scores, strict=True)
+        Sample(rollout, text, verdict, reward=verdict.value)
+        for rollout, text, verdict in zip(rollouts, texts, scores, strict=True)
     ]
     return [
         Group(

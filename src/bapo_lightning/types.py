@@ -1,7 +1,6 @@
-"""The nouns of the system: what flows from a problem to a training batch. Frozen, picklable, no torch.
+"""The nouns of the system, on the way from a problem to a training batch. Frozen, picklable, without torch.
 
-    Problem -> WorkItem -> (engine) -> Rollout of Segments -> (reward) -> Sample -> Group -> (batch) ->
-    TrainBatch
+    Problem -> WorkItem -> Rollout of Segments (engine) -> Sample (reward) -> Group (advantages) -> TrainBatch
 
 Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes a token instead of some
 seventy as tuples.
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -24,7 +23,7 @@ class FinishReason(StrEnum):
 
 
 class ScoreStatus(StrEnum):
-    """What the verifier could say about an answer."""
+    """The verifier's verdict on an answer."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -41,14 +40,14 @@ class Problem:
     prompt: str  # text the policy continues
     answer: str  # gold answer
     source: str = ""  # data set it comes from
-    # What the data set's own scorer needs. Apart from comparison, so that a problem stays hashable.
+    # Input of the data set's own scorer. Left out of comparisons, so that a problem stays hashable.
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One use of a problem: an epoch of the problem stream holds every problem once, so that epoch and
-    problem id are unique in a run.
+    """One use of a problem. An epoch of the problem stream holds every problem once, so epoch and problem id
+    together are unique in a run.
     """
 
     problem: Problem
@@ -73,11 +72,32 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One sampled response; several segments when it was stopped and resumed under newer weights."""
+    """One response to a prompt, finished or still running. It has several segments when it was stopped and
+    resumed under newer weights.
+    """
 
     prompt_ids: array[int]
-    segments: tuple[Segment, ...]
-    finish: FinishReason
+    segments: tuple[Segment, ...] = ()
+    finish: FinishReason | None = None  # None: still running
+
+    def extended(self, segment: Segment, finish: FinishReason, max_new_tokens: int) -> Rollout:
+        """Returns the rollout with the tokens of one more generation pass.
+
+        Args:
+            segment: the new tokens. They join the last segment if their version is the same.
+            finish: why the pass ended; after `LENGTH` the rollout runs on until it has `max_new_tokens`.
+            max_new_tokens: limit of the whole response.
+        """
+        earlier = self.segments
+        if earlier and earlier[-1].version == segment.version:
+            last = earlier[-1]
+            segment = Segment(
+                last.token_ids + segment.token_ids, last.logprobs + segment.logprobs, last.version
+            )
+            earlier = earlier[:-1]
+        longer = Rollout(self.prompt_ids, (*earlier, segment))
+        has_ended = finish is FinishReason.STOP or longer.length >= max_new_tokens
+        return replace(longer, finish=finish) if has_ended else longer
 
     @property
     def response_ids(self) -> array[int]:
@@ -104,7 +124,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a reward sees of a rollout."""
+    """A reward's view of a finished rollout."""
 
     text: str  # decoded response without special tokens
     num_tokens: int
@@ -119,21 +139,20 @@ class Score:
 
     value: float
     status: ScoreStatus
-    # final answer as the verifier read it, equal answers as equal strings: its vote in maj@k. Empty: none
+    # Final answer as the verifier read it, equal answers as equal strings: its vote in maj@k. Empty: none.
     answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A rollout with its verdict. `reward` is what training sees: the score's value plus shaping."""
+    """A finished rollout with its verdict."""
 
     rollout: Rollout
-    completion: Completion
+    text: str  # decoded response without special tokens
     score: Score
-    reward: float
-    proximal_logprobs: array[float] | None = (
-        None  # nats, by the trainer's weights when the batch entered training; None: not recomputed
-    )
+    reward: float  # used in training: the score's value plus shaping
+    # Nats, under the trainer's weights when the batch entered training; None: not recomputed.
+    proximal_logprobs: array[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +161,16 @@ class Group:
 
     problem: Problem
     samples: tuple[Sample, ...]
-    advantages: tuple[float, ...] = field(default=())
+    advantages: tuple[float, ...] = ()
     epoch: int = 0  # of the problem stream, see `WorkItem`
-    # the trainer's policy version when the last sample was finished: what is older then aged while being
-    # generated
+    # Trainer version when the last sample finished; splits a token's age into time in generation and time in
+    # the queue.
     ready_version: int = 0
+
+    @property
+    def item(self) -> WorkItem:
+        """The work item that the group answers."""
+        return WorkItem(self.problem, self.epoch)
 
     @property
     def rewards(self) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bapo_lightning.ranks.launch import exit_code, leads, starts_ranks, tell, threads, watch
+from bapo_lightning.ranks.launch import exit_code, leads, report_lost, starts_ranks, threads, watch
 
 
 def config(devices, nodes=1):
@@ -41,7 +41,7 @@ def test_the_first_rank_speaks_for_all():
 
 
 def test_a_rank_that_a_signal_ended_is_named_with_what_to_do(capsys):
-    tell([None, -9, 1])
+    report_lost([None, -9, 1])
     assert capsys.readouterr().err == (
         "error: rank 1 was ended by SIGKILL; the other ranks end, too. The run goes on from its last "
         "checkpoint with resume=auto\n"
@@ -49,7 +49,7 @@ def test_a_rank_that_a_signal_ended_is_named_with_what_to_do(capsys):
 
 
 def test_ranks_that_failed_by_themselves_have_told_why(capsys):
-    tell([1, 1, None])
+    report_lost([1, 1, None])
     assert capsys.readouterr().err == ""
 
 

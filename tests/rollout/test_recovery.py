@@ -1,4 +1,4 @@
-"""An engine that dies, without a process: what is asked again, how often, and what is never asked twice."""
+"""An engine that dies, without a process: which requests are repeated, how often, and with which weights."""
 
 from array import array
 
@@ -6,17 +6,18 @@ import pytest
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest, SamplingParams
-from bapo_lightning.rollout.recovery import EngineRecovery, generate_all
+from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.rollout.weight_sync import SyncReport
 from bapo_lightning.types import FinishReason, Segment
 
 SAMPLING = SamplingParams(1.0, ())
-REQUESTS = [GenerationRequest(array("i", [place]), 1, seed=place) for place in range(6)]
+REQUESTS = [GenerationRequest(array("i", [number]), 1, seed=number) for number in range(6)]
 
 
 class MortalEngine:
     """Answers every request with its own seed; dies in its first calls, having finished some."""
 
-    def __init__(self, finished_before_each_death, failing_starts=0):
+    def __init__(self, finished_before_each_death=(), failing_starts=0):
         self.deaths = list(finished_before_each_death)
         self.failing_starts = failing_starts
         self.asked = []
@@ -29,7 +30,7 @@ class MortalEngine:
             for r in requests
         ]
         if self.deaths:
-            raise EngineDied("killed", {place: made[place] for place in self.deaths.pop(0)})
+            raise EngineDied("killed", {number: made[number] for number in self.deaths.pop(0)})
         return made
 
     def restart(self):
@@ -38,32 +39,74 @@ class MortalEngine:
             raise EngineError("it does not start")
 
 
-def test_only_what_was_interrupted_is_asked_again_and_the_order_is_kept():
-    engine, revived = MortalEngine([[0, 3], [], [1]]), []
-    generations = generate_all(engine, REQUESTS, SAMPLING, revived.append)
+class Pushes:
+    """A weight sync that notes what it pushed; the engine dies in its first pushes."""
+
+    def __init__(self, deaths=0):
+        self.deaths = deaths
+        self.made = []
+
+    def push(self, source, engine, version, vocab_size, num_engines):
+        if self.deaths:
+            self.deaths -= 1
+            raise EngineDied("killed")
+        self.made.append((source, version, vocab_size, num_engines))
+        return SyncReport(version, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_only_what_was_interrupted_is_asked_again_in_order_and_with_the_same_weights():
+    engine, pushes = MortalEngine([[0, 3], [], [1]]), Pushes()
+    restarting = RestartingEngine(engine, pushes, vocab_size=24, max_restarts=3, num_engines=2)
+    restarting.load_weights("policy", 7)
+    generations = restarting.generate(REQUESTS, SAMPLING)
     assert [generation.segment.token_ids[0] for generation in generations] == [0, 1, 2, 3, 4, 5]
     assert engine.asked == [[0, 1, 2, 3, 4, 5], [1, 2, 4, 5], [1, 2, 4, 5], [1, 4, 5]]
-    assert len(revived) == 3
+    assert engine.starts == 3
+    assert pushes.made == [("policy", 7, 24, 2)] * 4
+    assert [report.version for report in restarting.sync_reports] == [7] * 4
 
 
 def test_nothing_asked_is_nothing_done():
-    engine = MortalEngine([])
-    assert generate_all(engine, [], SAMPLING, print) == [] and engine.asked == []
+    engine = MortalEngine()
+    restarting = RestartingEngine(engine, Pushes(), 24, max_restarts=0)
+    assert restarting.generate([], SAMPLING) == [] and restarting.generate_once([], SAMPLING) == {}
+    assert engine.asked == []
+
+
+def test_one_call_leaves_gaps_and_neither_restarts_nor_asks_again():
+    engine = MortalEngine([[0, 3]])
+    restarting = RestartingEngine(engine, Pushes(), 24, max_restarts=1)
+    assert sorted(restarting.generate_once(REQUESTS, SAMPLING)) == [0, 3]
+    assert (engine.starts, len(engine.asked)) == (0, 1)
+    for _ in range(2):
+        restarting.restart()
+        assert engine.starts == 1  # an engine that lives is left alone
+
+
+def test_a_death_while_weights_are_loaded_begins_the_push_anew():
+    engine, pushes = MortalEngine(), Pushes(deaths=2)
+    restarting = RestartingEngine(engine, pushes, 24, max_restarts=2)
+    restarting.load_weights("policy", 7)
+    assert engine.starts == 2 and pushes.made == [("policy", 7, 24, 1)]
+    assert len(restarting.sync_reports) == 1
 
 
 def test_a_restart_that_fails_is_tried_again_and_counts():
-    recovery, engine = EngineRecovery(max_restarts=3), MortalEngine([], failing_starts=2)
-    recovery.restart(engine, EngineDied("killed"))
-    assert (recovery.num_restarts, engine.starts) == (3, 3)
-    assert (recovery.take_restarts(), recovery.take_restarts()) == (3, 0)
+    engine = MortalEngine([[]], failing_starts=2)
+    restarting = RestartingEngine(engine, Pushes(), 24, max_restarts=3)
+    restarting.generate_once(REQUESTS, SAMPLING)
+    restarting.restart()
+    assert engine.starts == 3
+    assert (restarting.take_restarts(), restarting.take_restarts()) == (3, 0)
 
 
 def test_when_the_restarts_are_used_up_the_last_reason_is_told():
-    recovery, engine = EngineRecovery(max_restarts=2), MortalEngine([], failing_starts=5)
+    engine = MortalEngine([[], []], failing_starts=5)
+    restarting = RestartingEngine(engine, Pushes(), 24, max_restarts=2)
     with pytest.raises(
         EngineError, match=r"after 2 restarts \(it does not start\); rollout\.max_restarts=2 allows no more"
     ):
-        recovery.restart(engine, EngineDied("killed"))
-    with pytest.raises(EngineError, match=r"\(killed again\)"):
-        recovery.restart(engine, EngineDied("killed again"))
+        restarting.generate(REQUESTS, SAMPLING)
+    with pytest.raises(EngineError, match=r"\(killed\)"):
+        restarting.generate(REQUESTS, SAMPLING)
     assert engine.starts == 2

@@ -57,7 +57,7 @@ def group_rows(group: Group) -> list[dict[str, Any]]:
             "problem": group.problem.id,
             "prompt": group.problem.prompt,
             "gold": group.problem.answer,
-            "response": sample.completion.text,
+            "response": sample.text,
             "finish": sample.rollout.finish,
             "status": sample.score.status,
             "score": sample.score.value,

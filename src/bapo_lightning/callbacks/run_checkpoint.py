@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import lightning as L
 import torch
@@ -12,6 +12,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.load import _load_distributed_checkpoint
 
 from bapo_lightning.callbacks.order import Order
+from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.random_states import random_states, set_random_states
 from bapo_lightning.ranks.rank_group import RankGroup
 from bapo_lightning.run_folder.checkpoint import (
@@ -26,20 +27,6 @@ from bapo_lightning.run_folder.checkpoint import (
     sync,
 )
 from bapo_lightning.values import Count, Positive
-
-
-class ResumeStateOwner(Protocol):
-    """What a checkpoint needs of the leader's data module."""
-
-    def resume_state(self) -> dict[str, Any]:
-        """Everything of the data side, as primitives, lists, dicts and tensors; `summary` says in words what
-        it holds.
-        """
-        ...
-
-    def load_resume_state(self, state: dict[str, Any]) -> None:
-        """Go on where `resume_state` was taken; called before the first batch."""
-        ...
 
 
 class RunCheckpoint(L.Callback):
@@ -180,5 +167,5 @@ class DirectCheckpointIO(TorchCheckpointIO):
         return checkpoint
 
 
-def _data_module(trainer: L.Trainer) -> ResumeStateOwner:
-    return cast(ResumeStateOwner, trainer.datamodule)  # type: ignore[attr-defined]
+def _data_module(trainer: L.Trainer) -> RolloutDataModule:
+    return cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]

@@ -43,6 +43,6 @@ class Validation(L.Callback):
         if done % self.every == 0 or done == data_module.num_updates:
             if not trainer.is_global_zero:
                 return cast(WorkerDataModule, data_module).assist_evaluation()
-            with data_module.engine_for_evaluation() as generate:
+            with data_module.engine_for_evaluation():
                 for validation_set in self.sets:
-                    outputs["metrics"].update(validation_set.evaluate(data_module.sampler, generate))
+                    outputs["metrics"].update(validation_set.evaluate(data_module.sampler))

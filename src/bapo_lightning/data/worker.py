@@ -1,5 +1,5 @@
-"""The data side of a rank that is not the leader: it does what the leader says, and trains on the share it is
-given. See `leader`.
+"""The data side of a worker, a rank that is not the controller: it obeys the controller's commands and trains
+on the share of each minibatch that it is given. See `controller`.
 """
 
 from __future__ import annotations
@@ -16,65 +16,65 @@ from bapo_lightning.errors import RankError
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.rollout.distributed.engine import LocalEngine
 
-END_SECONDS = 60  # for the leader to end, too
+END_SECONDS = 60  # for the controller to end
 
 
 class WorkerDataModule(L.LightningDataModule):
-    """Has no problems, no queue and nothing to save."""
+    """Has no problems, no queue and no state to save."""
 
-    def __init__(self, member: LocalEngine, control: Channel, engines: Channel, num_updates: int) -> None:
+    def __init__(self, engine: LocalEngine, control: Channel, engines: Channel, num_updates: int) -> None:
         """
         Args:
-            member: this rank's engine.
-            control: of the trainer's thread.
-            engines: by which the leader asks for samples; served by a thread where it is another one.
+            engine: of this rank.
+            control: channel of the trainer's thread.
+            engines: channel on which the controller asks for samples; a thread serves it where it is another
+                one.
             num_updates: length of the run.
         """
         super().__init__()
         self.num_updates = num_updates
-        self._member = member
+        self._engine = engine
         self._control = control
         self._engines = engines
         self._thread: threading.Thread | None = None
 
     def train_dataloader(self) -> RolloutLoader:
         """Lightning's source of batches."""
-        return RolloutLoader(self)
+        return RolloutLoader(self.num_updates, self.next_batch)
 
     def next_batch(self) -> TrainBatch:
         """This rank's share of the next minibatch."""
         return cast(TrainBatch, self._serve())
 
     def assist_evaluation(self) -> None:
-        """Sample for the leader until it has what it wants."""
+        """Samples for the controller until it releases this rank."""
         self._serve()
 
     def close(self) -> None:
-        """Give the engine back, and wait until the leader asks nothing more of it: Python cannot end while a
-        thread waits for another rank. Calling it twice is fine.
+        """Closes the engine and waits until the controller needs it no more: Python cannot end while a thread
+        waits for another rank. Calling it twice is fine.
         """
-        if self._member.engine is not None:
-            self._member.engine.close()
+        self._engine.close()
         if self._thread is not None:
             self._thread.join(END_SECONDS)
 
     @property
     def has_ended(self) -> bool:
-        """Whether no thread waits for the leader any more, after `close`."""
+        """Whether no thread waits for the controller any more, after `close`."""
         return self._thread is None or not self._thread.is_alive()
 
     def teardown(self, stage: str) -> None:
-        """Close."""
+        """Closes."""
         self.close()
 
     def _serve(self) -> Any:
         owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
         handlers: dict[str, Callable[[Any], Any]] = {
-            "load_weights": lambda version: self._member.load(owner.policy, self._control, version),
+            "load_weights": lambda version: self._engine.load(owner.policy, self._control, version),
             "score": lambda work: owner.policy.response_logprobs(*work),
         }
         if self._engines is self._control:
-            handlers |= self._member.handlers()
+            handlers |= self._engine.handlers()
         elif self._thread is None:
             self._thread = threading.Thread(target=self._serve_engine, name="engine", daemon=True)
             self._thread.start()
@@ -82,6 +82,6 @@ class WorkerDataModule(L.LightningDataModule):
 
     def _serve_engine(self) -> None:
         try:
-            self._engines.serve(self._member.handlers())
-        except RankError:  # the trainer's thread meets the same, and tells
+            self._engines.serve(self._engine.handlers())
+        except RankError:  # the trainer's thread meets the same error and reports it
             return

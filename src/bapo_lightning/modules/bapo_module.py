@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -41,7 +40,6 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_table import TokenTable, gather_tables
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
-from bapo_lightning.types import Rollout
 
 # ratio[N], advantage[N], low, high -> objective[N] to maximise
 Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -243,12 +241,6 @@ class BapoModule(L.LightningModule):
         if self.correction is None:
             return weights
         return weights * self.correction(batch.proximal_logp - batch.behaviour_logp)
-
-    def proximal_logprobs(self, rollouts: Sequence[Rollout]) -> list[array[float]]:
-        """Log-probs in nats of each rollout's response tokens under the current weights, in order:
-        pi_proximal of a batch that enters training now.
-        """
-        return self.policy.response_logprobs(rollouts, self.micro_batch_tokens)
 
     def score(self, micro_batch: MicroBatch) -> TokenTable:
         """Token table of one micro-batch under the current weights."""

@@ -1,1 +1,1 @@
-"""The ranks of a run: how they find each other, and how the leader, rank 0, tells the others what to do."""
+"""The ranks of a run: how they find each other, and how the controller (rank 0) commands the workers."""

@@ -1,14 +1,14 @@
-"""Commands from the leader to all ranks, and their answers.
+"""Commands from the controller (rank 0) to all ranks, and their answers.
 
-    leader                                      follower
+    controller                                  worker
     together(name, one payload per rank)  --->  serve: handlers[name](its payload)
     its own part, meanwhile                     |
     all outcomes, in rank order           <---  value or error
     release(one payload per rank)         --->  serve returns its payload
-    tell_failure(error)                   --->  serve raises ControllerFailed
+    report_failure(error)                 --->  serve raises ControllerFailed
 
-An error of a rank is an outcome like any other: all ranks finish the command, and the leader knows before it
-gives the next one. A channel has a gloo group of its own, so that its traffic never mixes with training's,
+An error of a rank is an outcome like any other: all ranks finish the command, and the controller knows it
+before the next one. A channel has a gloo group of its own, so that its traffic never mixes with training's,
 and a thread may use it beside training.
 """
 
@@ -26,8 +26,8 @@ import torch.distributed as dist
 from bapo_lightning.errors import BapoLightningError, RankError, RankLost
 
 _RELEASE, _FAILURE = "", "!"  # no command has these names
-# A command comes when the leader needs it: after hours of generation, too. A rank that ends closes its
-# connections, which is seen at once.
+# A command may come after hours of generation. A rank that ends closes its connections, which is noticed at
+# once.
 PATIENCE = timedelta(days=30)
 CONNECTION_WORDS = (
     "gloo",
@@ -41,37 +41,37 @@ CONNECTION_WORDS = (
 
 
 class ControllerFailed(RankError):
-    """The leader has met an error, which it tells itself: the others end without a word."""
+    """The controller met an error and reports it; the workers end in silence."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a command on one rank."""
+    """Result of a command on one rank."""
 
     value: Any = None
     error: BapoLightningError | None = None
 
 
 class Channel:
-    """One end of the line between the leader and the followers."""
+    """One end of the line between the controller and the workers."""
 
     def __init__(self, rank: int, size: int) -> None:
         """Every rank of the default process group must make its channels in the same order.
 
         Args:
-            rank: of this process; 0 is the leader.
+            rank: of this process; 0 is the controller.
             size: number of ranks.
         """
         self.rank, self.size = rank, size
         self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def together(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> list[Outcome]:
-        """Leader: let every rank do its part, do one's own, and return what came of all, in rank order.
+        """On the controller: lets every rank do its part, and returns all outcomes in rank order.
 
         Args:
             name: of the command.
             payloads: one for each rank.
-            own: the leader's part.
+            own: the controller's part.
 
         Raises:
             RankLost: a rank is gone.
@@ -79,28 +79,29 @@ class Channel:
         self._scatter([(name, payload) for payload in payloads])
         outcomes: list[Any] = [None] * self.size
         mine = outcome_of(self.rank, own)
-        with lost_ranks_told():
+        with rank_loss_raised():
             dist.gather_object(mine, outcomes, dst=0, group=self._group)
         return outcomes
 
     def release(self, payloads: Sequence[Any]) -> None:
-        """Leader: end the others' `serve`, which returns the rank's payload."""
+        """On the controller: ends the workers' `serve`, which returns the rank's payload."""
         self._scatter([(_RELEASE, payload) for payload in payloads])
 
-    def tell_failure(self, error: BaseException) -> None:
-        """Leader: end the others' `serve` by an error."""
+    def report_failure(self, error: BaseException) -> None:
+        """On the controller: ends the workers' `serve` with an error."""
         self._scatter([(_FAILURE, f"{type(error).__name__}: {error}")] * self.size)
 
     def serve(self, handlers: Mapping[str, Callable[[Any], Any]]) -> Any:
-        """Follower: do what the leader says until it releases this rank; returns what it says then.
+        """On a worker: obeys commands until the controller releases this rank; returns the payload of the
+        release.
 
         Raises:
-            ControllerFailed: the leader met an error.
-            RankLost: the leader is gone.
+            ControllerFailed: the controller met an error.
+            RankLost: the controller is gone.
         """
         while True:
             received: list[Any] = [None]
-            with lost_ranks_told():
+            with rank_loss_raised():
                 dist.scatter_object_list(received, None, src=0, group=self._group)
             name, payload = received[0]
             if name == _RELEASE:
@@ -109,31 +110,31 @@ class Channel:
                 raise ControllerFailed(payload)
             handler = handlers[name]
             outcome = outcome_of(self.rank, lambda: handler(payload))  # noqa: B023 - called at once
-            with lost_ranks_told():
+            with rank_loss_raised():
                 dist.gather_object(outcome, None, dst=0, group=self._group)
 
     def all(self, value: Any) -> list[Any]:
         """The `value` of every rank, in rank order. Every rank must call it."""
         found: list[Any] = [None] * self.size
-        with lost_ranks_told():
+        with rank_loss_raised():
             dist.all_gather_object(found, value, group=self._group)
         return found
 
     def from_controller(self, value: Any) -> Any:
-        """The leader's `value`. Every rank must call it."""
+        """The controller's `value`. Every rank must call it."""
         box = [value]
-        with lost_ranks_told():
+        with rank_loss_raised():
             dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
     def _scatter(self, messages: Sequence[tuple[str, Any]]) -> None:
-        with lost_ranks_told():
+        with rank_loss_raised():
             dist.scatter_object_list([None], list(messages), src=0, group=self._group)
 
 
 def outcome_of(rank: int, work: Callable[[], Any]) -> Outcome:
-    """Do `work`; its error, if it has one, as a value. Errors that are not ours may not be picklable: they
-    are told by their text.
+    """Does `work` and returns its value or its error. Errors that are not ours may not be picklable, so only
+    their text is kept.
     """
     try:
         return Outcome(value=work())
@@ -155,8 +156,8 @@ def values(outcomes: Sequence[Outcome]) -> list[Any]:
 
 
 @contextmanager
-def lost_ranks_told() -> Iterator[None]:
-    """Context in which a broken connection is a RankLost."""
+def rank_loss_raised() -> Iterator[None]:
+    """Context that turns a broken connection into RankLost."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What all ranks compute together: the identity on one rank."""
+"""Computations of all ranks together; on one rank they return their input."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def count_over_ranks(*counts: int, device: torch.device) -> tuple[int, ...]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor as it is, or put together from its shards. Every rank must call it, in the same order. vLLM
-    loads in inference mode, in which shards cannot be gathered.
+    """Returns a tensor as it is, or assembled from its shards. Every rank must call it, in the same order.
+    vLLM loads in inference mode, in which shards cannot be gathered.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -51,7 +51,7 @@ def max_over_ranks(count: int) -> int:
 
 
 def from_controller(value: Any) -> Any:
-    """The leader's value, through the host. Every rank must call it."""
+    """The controller's value, through the host. Every rank must call it."""
     if num_ranks() == 1:
         return value
     box = [value]
@@ -60,10 +60,10 @@ def from_controller(value: Any) -> Any:
 
 
 def gather_on_controller(value: Any) -> list[Any] | None:
-    """The values of all ranks in rank order on rank 0, through the host; None elsewhere. Every rank must call
-    it.
+    """The values of all ranks in rank order on the controller, through the host; None elsewhere. Every rank
+    must call it.
     """
-    leads = dist.get_rank() == 0
+    is_controller = dist.get_rank() == 0
     found: list[Any] = [None] * num_ranks()
-    dist.gather_object(value, found if leads else None, dst=0)
-    return found if leads else None
+    dist.gather_object(value, found if is_controller else None, dst=0)
+    return found if is_controller else None

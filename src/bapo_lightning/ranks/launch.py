@@ -1,8 +1,9 @@
 """Starts the ranks of a run on this machine, passes signals on to them, and ends all when one is lost. Needs
 no torch.
 
-Each rank is the same command in a process of its own, in a session of its own: a Ctrl-C reaches this process
-alone, which passes every signal on once. torchrun and SLURM do this themselves; then nothing here is used.
+Each rank is the same command in a process and a session of its own: a Ctrl-C reaches this process alone,
+which passes every signal on once. Under torchrun and SLURM nothing here is used, because they do this
+themselves.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-STARTED_BY_RUN = "BAPO_RANKS"  # as in `ranks.team`, which needs torch
+STARTED_BY_RUN = "BAPO_RANKS"  # variable set in the ranks that a run started itself, to their number
 LOOK_SECONDS = 0.1
-END_SECONDS = 20  # for the others to end by themselves after one is lost
+END_SECONDS = 20  # for the remaining ranks to end by themselves after one is lost
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
 
 def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is none of several ranks, and has to start them."""
+    """Whether this process has to start the ranks, because it is not one of several itself."""
     if not isinstance(devices, int) or devices < 2 or nodes != 1:
         return False
     started = {"LOCAL_RANK", "TORCHELASTIC_RUN_ID", STARTED_BY_RUN} & set(environment)
@@ -33,13 +34,14 @@ def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.e
 
 
 def leads(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is the first rank, or the only one; before ranks have met."""
+    """Whether this process is rank 0; can be asked before the ranks have met."""
     return environment.get("RANK", environment.get("SLURM_PROCID", "0")) == "0"
 
 
 def launch(num_ranks: int, arguments: Sequence[str]) -> int:
-    """Train in `num_ranks` processes with these command line arguments; returns the exit code of the run."""
-    ranks = [start(rank, num_ranks, port, arguments) for port in [free_port()] for rank in range(num_ranks)]
+    """Trains in `num_ranks` processes with these command line arguments; returns the exit code of the run."""
+    port = free_port()
+    ranks = [start(rank, num_ranks, port, arguments) for rank in range(num_ranks)]
     previous = {number: signal.signal(number, pass_on(ranks)) for number in PASSED_ON}
     try:
         return watch(ranks)
@@ -53,15 +55,15 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
 
 
 def start(rank: int, num_ranks: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """One rank."""
-    place = {
+    """Starts one rank."""
+    numbers = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": num_ranks,
         "LOCAL_WORLD_SIZE": num_ranks,
         STARTED_BY_RUN: num_ranks,
     }
-    variables = {name: str(value) for name, value in place.items()}
+    variables = {name: str(value) for name, value in numbers.items()}
     variables |= {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *arguments]
     return subprocess.Popen(
@@ -70,52 +72,52 @@ def start(rank: int, num_ranks: int, port: int, arguments: Sequence[str]) -> sub
 
 
 def threads(num_ranks: int) -> dict[str, str]:
-    """Ranks share the cores; torch would take all of them in each."""
+    """Variables that share the cores out; torch would take all of them in each rank."""
     if "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_ranks))}
 
 
 def watch(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait until all ranks have ended, and tell which one was lost, if one was; returns the exit code of the
+    """Waits until all ranks have ended, with a line about those that were lost; returns the exit code of the
     run.
     """
     deadline: float | None = None
     while None in (codes := [rank.poll() for rank in ranks]):
         if deadline is None and any(codes):
-            tell(codes)
+            report_lost(codes)
             deadline = time.monotonic() + END_SECONDS
         if deadline is not None and time.monotonic() > deadline:
             for rank in ranks:
                 rank.kill()
         time.sleep(LOOK_SECONDS)
     if deadline is None:
-        tell(codes)
+        report_lost(codes)
     return exit_code([rank.returncode for rank in ranks])
 
 
-def tell(codes: Sequence[int | None]) -> None:
-    """One line about the ranks that a signal ended: these said nothing themselves."""
+def report_lost(codes: Sequence[int | None]) -> None:
+    """Prints one line about the ranks that a signal ended, which could not say anything themselves."""
     lost = [(rank, -code) for rank, code in enumerate(codes) if code is not None and code < 0]
     if lost:
         who = ", ".join(f"rank {rank} was ended by {signal.Signals(number).name}" for rank, number in lost)
         print(
-            f"error: {who}; the other ranks end, too. The run goes on from its last checkpoint with "
+            f"error: {who}; the other ranks end as well. The run goes on from its last checkpoint with "
             "resume=auto",
             file=sys.stderr,
         )
 
 
 def exit_code(codes: Sequence[int]) -> int:
-    """Of the leader if it failed by itself, else of the first rank that did; 128 + the signal of one that was
-    ended.
+    """Exit code of the first rank that failed, from rank 0 on; 128 + the signal for a rank that was ended by
+    one.
     """
     failed = next((code for code in codes if code), 0)
     return failed if failed >= 0 else 128 - failed
 
 
 def pass_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Any:
-    """A handler that gives a signal to every rank."""
+    """Returns a handler that gives a signal to every rank."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         for rank in ranks:
@@ -126,7 +128,7 @@ def pass_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Any:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""This process's place among the ranks of a run."""
+"""This process among the ranks of a run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.ranks.channel import Channel, ControllerFailed, outcome_of, values
+from bapo_lightning.ranks.launch import STARTED_BY_RUN
 
-STARTED_BY_RUN = "BAPO_RANKS"  # set, to their number, for ranks that a run started itself
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """All ranks. The leader, rank 0, holds what exists once; `control` serves the trainer's thread, `engines`
-    whoever generates.
+    """All ranks. The controller, rank 0, holds what exists once. The trainer's thread uses the channel
+    `control`, the generating thread `engines`.
     """
 
     rank: int = 0
@@ -41,8 +41,8 @@ class RankGroup:
         return self.rank == 0
 
     def on_controller(self, work: Callable[[], T]) -> T:
-        """What `work` returns on the leader. Every rank must call it. Its error is raised there; elsewhere
-        ControllerFailed.
+        """Does `work` on the controller and returns its value everywhere. Every rank must call it. An error
+        is raised on the controller; elsewhere ControllerFailed.
         """
         if self.control is None:
             return work()
@@ -53,8 +53,8 @@ class RankGroup:
         return cast(T, values([outcome])[0])
 
     def everywhere(self, work: Callable[[], T]) -> T:
-        """What `work` returns on this rank. Every rank must call it. The first error of any of them is raised
-        on the leader; elsewhere ControllerFailed.
+        """Does `work` on every rank and returns its value on this one. Every rank must call it. The first
+        error of any rank is raised on the controller; elsewhere ControllerFailed.
         """
         if self.control is None:
             return work()
@@ -65,12 +65,12 @@ class RankGroup:
         return cast(T, outcome.value)
 
     def barrier(self) -> None:
-        """Wait for all ranks, however long one of them takes."""
+        """Waits for all ranks, however long one of them takes."""
         if self.control is not None:
             self.control.all(None)
 
     def close(self) -> None:
-        """Leave the process group."""
+        """Leaves the process group."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -84,21 +84,21 @@ def uses_cuda(accelerator: str) -> bool:
 
 
 def join(accelerator: str, devices: int, num_nodes: int, wait_minutes: float, needs_group: bool) -> RankGroup:
-    """Meet the other ranks: before anything is built, so that there is one configuration, the leader's.
+    """Meets the other ranks, before anything is built, so that there is one configuration: the controller's.
 
     Args:
         accelerator: of the trainer.
         devices: ranks on each node.
         num_nodes: number of nodes.
-        wait_minutes: of a rank for the others, in training.
+        wait_minutes: limit of a collective of training.
         needs_group: make a process group even of one rank, as sharding does.
 
     Raises:
-        ConfigError: as many processes were started as the configuration does not say.
+        ConfigError: the number of processes that were started is not the configuration's.
     """
     size = devices * num_nodes
     environment = find_environment()
-    rank, started = place(environment)
+    rank, started = rank_and_size(environment)
     if started != size:
         raise ConfigError([
             f"{started} processes were started (by torchrun, SLURM or through LOCAL_RANK), but "
@@ -114,7 +114,7 @@ def join(accelerator: str, devices: int, num_nodes: int, wait_minutes: float, ne
         environment.main_address,
         str(environment.main_port),
     )
-    # Both backends: what is on the host goes by gloo, also the norms of weights that are kept there.
+    # Both backends: tensors on the host use gloo, such as the norms of weights that are kept there.
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(minutes=wait_minutes))
     if size == 1:
@@ -125,7 +125,7 @@ def join(accelerator: str, devices: int, num_nodes: int, wait_minutes: float, ne
 
 
 def find_environment() -> ClusterEnvironment:
-    """Lightning's view of who started this process."""
+    """Lightning's description of the launcher of this process."""
     if STARTED_BY_RUN not in os.environ:
         if TorchElasticEnvironment.detect():
             return TorchElasticEnvironment()
@@ -134,7 +134,7 @@ def find_environment() -> ClusterEnvironment:
     return LightningEnvironment()
 
 
-def place(environment: ClusterEnvironment) -> tuple[int, int]:
+def rank_and_size(environment: ClusterEnvironment) -> tuple[int, int]:
     """(rank, number of ranks) of this process. Lightning's own environment learns both only from a
     strategy.
     """
@@ -145,7 +145,7 @@ def place(environment: ClusterEnvironment) -> tuple[int, int]:
     return int(os.environ.get("RANK", os.environ["LOCAL_RANK"])), int(os.environ.get("WORLD_SIZE", 1))
 
 
-def visible_gpus(local_rank: int) -> str:
-    """The one GPU of this rank as CUDA_VISIBLE_DEVICES of a process that it starts."""
+def own_gpu(local_rank: int) -> str:
+    """The GPU of this rank as CUDA_VISIBLE_DEVICES of a process that it starts."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     return listed.split(",")[local_rank] if listed else str(local_rank)

@@ -46,7 +46,9 @@ class GenerationRequest:
 
     token_ids: array[int]
     max_new_tokens: int
-    seed: int  # the draw depends on this, the weights and the tokens alone; from `seeds.request_seed`
+    seed: int  # with weights and tokens it determines what is sampled; from `seeds.request_seed`
+    group: int = 0  # position of its group in the generation pass; engines ignore it
+    index: int = 0  # number of its sample in the group; engines ignore it
 
 
 @dataclass(frozen=True, slots=True)

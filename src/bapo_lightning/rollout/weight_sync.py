@@ -1,6 +1,7 @@
 """Hands the trainer's weights to the rollout engine and proves that they arrived.
 
-    WeightSync.push(policy, engine, version):  named_weights() --stream--> engine.load_weights --> sample a probe, score it, compare
+    WeightSync.push(policy, engine, version):
+        policy.named_weights() --stream--> engine.load_weights --> sample a probe, score it, compare
 
 *When* to push is the data module's decision; this file is only about *how*. A push that cannot be proven
 raises, because stale weights in an engine show up as nothing but slightly wrong log-probs, days later.
@@ -11,27 +12,26 @@ from __future__ import annotations
 import random
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
 from typing import Protocol
 
-import torch
-
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.rollout.engine import (
+    GenerationRequest,
+    RolloutEngine,
+    SamplingParams,
+    WeightSource,
+)
 from bapo_lightning.types import Rollout
 
 PROBE_TOKEN_BUDGET = 4096  # a probe passes through the trainer's model at once
 
 
-class ScoringWeightSource(Protocol):
-    """The trainer's side of a push."""
-
-    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `WeightSource.named_weights`."""
-        ...
+class ScoringWeightSource(WeightSource, Protocol):
+    """The trainer's policy: weights that can also score."""
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Log-probs in nats of each rollout's response tokens at the sampling temperature, `token_budget`

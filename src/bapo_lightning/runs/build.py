@@ -28,10 +28,10 @@ from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.ranks.channel import Channel
-from bapo_lightning.ranks.rank_group import RankGroup, uses_cuda, visible_gpus
+from bapo_lightning.ranks.rank_group import RankGroup, own_gpu, uses_cuda
 from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
-from bapo_lightning.rollout.recovery import EngineRecovery
+from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
 from bapo_lightning.runs.inputs import Inputs, read_inputs, stop_token_ids
 from bapo_lightning.runs.resume import RunStart
@@ -85,7 +85,7 @@ def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
     node, own = config.rollout.engine, {}
     # Engines in processes of their own would all take the first GPU.
     if ranks.size > 1 and uses_cuda(config.accelerator) and node.options.get("visible_gpus", "") is None:
-        own = {"visible_gpus": visible_gpus(ranks.local_rank)}
+        own = {"visible_gpus": own_gpu(ranks.local_rank)}
     engine: RolloutEngine = node.make(model_path=model_path(config.model.path), **own)
     return engine
 
@@ -106,27 +106,35 @@ def _build_parts(
 
 def _data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> RolloutDataModule:
     """Engine, sampler, queue: everything before the update."""
-    scale, algorithm, path = config.scale, config.algorithm, model_path(config.model.path)
-    channels, engine = _channels(config, ranks), build_engine(config, ranks)
+    scale, algorithm, rollout = config.scale, config.algorithm, config.rollout
+    channels, engine, num_engines = _channels(config, ranks), build_engine(config, ranks), 1
+    if channels:
+        engine = distributed = _distributed_engine(config, engine, channels)
+        num_engines = distributed.num_engines
+    stops = stop_token_ids(model_path(config.model.path), inputs.tokenizer)
     sampler = RolloutSampler(
-        engine=_distributed_engine(config, engine, channels) if channels else engine,
+        engine=RestartingEngine(
+            engine,
+            rollout.weight_sync.make(),
+            inputs.tokenizer.vocab_size,
+            rollout.max_restarts,
+            num_engines,
+        ),
         tokenizer=inputs.tokenizer,
         prompt=inputs.prompt,
         reward=config.reward.make(),
-        sampling=SamplingParams(config.rollout.temperature, stop_token_ids(path, inputs.tokenizer)),
+        sampling=SamplingParams(rollout.temperature, stops),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
         length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
+        advantages=algorithm.advantages.make(),
     )
     make_module = partial(ControllerDataModule, *channels) if channels else RolloutDataModule
     problems = inputs.problems
     return make_module(
         sampler=sampler,
-        weight_sync=config.rollout.weight_sync.make(),
-        recovery=EngineRecovery(config.rollout.max_restarts),
         stream=ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),
         admission=algorithm.admission.make(),
-        advantages=algorithm.advantages.make(),
         regime=config.staleness,
         group_size=scale.group_size,
         prompts_per_batch=scale.prompts_per_batch,

@@ -29,7 +29,7 @@ from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.selection import account_lines
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import BapoLightningError
-from bapo_lightning.ranks.channel import lost_ranks_told
+from bapo_lightning.ranks.channel import rank_loss_raised
 from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
@@ -71,7 +71,7 @@ def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> None:
         needs_group=config.is_distributed,
     )
     try:
-        with lost_ranks_told():
+        with rank_loss_raised():
             run(validate(ranks.on_controller(choose)), ranks)
     finally:
         ranks.close()

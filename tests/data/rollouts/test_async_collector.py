@@ -9,22 +9,21 @@ from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.recovery import EngineRecovery
 
 REGIME = Regime("async", 1, 1, max_new_tokens=4, async_generation=True, max_age=3)
 START = TrainerState(version=0, clock=0)
 
 
-def driver(engine, max_restarts=0, wait_warning_seconds=100.0):
-    started = scheduler(engine, REGIME, groups_per_batch=2, num_batches=4)
-    recovery = EngineRecovery(max_restarts)
+def collector(engine, max_restarts=0, wait_warning_seconds=100.0):
+    started = scheduler(engine, REGIME, groups_per_batch=2, num_batches=4, max_restarts=max_restarts)
+    sampler = started._sampler
     return AsyncCollector(
-        started, started._sampler, recovery, lambda: engine.load_weights(None, 0), 2, wait_warning_seconds
+        started, sampler, lambda: sampler.engine.load_weights(None, 0), 2, wait_warning_seconds
     )
 
 
 def test_generation_runs_ahead_as_far_as_the_age_allows_and_no_further():
-    rollouts = driver(ScriptedEngine(4))
+    rollouts = collector(ScriptedEngine(4))
     assert len(rollouts.next_groups(2, START)) == 2
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and rollouts._scheduler.num_ready < 6:
@@ -40,14 +39,14 @@ def test_generation_runs_ahead_as_far_as_the_age_allows_and_no_further():
 def test_an_error_of_the_generating_thread_is_raised_in_training():
     engine = ScriptedEngine(4)
     engine.generate = lambda requests, sampling: 1 / 0
-    rollouts = driver(engine)
+    rollouts = collector(engine)
     with pytest.raises(ZeroDivisionError):
         rollouts.next_groups(2, START)
     rollouts.close()
 
 
 def test_an_engine_that_dies_too_often_ends_training():
-    rollouts = driver(ScriptedEngine(4, dies=lambda: True), max_restarts=2)
+    rollouts = collector(ScriptedEngine(4, dies=lambda: True), max_restarts=2)
     with pytest.raises(EngineError, match="died after 2 restarts"):
         rollouts.next_groups(2, START)
     rollouts.close()
@@ -55,7 +54,7 @@ def test_an_engine_that_dies_too_often_ends_training():
 
 def test_a_long_wait_says_what_it_is_for(capsys):
     engine = ScriptedEngine(4, dies=lambda: time.sleep(0.3))
-    rollouts = driver(engine, wait_warning_seconds=0.1)
+    rollouts = collector(engine, wait_warning_seconds=0.1)
     rollouts.next_groups(2, START)
     rollouts.close()
     told = capsys.readouterr().err

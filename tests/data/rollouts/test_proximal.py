@@ -24,12 +24,15 @@ GROUPS = [
 SCORES = {2: [-0.2, -0.2], 3: [-9.0, -9.0, -0.2], 1: [-0.7]}  # by response length
 
 
-def trainer(rollouts):
-    return [array("f", SCORES[item.length]) for item in rollouts]
+class Trainer:
+    """Scores as listed."""
+
+    def response_logprobs(self, rollouts, token_budget):
+        return [array("f", SCORES[item.length]) for item in rollouts]
 
 
 def test_every_sample_gets_its_own_log_probs_and_keeps_all_else():
-    scored, _ = with_proximal_logprobs(GROUPS, trainer, version=4)
+    scored, _ = with_proximal_logprobs(GROUPS, Trainer(), token_budget=100, version=4)
     assert [len(found.samples) for found in scored] == [2, 1]
     for before, after in zip(GROUPS, scored, strict=True):
         assert (after.problem, after.advantages, after.rewards) == (
@@ -44,7 +47,7 @@ def test_every_sample_gets_its_own_log_probs_and_keeps_all_else():
 
 
 def test_only_tokens_of_the_current_weights_count_as_mismatch():
-    _, metrics = with_proximal_logprobs(GROUPS, trainer, version=4)
+    _, metrics = with_proximal_logprobs(GROUPS, Trainer(), token_budget=100, version=4)
     assert metrics.pop("time/proximal_seconds") >= 0
     # -0.1 and 0 in the first rollout, +0.3 in the resumed one's second segment, 0 in the last; -8 and -7 are
     # staleness
@@ -61,5 +64,5 @@ def test_only_tokens_of_the_current_weights_count_as_mismatch():
 
 
 def test_a_batch_without_a_token_of_the_current_weights_says_nothing_about_mismatch():
-    _, metrics = with_proximal_logprobs(GROUPS, trainer, version=5)
+    _, metrics = with_proximal_logprobs(GROUPS, Trainer(), token_budget=100, version=5)
     assert set(metrics) == {"time/proximal_seconds"}

@@ -21,7 +21,6 @@ from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.rollout.recovery import EngineRecovery, generate_all
 
 NUM_SCHEDULES = 2000
 NUM_PROBLEMS = 7
@@ -51,27 +50,14 @@ class Schedule:
         self.scheduler = scheduler(
             engine, self.regime, *sizes, ledger=Ledger(self.path), admission=self.admission
         )
-        self.engine, sampler = engine, self.scheduler._sampler
-        recovery = EngineRecovery(10_000)
-
-        def revive(death):
-            recovery.restart(engine, death)
-            self.refresh()
-
-        def generate(requests):
-            return generate_all(engine, requests, sampler.sampling, revive)
-
+        sampler = self.scheduler._sampler
+        self.engine = sampler.engine
         if self.regime.async_generation:
-            self.driver = AsyncCollector(
-                self.scheduler,
-                sampler,
-                recovery,
-                self.refresh,
-                self.groups_per_batch,
-                wait_warning_seconds=100,
+            self.collector = AsyncCollector(
+                self.scheduler, sampler, self.refresh, self.groups_per_batch, wait_warning_seconds=100
             )
         else:
-            self.driver = SyncCollector(self.scheduler, sampler, generate, self.refresh)
+            self.collector = SyncCollector(self.scheduler, sampler, self.refresh)
 
     def engine_dies(self):
         if self.slow_engine and self.random.random() < 0.2:
@@ -88,7 +74,7 @@ class Schedule:
     def train(self):
         saved = self.save()
         while self.batches < self.num_batches:
-            groups = self.driver.next_groups(self.groups_per_batch, self.state)
+            groups = self.collector.next_groups(self.groups_per_batch, self.state)
             assert len(groups) == self.groups_per_batch
             self.batches += 1
             self.use(groups)
@@ -96,13 +82,13 @@ class Schedule:
                 saved = self.save()
             if self.random.random() < 0.15:
                 self.kill(saved)
-        self.driver.close()
+        self.collector.close()
         self.scheduler.drop_rest(self.version)
 
     def use(self, groups):
         for update in range(self.regime.updates_per_rollout_batch):
             if update:
-                self.driver.between_updates(self.state)
+                self.collector.between_updates(self.state)
             for group in groups:
                 trained = group.newest_version if self.regime.stale_action == "mask" else group.oldest_version
                 assert 0 <= self.version - trained <= self.regime.age_bound
@@ -112,18 +98,18 @@ class Schedule:
             self.version += self.random.random() > 0.05  # a skipped update leaves the version
             self.clock += 1
             if self.random.random() < 0.1:
-                with self.driver.exclusive_engine(self.state):
+                with self.collector.exclusive_engine(self.state):
                     self.refresh()
 
     def save(self):
         store = ArrayStore()
-        with self.driver.locked() as held:
-            state = held.state_dict(store)
+        with self.scheduler.lock:
+            state = self.scheduler.state_dict(store)
         return state, store.state_dict(), self.version, self.clock, self.batches
 
     def kill(self, saved):
         """The old process's thread may still be in a pass; it must not write on, as a dead one would not."""
-        self.driver.close()
+        self.collector.close()
         state, arrays, self.version, self.clock, self.batches = saved
         self.open()
         self.scheduler.load_state_dict(state, ArrayStore.from_state_dict(arrays))
@@ -182,7 +168,7 @@ def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_d
             ) from error
         finally:
             with suppress(Exception):
-                schedule.driver.close()
+                schedule.collector.close()
     assert (
         fates["dropped", "too old"] and fates["filtered", "all scores equal"]
     )  # the schedules reach those paths
@@ -211,14 +197,14 @@ def test_generation_goes_on_beside_the_update_right_after_a_batch_was_taken():
     engine = ScriptedEngine(regime.max_new_tokens)
     source = scheduler(engine, regime, groups_per_batch=3, num_batches=3)
     state = TrainerState(0, 0)
-    driver = AsyncCollector(
-        source, source._sampler, EngineRecovery(0), lambda: engine.load_weights(None, state.version), 3, 100
+    collector = AsyncCollector(
+        source, source._sampler, lambda: engine.load_weights(None, state.version), 3, 100
     )
     for clock in (0, 4):
         state = TrainerState(clock, clock)
-        driver.next_groups(3, state)
+        collector.next_groups(3, state)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and source.num_ready < 3:  # with no further visit of the trainer
         time.sleep(0.001)
-    driver.close()
+    collector.close()
     assert (source.num_ready, engine.version) == (3, 4)

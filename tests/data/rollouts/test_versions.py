@@ -17,7 +17,7 @@ from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.advantages import group_advantages
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.recovery import EngineRecovery
+from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import Problem, Score, ScoreStatus
 
@@ -75,19 +75,17 @@ class WitnessedEngine(HFEngine):
 def data_module(engine, regime, num_rollout_batches=3, ledger_path=None):
     return RolloutDataModule(
         sampler=RolloutSampler(
-            engine=engine,
+            engine=RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCAB_SIZE, max_restarts=0),
             tokenizer=LettersTokenizer(),
             prompt=PlainPrompt(),
             reward=reward_of_even_length,
             sampling=SamplingParams(1.0, (1, 2, 3)),
             max_new_tokens=8,
             seed=0,
+            advantages=lambda rewards: group_advantages(rewards, scale="std"),
         ),
-        weight_sync=WeightSync(tolerance=1e-3),
-        recovery=EngineRecovery(max_restarts=0),
         stream=ProblemStream([Problem(letter, letter, "") for letter in "defghijk"], seed=0),
         admission=AdmitAll(),
-        advantages=lambda rewards: group_advantages(rewards, scale="std"),
         regime=regime,
         group_size=4,
         prompts_per_batch=4,

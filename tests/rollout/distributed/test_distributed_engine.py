@@ -22,7 +22,7 @@ SAMPLING = SamplingParams(1.0, ())
 
 
 class Engine:
-    """Answers with the first token of each request; fails as told."""
+    """Answers with the first token of each request; fails on demand."""
 
     def __init__(self):
         self.version, self.asked, self.failure, self.restarts = UNSYNCED_VERSION, [], None, 0
@@ -48,17 +48,17 @@ class Engine:
 
 
 class Here:
-    """A channel whose followers are in this process."""
+    """A channel whose workers are in this process."""
 
     def __init__(self, engines):
-        self.members = [LocalEngine(engine) for engine in engines]
+        self.engines = [LocalEngine(engine) for engine in engines]
         self.size = len(engines)
 
     def together(self, name, payloads, own):
         def obey(rank):
             if name == "load_weights":
-                return self.members[rank].engine.load_weights(None, payloads[rank])
-            return self.members[rank].handlers()[name](payloads[rank])
+                return self.engines[rank].engine.load_weights(None, payloads[rank])
+            return self.engines[rank].handlers()[name](payloads[rank])
 
         return [
             outcome_of(0, own),
@@ -74,10 +74,10 @@ class Weights:
         yield "a", torch.zeros(1)
 
 
-def team(count, ranks_per_engine=1, on_controller_only=False):
+def rank_group(count, ranks_per_engine=1, on_controller_only=False):
     engines = [Engine() for _ in range(count)]
     channel = Here(engines)
-    made = DistributedEngine(channel.members[0], channel, channel, ranks_per_engine, on_controller_only)
+    made = DistributedEngine(channel.engines[0], channel, channel, ranks_per_engine, on_controller_only)
     made.load_weights(Weights(), 3)
     return made, engines
 
@@ -95,24 +95,24 @@ def test_parts_are_contiguous_and_cover_all():
 
 
 def test_each_engine_samples_its_part_and_answers_come_in_order():
-    made, engines = team(3)
+    made, engines = rank_group(3)
     assert first_tokens(made.generate(requests(7), SAMPLING)) == list(range(7))
     assert [engine.asked for engine in engines] == [[[0, 1]], [[2, 3]], [[4, 5, 6]]]
 
 
 def test_ranks_that_share_an_engine_are_given_the_same_part():
-    made, engines = team(4, ranks_per_engine=2)
+    made, engines = rank_group(4, ranks_per_engine=2)
     assert made.num_engines == 2 and first_tokens(made.generate(requests(4), SAMPLING)) == [0, 1, 2, 3]
     assert [engine.asked for engine in engines] == [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
 
 
 def test_the_leader_alone_can_have_the_engine():
-    made, engines = team(2, on_controller_only=True)
+    made, engines = rank_group(2, on_controller_only=True)
     assert first_tokens(made.generate(requests(3), SAMPLING)) == [0, 1, 2] and engines[1].asked == []
 
 
 def test_after_a_death_what_others_sampled_is_kept_and_only_the_dead_one_is_restarted():
-    made, engines = team(2)
+    made, engines = rank_group(2)
     engines[1].failure = lambda sampled: EngineDied("no memory", {0: sampled[0]})
     with pytest.raises(EngineDied, match="rank 1: no memory") as death:
         made.generate(requests(4), SAMPLING)
@@ -122,7 +122,7 @@ def test_after_a_death_what_others_sampled_is_kept_and_only_the_dead_one_is_rest
 
 
 def test_any_other_error_of_one_rank_is_the_teams():
-    made, engines = team(2)
+    made, engines = rank_group(2)
     engines[1].failure = lambda sampled: EngineError("a prompt is too long")
     with pytest.raises(EngineError, match="a prompt is too long"):
         made.generate(requests(4), SAMPLING)

@@ -18,7 +18,7 @@ from tests.rollout.vllm.test_vllm_training import (
     start,
 )
 
-from bapo_lightning.rollout.vllm.server_process import free_port
+from bapo_lightning.ranks.launch import free_port
 
 
 def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):

@@ -13,7 +13,7 @@ from tests.rollout.contract import SAMPLING, EngineContract, requests
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, SamplingParams
-from bapo_lightning.rollout.recovery import EngineRecovery, generate_all
+from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
@@ -98,11 +98,10 @@ def test_a_server_that_hangs_is_dead_after_its_deadline(engine):
     with pytest.raises(EngineDied, match="does not answer"):
         engine.load_weights(random_policy(), 4)
     assert time.monotonic() - start < 60
-    recovery = EngineRecovery(max_restarts=1)
-    recovery.restart(engine, death)
-    engine.load_weights(random_policy(), 3)
-    assert recovery.num_restarts == 1
-    assert len(generate_all(engine, requests(5), SAMPLING, lambda death: None)) == 5
+    restarting = RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCAB_SIZE, max_restarts=1)
+    restarting.load_weights(random_policy(), 3)
+    assert restarting.take_restarts() == 1
+    assert len(restarting.generate(requests(5), SAMPLING)) == 5
 
 
 def test_a_second_client_finds_the_server_by_its_url(engine, options):

@@ -1,8 +1,8 @@
-"""How samples stand in a micro-batch: the arithmetic of places.
+"""Layout of the samples in a micro-batch: the arithmetic of cells.
 
     PADDED   a row for each sample, filled up to the longest
     PACKED   one row, sample after sample
-    SHARED   one row; a prompt, then all responses to it without their last tokens, from which nothing is predicted
+    SHARED   one row; a prompt, then all responses to it without their last tokens, which predict nothing
 
 A sample's columns count its own tokens: the prompt's, then the response's. Arrays live on the host; those of
 a class are [B], one number for each sample.

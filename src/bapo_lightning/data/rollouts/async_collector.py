@@ -1,18 +1,19 @@
-"""Generation in a thread of its own, while training goes on.
+"""Generates in a thread of its own, while training goes on.
 
     generating thread                              trainer's thread, between two updates
     -----------------                              -------------------------------------
     wait: room for a pass, or unfinished work      next_groups: wait for a batch, serving weights meanwhile
     wait: weights as new as the trainer's   <----  serve: push the weights that the next pass needs
-    one pass, score, add_scored                 ---->  take the batch, serve again (there is room now), train
+    one pass, score, add_scored             ---->  take the batch, serve again (there is room now), train
                                                    exclusive_engine: wait for the end of the pass (validation)
 
-One lock guards the flow; one condition is notified whenever anything changes. The engine is used by the
-generating thread during a pass and by the trainer's thread otherwise, never by both: weights are handed over
-in the trainer's thread, where collectives of several ranks are legal and the weights stand still.
+The scheduler's lock guards all state; one condition on it is notified whenever anything changes. The engine
+is used by the generating thread during a pass and by the trainer's thread otherwise, never by both: weights
+are handed over in the trainer's thread, where collectives of several ranks are legal and the weights stand
+still.
 
-Nobody can wait for ever. The generating thread waits only (1) for room, and then a full batch is ready or on
-its way: `num_startable` at the trainer's own clock is positive whenever the next batch lacks groups and none
+A wait always ends. The generating thread waits only (1) for room, and then a full batch is ready or on its
+way: `num_startable` at the trainer's own clock is positive whenever the next batch lacks groups and none
 runs; (2) for weights, which the trainer pushes at its next visit and while it waits. The trainer waits only
 for a batch, or for the end of a pass.
 """
@@ -25,45 +26,43 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bapo_lightning.data.rollouts.collector import TrainerState
-from bapo_lightning.data.rollouts.sampler import PlannedRequest, RolloutSampler
+from bapo_lightning.data.rollouts.collector import Collector, TrainerState
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-from bapo_lightning.rollout.engine import EngineDied, Generation
-from bapo_lightning.rollout.recovery import EngineRecovery
+from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
 
-STOP_SECONDS = 10  # that the end of a run waits for a pass; then the engine is closed under it
+STOP_SECONDS = 10  # the end of a run waits so long for a pass; then the engine is closed under it
 
 
-class AsyncCollector:
-    """Keeps the engine busy as far as the age bound allows. See the module for who waits for whom."""
+class AsyncCollector(Collector):
+    """Keeps the engine busy as far as the age bound allows; the module's docstring shows the two threads.
+
+    An engine that dies is restarted, and the samples that it had not finished go on under newer weights.
+    """
 
     def __init__(
         self,
         scheduler: RolloutScheduler,
         sampler: RolloutSampler,
-        recovery: EngineRecovery,
         refresh_engine: Callable[[], None],
         needed: int,
         wait_warning_seconds: float,
     ) -> None:
         """
         Args:
-            scheduler: what is on its way.
+            scheduler: decides what is sampled.
             sampler: whose engine is used.
-            recovery: restarts a dead engine; it then asks for weights, and goes on with what it had not
-                finished.
             refresh_engine: gives the engine the trainer's current weights, in the trainer's thread.
             needed: groups in a batch.
-            wait_warning_seconds: after each such time a wait says what it waits for.
+            wait_warning_seconds: a wait says after each such time what it waits for.
         """
         self._scheduler = scheduler
         self._sampler = sampler
-        self._recovery = recovery
         self._refresh_engine = refresh_engine
         self._needed = needed
-        self._wait_limit_seconds = wait_warning_seconds
-        self._changed = threading.Condition()
+        self._wait_warning_seconds = wait_warning_seconds
+        self._changed = threading.Condition(scheduler.lock)
         self._trainer = TrainerState(0, 0)
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -87,14 +86,16 @@ class AsyncCollector:
             return batch
 
     def between_updates(self, state: TrainerState) -> None:
-        """Tell how far training is, which may make room, and hand over the weights for it."""
+        """Updates the trainer's progress, which may make room, and hands over the weights for the next
+        pass.
+        """
         with self._changed:
             self._visit(state)
             self._serve_weights()
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
-        """Wait for the end of the pass; none begins until this is left."""
+        """Waits for the end of the pass; none begins inside the context."""
         with self._changed:
             self._visit(state)
             self._held = True
@@ -108,27 +109,18 @@ class AsyncCollector:
                 self._held = False
                 self._changed.notify_all()
 
-    @contextmanager
-    def locked(self) -> Iterator[RolloutScheduler]:
-        """A pass may go on meanwhile; what it samples comes afterwards."""
-        with self._changed:
-            yield self._scheduler
-
-    def close(self) -> None:
-        """Let the pass at hand end, if it does so soon."""
+    def close(self) -> bool:
+        """Lets the present pass end, if it does so soon; see `Collector.close`."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the pass at hand came to its end."""
-        return self._thread is None or not self._thread.is_alive()
+        if self._thread is None:
+            return True
+        self._thread.join(STOP_SECONDS)
+        return not self._thread.is_alive()
 
     def _visit(self, state: TrainerState) -> None:
-        """The trainer is here. Raises what ended the generating thread."""
+        """Notes the trainer's progress. Raises the error that ended the generating thread."""
         self._trainer = state
         if self._thread is None and not self._stopping:
             self._thread = threading.Thread(target=self._generate_until_stopped, name="rollouts", daemon=True)
@@ -141,11 +133,11 @@ class AsyncCollector:
             raise self._failure
 
     def _serve_weights(self) -> None:
-        """Hand over the weights that the next pass needs, asked for or not: the generating thread learns of
-        the room that this visit makes only after it, and what it asks for then it gets an update later.
+        """Hands over the weights that the next pass needs, even before the generating thread asks: it notices
+        the room that this visit makes only after the visit, and would get its weights an update later.
         """
         if self._pass_began is None:
-            self._may_begin()  # asks in its stead
+            self._may_begin()  # asks in place of the generating thread
         if self._wants_weights:
             self._refresh_engine()
             self._wants_weights = False
@@ -153,16 +145,16 @@ class AsyncCollector:
 
     def _generate_until_stopped(self) -> None:
         try:
-            while (planned := self._next_pass()) is not None:
-                self._run(planned)
+            while (requests := self._next_pass()) is not None:
+                self._run(requests)
         except BaseException as error:
             with self._changed:
                 if not self._stopping:
                     self._failure = error
                 self._changed.notify_all()
 
-    def _next_pass(self) -> list[PlannedRequest] | None:
-        """Wait until a pass may begin; None when no more shall."""
+    def _next_pass(self) -> list[GenerationRequest] | None:
+        """Waits until a pass may begin and returns its requests; None at the end of the run."""
         with self._changed:
             start = time.perf_counter()
             self._wait_until(
@@ -175,7 +167,7 @@ class AsyncCollector:
             return self._scheduler.schedule(self._trainer.clock, self._needed, self._trainer.version)
 
     def _may_begin(self) -> bool:
-        """Whether there is something to do and the engine has the trainer's weights; asks for them if not."""
+        """Whether there is work and the engine has the trainer's weights; asks for them if it has not."""
         if self._held or not self._scheduler.has_work(self._trainer.clock, self._needed):
             return False
         if self._sampler.engine.version == self._trainer.version:
@@ -185,45 +177,34 @@ class AsyncCollector:
             self._changed.notify_all()
         return False
 
-    def _run(self, planned: list[PlannedRequest]) -> None:
+    def _run(self, requests: list[GenerationRequest]) -> None:
+        engine = self._sampler.engine
         start = time.perf_counter()
-        generations, death = self._generate(planned)
+        generations = engine.generate_once(requests, self._sampler.sampling)
         sampled = time.perf_counter()
         with self._changed:
-            finished = self._scheduler.postprocess(planned, generations, sampled - start)
+            finished = self._scheduler.postprocess(requests, generations, sampled - start)
             version = self._trainer.version
         groups = self._sampler.score(finished, version)
-        if death is not None and not self._stopping:
-            self._recovery.restart(self._sampler.engine, death)
+        if not self._stopping:
+            engine.restart()
         with self._changed:
             self._scheduler.add_scored(finished, groups, time.perf_counter() - sampled)
             self._pass_began = None
             self._changed.notify_all()
 
-    def _generate(self, planned: list[PlannedRequest]) -> tuple[dict[int, Generation], EngineDied | None]:
-        """What was sampled, by place. A dead engine's weights are gone meanwhile: what it did not finish goes
-        on under newer ones.
-        """
-        requests = [item.request for item in planned]
-        try:
-            return dict(
-                enumerate(self._sampler.engine.generate(requests, self._sampler.sampling) if requests else [])
-            ), None
-        except EngineDied as death:
-            return death.finished, death
-
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:
-        """Wait for changes until `holds`, and say so when it takes long. Raises what ended the generating
-        thread.
+        """Waits for changes until `holds`, with a message when it takes long. Raises the error that ended the
+        generating thread.
         """
         start = time.perf_counter()
-        spoken = 1
+        num_messages = 1
         while not holds():
-            self._changed.wait(self._wait_limit_seconds / 4)
+            self._changed.wait(self._wait_warning_seconds / 4)
             self._check()
             waited = time.perf_counter() - start
-            if waited > spoken * self._wait_limit_seconds:
-                spoken += 1
+            if waited > num_messages * self._wait_warning_seconds:
+                num_messages += 1
                 print(
                     f"{who} has waited {waited:.0f} s for {what}: {self._situation()}",
                     file=sys.stderr,

@@ -1,79 +1,67 @@
-"""Who drives the rollout scheduler: training itself, between two updates (`SyncCollector`), or a thread
-beside it (`background_rollouts.AsyncCollector`).
+"""Fills rollout batches through the scheduler: by the trainer's thread itself between two updates
+(`SyncCollector`), or by a thread beside it (`async_collector.AsyncCollector`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
-from bapo_lightning.data.rollouts.sampler import Generate, RolloutSampler
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.types import Group
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """Where training stands, between two updates."""
+    """The trainer's progress between two updates."""
 
     version: int  # policy version: updates in the weights
     clock: int  # updates attempted: more than `version` when some were skipped
 
 
-class Collector(Protocol):
-    """Fills rollout batches. All calls come from the trainer's thread, between updates."""
+class Collector(ABC):
+    """Fills rollout batches. All calls come from the trainer's thread, between updates. The defaults are
+    those of a collector that works only inside `next_groups`.
+    """
 
+    @abstractmethod
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
-        """`needed` groups that may enter training now; waits for them."""
-        ...
+        """Returns `needed` groups that may enter training now; waits for them."""
 
-    def between_updates(self, state: TrainerState) -> None:
+    def between_updates(self, state: TrainerState) -> None:  # noqa: B027 - a default, not a gap
         """Called before an update that needs no new groups."""
-        ...
 
     def exclusive_engine(self, state: TrainerState) -> AbstractContextManager[None]:
-        """Context in which nobody else uses the engine."""
-        ...
+        """Context in which the engine is the trainer's alone."""
+        return nullcontext()
 
-    def locked(self) -> AbstractContextManager[RolloutScheduler]:
-        """Context in which the flow does not change."""
-        ...
-
-    def close(self) -> None:
-        """Stop generating. Calling it twice is fine."""
-        ...
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nobody generates any more, after `close`."""
-        ...
+    def close(self) -> bool:
+        """Stops generating; returns whether that has happened, so that no thread uses the engine any more.
+        Calling it twice is fine.
+        """
+        return True
 
 
-class SyncCollector:
+class SyncCollector(Collector):
     """Generates while training waits. Before the first pass of a batch the engine gets the trainer's weights,
     so that every pass samples with the newest; afterwards it leaves the device to the trainer.
     """
 
     def __init__(
-        self,
-        scheduler: RolloutScheduler,
-        sampler: RolloutSampler,
-        generate: Generate,
-        refresh_engine: Callable[[], None],
+        self, scheduler: RolloutScheduler, sampler: RolloutSampler, refresh_engine: Callable[[], None]
     ) -> None:
         """
         Args:
-            scheduler: what is on its way.
+            scheduler: decides what is sampled.
             sampler: whose engine is used.
-            generate: samples all requests, whatever happens to the engine meanwhile.
             refresh_engine: gives the engine the trainer's current weights.
         """
         self._scheduler = scheduler
         self._sampler = sampler
-        self._generate = generate
         self._refresh_engine = refresh_engine
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
@@ -88,32 +76,11 @@ class SyncCollector:
             self._sampler.engine.sleep()
         return scheduler.take_batch(needed, state.version)
 
-    def between_updates(self, state: TrainerState) -> None:
-        """Nothing is generated."""
-
-    @contextmanager
-    def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
-        """Nobody else uses it."""
-        yield
-
-    @contextmanager
-    def locked(self) -> Iterator[RolloutScheduler]:
-        """It changes only when asked for groups."""
-        yield self._scheduler
-
-    def close(self) -> None:
-        """Nothing runs between calls."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Always."""
-        return True
-
     def _pass(self, needed: int, state: TrainerState) -> None:
-        planned = self._scheduler.schedule(state.clock, needed, state.version)
+        requests = self._scheduler.schedule(state.clock, needed, state.version)
         start = time.perf_counter()
-        generations = self._generate([item.request for item in planned]) if planned else []
+        generations = self._sampler.generate(requests)
         sampled = time.perf_counter()
-        finished = self._scheduler.postprocess(planned, dict(enumerate(generations)), sampled - start)
+        finished = self._scheduler.postprocess(requests, dict(enumerate(generations)), sampled - start)
         groups = self._sampler.score(finished, state.version)
         self._scheduler.add_scored(finished, groups, time.perf_counter() - sampled)

@@ -1,7 +1,7 @@
-"""Groups as primitives and two flat arrays, so that a checkpoint of thousands of rollouts is a small tree and
-two tensors.
+"""Converts groups to primitives and two flat arrays, so that a checkpoint of thousands of rollouts is a small
+tree and two tensors.
 
-Problems are stored by id: the training set has the rest. Everything loads with
+Problems are stored by id, because the training set has the rest. Everything loads with
 `torch.load(weights_only=True)`.
 """
 
@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from bapo_lightning.data.rollouts.unfinished import UnfinishedGroup, UnfinishedRollout
+from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.types import (
-    Completion,
     FinishReason,
     Group,
     Problem,
@@ -32,31 +31,31 @@ ProblemOfId = Callable[[str], Problem]
 
 
 class ArrayStore:
-    """Collects token ids and log-probs of many rollouts."""
+    """Token ids and log-probs of many rollouts in two arrays."""
 
     def __init__(self) -> None:
         self._ints, self._floats = array("i"), array("f")
 
     def add_ints(self, values: array[int]) -> Span:
-        """Keep token ids; returns where."""
+        """Stores token ids and returns their span."""
         self._ints.extend(values)
         return [len(self._ints) - len(values), len(values)]
 
     def add_floats(self, values: array[float]) -> Span:
-        """Keep log-probs; returns where."""
+        """Stores log-probs and returns their span."""
         self._floats.extend(values)
         return [len(self._floats) - len(values), len(values)]
 
     def ints(self, span: Span) -> array[int]:
-        """Token ids kept before."""
+        """Token ids of a span."""
         return self._ints[span[0] : span[0] + span[1]]
 
     def floats(self, span: Span) -> array[float]:
-        """Log-probs kept before."""
+        """Log-probs of a span."""
         return self._floats[span[0] : span[0] + span[1]]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Both arrays."""
+        """Both arrays as tensors."""
         return {
             "ints": torch.tensor(self._ints, dtype=torch.int32),
             "floats": torch.tensor(self._floats, dtype=torch.float32),
@@ -64,42 +63,34 @@ class ArrayStore:
 
     @classmethod
     def from_state_dict(cls, state: dict[str, torch.Tensor]) -> ArrayStore:
-        """The store that `state_dict` was made of."""
+        """Restores a store from its `state_dict`."""
         store = cls()
         store._ints.frombytes(state["ints"].numpy().tobytes())
         store._floats.frombytes(state["floats"].numpy().tobytes())
         return store
 
 
-def pack_unfinished(store: ArrayStore, group: UnfinishedGroup) -> dict[str, Any]:
-    """A group on its way."""
+def pack_running(store: ArrayStore, group: RunningGroup) -> dict[str, Any]:
+    """Packs a group that is still being sampled."""
     return {
-        "problem": group.draw.problem.id,
-        "epoch": group.draw.epoch,
+        "problem": group.item.problem.id,
+        "epoch": group.item.epoch,
         "prompt_ids": store.add_ints(group.prompt_ids),
-        "rollouts": [
-            {"segments": _pack_segments(store, item.segments), "finish": _text(item.finish)}
-            for item in group.rollouts
-        ],
+        "rollouts": [_pack_rollout(store, rollout) for rollout in group.rollouts],
     }
 
 
-def unpack_unfinished(store: ArrayStore, packed: dict[str, Any], problem: ProblemOfId) -> UnfinishedGroup:
-    """Inverse of `pack_unfinished`. Raises DataError for an unknown problem."""
-    rollouts = [
-        UnfinishedRollout(
-            _unpack_segments(store, item["segments"]),
-            FinishReason(item["finish"]) if item["finish"] else None,
-        )
-        for item in packed["rollouts"]
-    ]
-    return UnfinishedGroup(
-        WorkItem(problem(packed["problem"]), packed["epoch"]), store.ints(packed["prompt_ids"]), rollouts
+def unpack_running(store: ArrayStore, packed: dict[str, Any], problem: ProblemOfId) -> RunningGroup:
+    """Inverse of `pack_running`. Raises DataError for an unknown problem."""
+    prompt_ids = store.ints(packed["prompt_ids"])
+    return RunningGroup(
+        WorkItem(problem(packed["problem"]), packed["epoch"]),
+        [_unpack_rollout(store, rollout, prompt_ids) for rollout in packed["rollouts"]],
     )
 
 
 def pack_group(store: ArrayStore, group: Group) -> dict[str, Any]:
-    """A scored group."""
+    """Packs a scored group."""
     return {
         "problem": group.problem.id,
         "epoch": group.epoch,
@@ -124,12 +115,10 @@ def unpack_group(store: ArrayStore, packed: dict[str, Any], problem: ProblemOfId
 
 def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
     proximal = sample.proximal_logprobs
-    return {
-        "segments": _pack_segments(store, sample.rollout.segments),
-        "finish": _text(sample.rollout.finish),
-        "text": sample.completion.text,
+    return _pack_rollout(store, sample.rollout) | {
+        "text": sample.text,
         "value": sample.score.value,
-        "status": _text(sample.score.status),
+        "status": str(sample.score.status),
         "answer": sample.score.answer,
         "reward": sample.reward,
         "proximal_logprobs": None if proximal is None else store.add_floats(proximal),
@@ -137,30 +126,30 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
 
 
 def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Sample:
-    rollout = Rollout(prompt_ids, _unpack_segments(store, packed["segments"]), FinishReason(packed["finish"]))
     proximal = packed["proximal_logprobs"]
     return Sample(
-        rollout=rollout,
-        completion=Completion(packed["text"], rollout.length, rollout.finish),
+        rollout=_unpack_rollout(store, packed, prompt_ids),
+        text=packed["text"],
         score=Score(packed["value"], ScoreStatus(packed["status"]), packed["answer"]),
         reward=packed["reward"],
         proximal_logprobs=None if proximal is None else store.floats(proximal),
     )
 
 
-def _pack_segments(store: ArrayStore, segments: tuple[Segment, ...]) -> list[list[Any]]:
-    return [
-        [item.version, store.add_ints(item.token_ids), store.add_floats(item.logprobs)] for item in segments
-    ]
+def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
+    """Packs a rollout without its prompt. Enumerations become strings: a safe load knows none."""
+    return {
+        "segments": [
+            [segment.version, store.add_ints(segment.token_ids), store.add_floats(segment.logprobs)]
+            for segment in rollout.segments
+        ],
+        "finish": str(rollout.finish) if rollout.finish else None,
+    }
 
 
-def _unpack_segments(store: ArrayStore, packed: list[list[Any]]) -> tuple[Segment, ...]:
-    return tuple(
+def _unpack_rollout(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Rollout:
+    segments = tuple(
         Segment(store.ints(token_ids), store.floats(logprobs), version)
-        for version, token_ids, logprobs in packed
+        for version, token_ids, logprobs in packed["segments"]
     )
-
-
-def _text(value: FinishReason | ScoreStatus | None) -> str | None:
-    """A plain string: a safe load knows no enumerations."""
-    return None if value is None else str(value)
+    return Rollout(prompt_ids, segments, FinishReason(packed["finish"]) if packed["finish"] else None)

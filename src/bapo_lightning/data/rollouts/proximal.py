@@ -1,38 +1,41 @@
-"""Log-probs of a fresh rollout batch by the trainer's own weights, taken once, when the batch enters
+"""Log-probs of a rollout batch under the trainer's own weights, computed once, when the batch enters
 training.
 
-They are the denominator of decoupled PPO's ratio, and they tell how far engine and trainer disagree.
+They are the denominator of decoupled PPO's ratio, and they measure how far engine and trainer disagree.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from bapo_lightning.objectives.mismatch import mismatch
-from bapo_lightning.types import Group, Rollout, Sample
+from bapo_lightning.rollout.weight_sync import ScoringWeightSource
+from bapo_lightning.types import Group, Sample
 
 
 def with_proximal_logprobs(
-    groups: Sequence[Group], score: Callable[[Sequence[Rollout]], list[array[float]]], version: int
+    groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int, version: int
 ) -> tuple[list[Group], dict[str, float]]:
-    """The same groups with proximal log-probs in their samples, and what was measured meanwhile.
+    """Adds proximal log-probs to the samples.
 
     Args:
         groups: a rollout batch.
-        score: log-probs in nats of each rollout's response tokens by the trainer, in order.
-        version: policy version of the weights behind `score`.
+        policy: the trainer's.
+        token_budget: padded tokens that pass through the policy at once.
+        version: of the policy.
 
     Returns:
         The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
         and `time/proximal_seconds`.
     """
     start = time.perf_counter()
-    logprobs = iter(score([sample.rollout for group in groups for sample in group.samples]))
+    rollouts = [sample.rollout for group in groups for sample in group.samples]
+    logprobs = iter(policy.response_logprobs(rollouts, token_budget))
     scored = [
         replace(
             group,
@@ -45,8 +48,8 @@ def with_proximal_logprobs(
 
 
 def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """`mismatch/*` over the tokens that policy `version` itself sampled: the difference of older ones is
-    staleness, not disagreement.
+    """Metrics `mismatch/*` over the tokens that policy `version` itself sampled: the difference of older ones
+    is staleness, not disagreement.
     """
     proximal, behaviour = array("f"), array("f")
     for sample in samples:

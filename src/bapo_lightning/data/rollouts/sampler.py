@@ -1,8 +1,10 @@
-"""Draws in, scored groups out: the first steps of Algorithm 1 (sample responses, compute rewards).
+"""From work items to scored groups: the first steps of Algorithm 1 (sample responses, compute rewards and
+advantages).
 
-    start(draws) -> unfinished groups --plan--> requests --(engine)--> attach --> ... all ended --> score -> groups
+    start(items) -> running groups -> requests -> engine -> group.extend -> ... all ended -> score -> groups
 
-It keeps no state: what is on its way is `UnfinishedGroup`s, and a request's draw depends on its seed alone.
+The sampler keeps no state: groups on their way are `RunningGroup`s, and the tokens of a request depend on its
+seed and the weights alone.
 """
 
 from __future__ import annotations
@@ -12,120 +14,118 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from bapo_lightning.data.problems.prompts import PromptRule
-from bapo_lightning.data.rollouts.unfinished import UnfinishedGroup, UnfinishedRollout
-from bapo_lightning.rollout.engine import Generation, GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.types import Completion, Group, Problem, Rollout, Sample, Score, WorkItem
 
 RewardFunction = Callable[[list[Problem], list[Completion]], list[Score]]
-Generate = Callable[
-    [Sequence[GenerationRequest]], list[Generation]
-]  # by the sampler's engine, with its sampling parameters
-LengthShaping = Callable[[int], float]  # response length in tokens -> what is added to the reward
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRequest:
-    """A request, and the sample that its tokens belong to."""
-
-    group: UnfinishedGroup
-    sample_index: int
-    request: GenerationRequest
-
-    def attach(self, generation: Generation, max_new_tokens: int) -> None:
-        """Add what was sampled."""
-        self.group.rollouts[self.sample_index] = self.group.rollouts[self.sample_index].extended(
-            generation, max_new_tokens
-        )
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the rollout had tokens already."""
-        return bool(self.group.rollouts[self.sample_index].segments)
+AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
+LengthShaping = Callable[[int], float]  # response length in tokens -> addition to the reward
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSampler:
-    """Samples a group of responses per problem and scores them. It knows nothing of queues or training."""
+    """Samples a group of responses per problem and scores it. It knows nothing of queues or training."""
 
-    engine: RolloutEngine
+    engine: RestartingEngine
     tokenizer: Any  # a transformers tokenizer
     prompt: PromptRule
     reward: RewardFunction
     sampling: SamplingParams
     max_new_tokens: int
-    seed: int  # of the run; each sample's own seed also depends on version, problem, its number and its place
+    seed: int  # of the run; part of each request's seed, see `request_seed`
     length_shaping: LengthShaping | None = None
+    advantages: AdvantageFunction | None = None  # None: groups are not trained on
 
-    def sample_groups(self, problems: Sequence[Problem], group_size: int, generate: Generate) -> list[Group]:
-        """One group of `group_size` scored samples per problem, in order, in one pass under the engine's
-        present weights.
-        """
-        groups = self.start([WorkItem(problem, epoch=0) for problem in problems], group_size)
-        planned = self.plan(groups, self.max_new_tokens)
-        generations = generate([item.request for item in planned])
-        for item, generation in zip(planned, generations, strict=True):
-            item.attach(generation, self.max_new_tokens)
-        return self.score(groups, self.engine.version)
-
-    def start(self, draws: Sequence[WorkItem], group_size: int) -> list[UnfinishedGroup]:
-        """Groups of which nothing is sampled yet."""
+    def start(self, items: Sequence[WorkItem], group_size: int) -> list[RunningGroup]:
+        """Returns groups without any sampled token."""
         return [
-            UnfinishedGroup(draw, self.encode_prompt(draw.problem), [UnfinishedRollout()] * group_size)
-            for draw in draws
+            RunningGroup(item, [Rollout(self.encode_prompt(item.problem))] * group_size) for item in items
         ]
 
-    def plan(self, groups: Sequence[UnfinishedGroup], partial_tokens: int) -> list[PlannedRequest]:
-        """What to ask of the engine so that every sample that has not ended goes on by at most
-        `partial_tokens` tokens.
+    def requests(self, groups: Sequence[RunningGroup], partial_tokens: int) -> list[GenerationRequest]:
+        """Returns one request for every sample that has not ended, each for at most `partial_tokens` tokens.
+        A request names its group by the position in `groups`.
         """
         return [
-            PlannedRequest(group, index, self._request(group, index, partial_tokens))
-            for group in groups
+            self._request(number, group, index, partial_tokens)
+            for number, group in enumerate(groups)
             for index, rollout in enumerate(group.rollouts)
             if rollout.finish is None
         ]
 
-    def score(self, groups: Sequence[UnfinishedGroup], version: int) -> list[Group]:
-        """Verdicts on groups whose samples have all ended; the trainer is at policy `version`."""
-        rollouts = [group.finished_rollouts() for group in groups]
-        completions = [self.complete(rollout) for row in rollouts for rollout in row]
-        repeated = [group.draw.problem for group, row in zip(groups, rollouts, strict=True) for _ in row]
-        verdicts = iter(zip(completions, self.reward(repeated, completions), strict=True))
-        scored = []
-        for group, row in zip(groups, rollouts, strict=True):
-            samples = tuple(self._shaped(rollout, *next(verdicts)) for rollout in row)
-            scored.append(Group(group.draw.problem, samples, epoch=group.draw.epoch, ready_version=version))
-        return scored
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Samples all requests, if need be across deaths of the engine."""
+        return self.engine.generate(requests, self.sampling)
 
-    def close(self) -> None:
-        """Give the engine back, and end the processes of a reward that has some."""
-        self.engine.close()
-        close_reward = getattr(self.reward, "close", None)
-        if close_reward is not None:
-            close_reward()
+    def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
+        """Scores groups whose samples have all ended.
+
+        Args:
+            groups: to be scored.
+            version: the trainer's policy version.
+
+        Raises:
+            ValueError: a sample has not ended.
+        """
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        problems = [group.item.problem for group in groups for _ in group.rollouts]
+        samples = iter(self.judge(problems, rollouts))
+        rows = [tuple(next(samples) for _ in group.rollouts) for group in groups]
+        return [
+            Group(group.item.problem, row, advantages, group.item.epoch, version)
+            for group, row, advantages in zip(groups, rows, self._advantages(rows), strict=True)
+        ]
+
+    def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
+        """Scores each rollout against the problem at the same place. Raises ValueError for one that has not
+        ended.
+        """
+        completions = [self._completion(rollout) for rollout in rollouts]
+        scores = self.reward(problems, completions)
+        shaping = self.length_shaping or (lambda length: 0.0)
+        return [
+            Sample(rollout, completion.text, score, score.value + shaping(rollout.length))
+            for rollout, completion, score in zip(rollouts, completions, scores, strict=True)
+        ]
 
     def encode_prompt(self, problem: Problem) -> array[int]:
         """Token ids of a problem's prompt."""
         return self.prompt(self.tokenizer, problem)
 
-    def complete(self, rollout: Rollout) -> Completion:
-        """What a reward may see of a rollout."""
-        text = self.tokenizer.decode(rollout.response_ids.tolist(), skip_special_tokens=True)
-        return Completion(text=text, num_tokens=rollout.length, finish=rollout.finish)
+    def close(self) -> None:
+        """Closes the engine, and the processes of a reward that has some."""
+        self.engine.close()
+        close_reward = getattr(self.reward, "close", None)
+        if close_reward is not None:
+            close_reward()
 
-    def _request(self, group: UnfinishedGroup, index: int, partial_tokens: int) -> GenerationRequest:
-        rollout, draw = group.rollouts[index], group.draw
-        token_ids = group.prompt_ids[:]
-        for segment in rollout.segments:
-            token_ids.extend(segment.token_ids)
+    def _request(
+        self, number: int, group: RunningGroup, index: int, partial_tokens: int
+    ) -> GenerationRequest:
+        rollout, item = group.rollouts[index], group.item
         limit = min(partial_tokens, self.max_new_tokens - rollout.length)
         seed = request_seed(
-            self.seed, self.engine.version, draw.problem.id, index, draw.epoch, rollout.length
+            self.seed, self.engine.version, item.problem.id, index, item.epoch, rollout.length
         )
-        return GenerationRequest(token_ids, limit, seed)
+        return GenerationRequest(rollout.prompt_ids + rollout.response_ids, limit, seed, number, index)
 
-    def _shaped(self, rollout: Rollout, completion: Completion, score: Score) -> Sample:
-        shaping = self.length_shaping(rollout.length) if self.length_shaping is not None else 0.0
-        return Sample(rollout, completion, score, score.value + shaping)
+    def _completion(self, rollout: Rollout) -> Completion:
+        if rollout.finish is None:
+            raise ValueError("a rollout that has not ended cannot be scored")
+        text = self.tokenizer.decode(rollout.response_ids.tolist(), skip_special_tokens=True)
+        return Completion(text, rollout.length, rollout.finish)
+
+    def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
+        """Advantages of each row of samples; the same whatever is scored beside it."""
+        if self.advantages is None or not rows:
+            return [()] * len(rows)
+        rewards = torch.tensor([[sample.reward for sample in row] for row in rows], dtype=torch.float32)
+        if len(rows) == 1:  # torch sums a lone row in another order
+            rewards = rewards.repeat(2, 1)
+        return [tuple(row) for row in self.advantages(rewards)[: len(rows)].tolist()]

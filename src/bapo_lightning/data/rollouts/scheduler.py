@@ -1,43 +1,46 @@
-"""Everything that is on its way from the problem stream to training, and the rules by which it moves. One
-state, no threads, no engine.
+"""Everything on its way from the problem stream to training, and the rules by which it moves. One state, no
+threads, no engine.
 
-    stream --schedule--> running --postprocess--> (scored) --add_scored--> ready --take--> training
-                              |                                 |       |
-                              +--- too old: dropped             |       +--- too old: dropped
-                                                                +--> rejected (refused by admission) --take--> filtered, or fills the batch
+    stream --schedule--> running --postprocess--> scored --add_scored--> ready --take_batch--> training
+                            |                               |              |
+                            +-> too old: dropped            |              +-> too old: dropped
+                                                            +-> rejected --take_batch--> filtered, or
+                                                                (refused by admission)   fills the batch
 
-Whoever drives it (`rollout_drivers`) calls these methods from one thread at a time. Sizes: P groups in a
-rollout batch, U updates on it.
+A collector calls these methods while it holds `lock`. Sizes: P groups in a rollout batch, U updates on it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.group_state import (
     ArrayStore,
     pack_group,
-    pack_unfinished,
+    pack_running,
     unpack_group,
-    unpack_unfinished,
+    unpack_running,
 )
 from bapo_lightning.data.rollouts.ledger import Fate, Ledger
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.sampler import PlannedRequest, RolloutSampler
+from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
-from bapo_lightning.data.rollouts.unfinished import UnfinishedGroup
-from bapo_lightning.rollout.engine import Generation
+from bapo_lightning.rollout.engine import Generation, GenerationRequest
 from bapo_lightning.types import Group, WorkItem
+
+G = TypeVar("G", Group, RunningGroup)
 
 
 class RolloutScheduler:
-    """Starts no more than can be trained on in time, lets nothing through that is too old, and writes down
-    what became of each draw.
+    """Starts no more than can be trained on in time, lets nothing through that is too old, and records the
+    fate of each work item.
     """
 
     def __init__(
@@ -54,14 +57,15 @@ class RolloutScheduler:
         """
         Args:
             stream: of problems.
-            sampler: turns draws into scored groups.
-            admission: which of them are trained on.
+            sampler: turns work items into scored groups.
+            admission: chooses those that are trained on.
             regime: how old they may get, and how far generation runs ahead.
-            ledger: of every draw's fate.
+            ledger: of every work item's fate.
             group_size: G, responses per problem.
             groups_per_batch: P.
             num_batches: rollout batches of the whole run; nothing is started that no batch will need.
         """
+        self.lock = threading.RLock()  # a thread may generate beside the trainer's
         self.statistics = RolloutStatistics()
         self.ledger = ledger
         self._stream = stream
@@ -71,7 +75,7 @@ class RolloutScheduler:
         self._group_size = group_size
         self._groups_per_batch = groups_per_batch
         self._num_groups = groups_per_batch * num_batches
-        self._running: list[UnfinishedGroup] = []
+        self._running: list[RunningGroup] = []
         self._ready: deque[Group] = deque()
         self._rejected: list[Group] = []
         self._num_entered = 0  # places in rollout batches that are filled for good
@@ -79,17 +83,17 @@ class RolloutScheduler:
 
     @property
     def num_running(self) -> int:
-        """Groups begun and not yet scored."""
+        """Groups started and not yet scored."""
         return len(self._running)
 
     @property
     def num_ready(self) -> int:
-        """Groups that wait to be trained on."""
+        """Scored groups that wait to be trained on."""
         return len(self._ready)
 
     def num_startable(self, clock: int, needed: int) -> int:
-        """Groups that may be started now, such that all of them can be trained on in time if groups enter
-        training in order.
+        """Number of groups that may be started now so that all of them can be trained on in time, if groups
+        enter training in order.
 
         Group number n (from 0, of those that are trained on) enters training with batch floor(n / P), at
         clock U * floor(n / P) and not before, and is last used U - 1 later. Sampled by weights of clock s it
@@ -119,11 +123,12 @@ class RolloutScheduler:
         return max(0, min(self._groups_per_batch, room, in_time - places, self._num_groups - places))
 
     def has_work(self, clock: int, needed: int) -> bool:
-        """Whether a pass under weights of this clock would do something."""
+        """Whether a pass under weights of this clock would sample anything."""
         return bool(self._running) or self.num_startable(clock, needed) > 0
 
-    def schedule(self, clock: int, needed: int, version: int) -> list[PlannedRequest]:
-        """Start what may be started, give up what would be too old, and plan one pass over all that runs.
+    def schedule(self, clock: int, needed: int, version: int) -> list[GenerationRequest]:
+        """Drops what would be too old, starts what may be started, and returns the requests of one pass over
+        all running groups.
 
         Args:
             clock: see `num_startable`.
@@ -133,36 +138,43 @@ class RolloutScheduler:
         self._give_up_late_ones(version)
         count = self.num_startable(clock, needed)
         if count:
-            self._running += self._sampler.start(self._drawn(count, version), self._group_size)
+            self._running += self._sampler.start(self._next_items(count, version), self._group_size)
             self._rounds += 1
         regime = self._regime
         if regime.is_partial:
             for group in self._running:
                 group.cut_at_segments(regime.segments_bound, self._sampler.engine.version)
-        return self._sampler.plan(self._running, regime.partial_tokens or regime.max_new_tokens)
+        return self._sampler.requests(self._running, regime.partial_tokens or regime.max_new_tokens)
 
     def postprocess(
-        self, planned: Sequence[PlannedRequest], generations: dict[int, Generation], seconds: float
-    ) -> list[UnfinishedGroup]:
-        """Keep what a pass sampled, by place in `planned` (a lost engine leaves gaps); returns the groups to
-        be scored now.
+        self, requests: Sequence[GenerationRequest], generations: Mapping[int, Generation], seconds: float
+    ) -> list[RunningGroup]:
+        """Keeps the tokens of a pass and returns the groups that are complete, to be scored.
+
+        Args:
+            requests: from `schedule`, which was not called again meanwhile.
+            generations: by number of their request; a lost engine leaves gaps.
+            seconds: taken by the pass.
         """
-        resumed = [planned[place] for place in generations if planned[place].is_resumed]
-        self.statistics.num_resumed += len(resumed)
-        self.statistics.num_resumed_tokens += sum(
-            len(item.request.token_ids) - len(item.group.prompt_ids) for item in resumed
-        )
-        for place, generation in generations.items():
-            planned[place].attach(generation, self._regime.max_new_tokens)
+        for number, generation in generations.items():
+            group, index = self._running[requests[number].group], requests[number].index
+            if sampled_before := group.rollouts[index].length:
+                self.statistics.num_resumed += 1
+                self.statistics.num_resumed_tokens += sampled_before
+            group.extend(index, generation, self._regime.max_new_tokens)
             self.statistics.num_tokens += len(generation.segment.token_ids)
         self.statistics.rollout_seconds += seconds
         self.statistics.num_passes += 1
         return [group for group in self._running if group.is_finished]
 
-    def add_scored(
-        self, finished: Sequence[UnfinishedGroup], groups: Sequence[Group], seconds: float
-    ) -> None:
-        """The verdicts on what `postprocess` returned are there."""
+    def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
+        """Moves the groups that `postprocess` returned on, now that they are scored.
+
+        Args:
+            finished: the groups before scoring.
+            groups: the same ones, scored.
+            seconds: taken by the reward.
+        """
         gone = {id(group) for group in finished}
         self._running = [group for group in self._running if id(group) not in gone]
         for group in groups:
@@ -171,7 +183,7 @@ class RolloutScheduler:
         self.statistics.reward_seconds += seconds
 
     def drop_late(self, version: int) -> None:
-        """Drop groups that may no longer enter training at policy `version`."""
+        """Drops groups that may no longer enter training at policy `version`."""
         self._ready = deque(self._kept(self._ready, version))
         self._rejected = self._kept(self._rejected, version)
 
@@ -181,17 +193,15 @@ class RolloutScheduler:
         return len(self._ready) + fill >= needed
 
     def take_batch(self, needed: int, version: int) -> list[Group]:
-        """The groups of the next batch, those that were ready first, after `has_batch`. What is left of the
-        refused ones goes.
+        """Returns the groups of the next batch, in the order in which they became ready; call `has_batch`
+        first. Rejected groups fill it up where ready ones lack; the rest of them is filtered.
         """
         batch = [self._ready.popleft() for _ in range(min(needed, len(self._ready)))]
         filled = needed - len(batch)
         batch += self._rejected[:filled]
         refused, self._rejected = self._rejected[filled:], []
-        self.ledger.record([work_item_of(group) for group in batch], Fate.TRAINED, version)
-        self.ledger.record(
-            [work_item_of(group) for group in refused], Fate.FILTERED, version, "all scores equal"
-        )
+        self.ledger.record([group.item for group in batch], Fate.TRAINED, version)
+        self.ledger.record([group.item for group in refused], Fate.FILTERED, version, "all scores equal")
         self.statistics.num_dropped_groups += len(refused)
         self.statistics.num_wasted_tokens += sum(group.num_tokens for group in refused)
         self._num_entered += needed
@@ -199,30 +209,30 @@ class RolloutScheduler:
         return batch
 
     def enter_replayed(self, count: int) -> None:
-        """So many places of the next batch are taken by groups of earlier ones."""
+        """Counts the places of the next batch that groups of earlier batches take."""
         self._num_entered += count
 
     def drop_rest(self, version: int) -> None:
-        """The run is over: nothing more will be trained on."""
-        draws = [
-            *(group.draw for group in self._running),
-            *(work_item_of(group) for group in [*self._ready, *self._rejected]),
+        """Drops everything at the end of the run."""
+        items = [
+            *(group.item for group in self._running),
+            *(group.item for group in [*self._ready, *self._rejected]),
         ]
-        self.ledger.record(draws, Fate.DROPPED, version, "the run ended")
+        self.ledger.record(items, Fate.DROPPED, version, "the run ended")
         self._running, self._ready, self._rejected = [], deque(), []
 
     def describe(self) -> str:
-        """What it holds, in words."""
+        """Its content in words."""
         tokens = sum(group.num_tokens for group in self._running)
         begun = f", {self.num_running} groups begun ({tokens} tokens)" if self._running else ""
         ready = f", {self.num_ready} groups ready" if self._ready else ""
         return f"{self._stream.describe()}{begun}{ready}"
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """All of it as primitives; tokens and log-probs go into `store`."""
+        """Its state as primitives; tokens and log-probs go into `store`."""
         return {
             "stream": self._stream.state_dict(),
-            "running": [pack_unfinished(store, group) for group in self._running],
+            "running": [pack_running(store, group) for group in self._running],
             "ready": [pack_group(store, group) for group in self._ready],
             "rejected": [pack_group(store, group) for group in self._rejected],
             "num_entered": self._num_entered,
@@ -232,12 +242,12 @@ class RolloutScheduler:
         }
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
-        """Go on from there. Raises DataError when the training set or the ledger is not the one of the
+        """Restores a state. Raises DataError when the training set or the ledger is not the one of the
         checkpoint.
         """
         problem = self._stream.problem
         self._stream.load_state_dict(state["stream"])
-        self._running = [unpack_unfinished(store, packed, problem) for packed in state["running"]]
+        self._running = [unpack_running(store, packed, problem) for packed in state["running"]]
         self._ready = deque(unpack_group(store, packed, problem) for packed in state["ready"])
         self._rejected = [unpack_group(store, packed, problem) for packed in state["rejected"]]
         self._num_entered, self._rounds = state["num_entered"], state["rounds"]
@@ -248,29 +258,24 @@ class RolloutScheduler:
     def _rounds_are_over(self) -> bool:
         return self._rounds >= self._admission.max_rounds
 
-    def _drawn(self, count: int, version: int) -> list[WorkItem]:
-        """The next draws. With the first one of an epoch it is decided what becomes of the problems that
+    def _next_items(self, count: int, version: int) -> list[WorkItem]:
+        """Takes work items from the stream. The first one of an epoch decides the fate of the problems that
         cannot be drawn in it.
         """
         before = self._stream.places
-        draws = self._stream.take(count)
+        items = self._stream.take(count)
         self.ledger.record(self._stream.never_drawn_since(before), Fate.FILTERED, version, "prompt too long")
-        return draws
+        return items
 
     def _give_up_late_ones(self, version: int) -> None:
-        """Drop running groups that would be too old even if they entered training at once."""
-        newest = self._sampler.engine.version  # what they sample next is as new as that
+        """Drops running groups that would be too old even if they entered training at once."""
+        newest = self._sampler.engine.version  # of the tokens that they would sample next
         late = [
             group
             for group in self._running
             if (old := group.oldest_version) is not None and self._regime.is_evicted(old, newest, version)
         ]
-        if late:
-            gone = {id(group) for group in late}
-            self._running = [group for group in self._running if id(group) not in gone]
-            self._count_evicted(
-                [group.draw for group in late], sum(group.num_tokens for group in late), version
-            )
+        self._running = self._without(late, self._running, version)
 
     def _kept(self, groups: Sequence[Group], version: int) -> list[Group]:
         late = [
@@ -278,20 +283,12 @@ class RolloutScheduler:
             for group in groups
             if self._regime.is_evicted(group.oldest_version, group.newest_version, version)
         ]
-        if not late:
-            return list(groups)
-        self._count_evicted(
-            [work_item_of(group) for group in late], sum(group.num_tokens for group in late), version
-        )
+        return self._without(late, groups, version)
+
+    def _without(self, late: Sequence[G], groups: Sequence[G], version: int) -> list[G]:
+        """Evicts the groups that are too late; returns the others."""
+        self.ledger.record([group.item for group in late], Fate.DROPPED, version, "too old")
+        self.statistics.num_evicted_groups += len(late)
+        self.statistics.num_wasted_tokens += sum(group.num_tokens for group in late)
         gone = {id(group) for group in late}
         return [group for group in groups if id(group) not in gone]
-
-    def _count_evicted(self, draws: Sequence[WorkItem], num_tokens: int, version: int) -> None:
-        self.ledger.record(draws, Fate.DROPPED, version, "too old")
-        self.statistics.num_evicted_groups += len(draws)
-        self.statistics.num_wasted_tokens += num_tokens
-
-
-def work_item_of(group: Group) -> WorkItem:
-    """The draw that a group answers."""
-    return WorkItem(group.problem, group.epoch)

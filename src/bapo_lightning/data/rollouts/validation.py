@@ -1,4 +1,4 @@
-"""Answers to a held-out set, sampled by the rollout engine and judged by the same reward as in training."""
+"""Validation sets: held-out problems, answered by the rollout engine and scored by training's reward."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from bapo_lightning.data.rollouts.answers import all_asked, outcome_of, sample_answers
-from bapo_lightning.data.rollouts.sampler import Generate, RolloutSampler
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.evaluation.metrics import evaluation_metrics
 from bapo_lightning.types import Problem
 
@@ -21,30 +21,28 @@ class ValidationSet:
     name: str
     problems: Sequence[Problem]
     num_samples: int
-    seed: int  # of the draws, apart from training's
+    seed: int  # of the sampling, apart from training's
 
     def evaluate(
         self,
         sampler: RolloutSampler,
-        generate: Generate,
         rank: int = 0,
         num_ranks: int = 1,
         device: torch.device | str = "cpu",
     ) -> dict[str, float]:
-        """`val/<set>/<metric>` for every metric of `evaluation.outcome`, under the engine's current weights.
+        """Returns `val/<set>/<metric>` for every metric of `evaluation.outcome`, under the engine's current
+        weights. A metric that is undefined is absent.
 
-        The ranks share the problems out, and all get the metrics of the whole set. A metric that is undefined
-        is absent.
+        Each rank answers a part of the problems, and all get the metrics of the whole set.
 
         Args:
             sampler: whose engine, prompt and reward are used.
-            generate: that engine with those sampling parameters.
-            rank: of this process; each must call this.
-            num_ranks: how many there are.
-            device: that the ranks' collectives work on.
+            rank: of this process; each rank must call this.
+            num_ranks: number of ranks.
+            device: of the ranks' collectives.
         """
         own = self.problems[rank::num_ranks]
-        samples = sample_answers(replace(sampler, seed=self.seed), all_asked(own, self.num_samples), generate)
+        samples = sample_answers(replace(sampler, seed=self.seed), all_asked(own, self.num_samples))
         outcomes = [outcome_of(sample) for sample in samples]
         metrics = evaluation_metrics(self.num_samples, sync_on_compute=num_ranks > 1).to(device)
         metrics.update(

@@ -3,15 +3,15 @@ pipe to the trainer.
 
 What goes through the pipe, pickled:
 
-    trainer                                       engine
-    (sys.path, cores, threads, recipe)     ->     done, version               the engine is made by the pickled recipe
-    ("generate", requests, sampling)       ->     done, generations
-    ("sleep",)                             ->     done, version
-    ("load_weights", version)              ->     first | next                asks for the first part of the weights, or the one after
-    a WeightPart; None after the last      ->     first | next | done
-    a text instead of a part               ->     failed                      the trainer has no more: its reason
-    None, or the end of the pipe                                              the process ends
-    anything                               ->     failed, an error            told, and the process goes on
+    trainer                                  engine
+    (sys.path, cores, threads, recipe)   ->  done, version         the pickled recipe makes the engine
+    ("generate", requests, sampling)     ->  done, generations
+    ("sleep",)                           ->  done, version
+    ("load_weights", version)            ->  first | next          asks for the first or the next part
+    a WeightPart; None after the last    ->  first | next | done
+    a text instead of a part             ->  failed                the trainer's reason why there are no more
+    None, or the end of the pipe                                   the process ends
+    anything                             ->  failed, an error      reported; the process goes on
 
 It imports torch after its cores are set: OpenMP looks at them once, when it loads.
 """

@@ -1,9 +1,10 @@
-"""The engines of several ranks as one, for the leader.
+"""The engines of several ranks as one, for the controller (rank 0).
 
-    leader:  DistributedEngine.generate(requests)  --contiguous parts-->  LocalEngine.generate on each rank  -->  generations, in order
+    DistributedEngine.generate(requests)  --contiguous parts-->  LocalEngine.generate on each rank
+      generations, in order  <-----------------------------------  its part
 
 Each rank has an engine of its own, several ranks share one (tensor parallelism: they are given the same
-part), or the leader alone has one.
+part), or the controller alone has one.
 """
 
 from __future__ import annotations
@@ -29,38 +30,43 @@ Part = tuple[Sequence[GenerationRequest], SamplingParams]
 
 
 class LocalEngine:
-    """A rank's own engine, or none, doing what the leader says."""
+    """A rank's own engine, if it has one, under the commands of the controller."""
 
     def __init__(self, engine: RolloutEngine | None) -> None:
         self.engine = engine
 
     def handlers(self) -> dict[str, Callable[[Any], Any]]:
-        """Commands that may come on the channel of the engines."""
+        """Handlers of the commands on the channel of the engines."""
         return {"generate": self.generate, "sleep": self.sleep, "restart": self.restart}
 
     def generate(self, part: Part) -> list[Generation]:
-        """Sample this rank's part."""
+        """Samples this rank's part."""
         return self.engine.generate(*part) if self.engine is not None and part[0] else []
 
     def load(self, source: WeightSource, channel: Channel, version: int) -> None:
-        """Take the weights of `source`, together with all other ranks."""
+        """Loads the weights of `source`, together with all other ranks."""
         CollectiveWeightSource(source, channel).feed(self.engine, version)
 
     def sleep(self, _: None = None) -> int | None:
-        """Give device memory back; the version that is still held."""
+        """Gives device memory back; returns the version that is still held."""
         if self.engine is None:
             return None
         self.engine.sleep()
         return self.engine.version
 
     def restart(self, is_dead: bool) -> None:
-        """Start the engine anew if it is this one that died."""
+        """Starts the engine anew if it is the one that died."""
         if is_dead and self.engine is not None:
             self.engine.restart()
 
+    def close(self) -> None:
+        """Closes the engine."""
+        if self.engine is not None:
+            self.engine.close()
+
 
 class DistributedEngine:
-    """A `RolloutEngine` made of those of all ranks; lives on the leader. It keeps the promises of an engine:
+    """A `RolloutEngine` made of those of all ranks, on the controller. It keeps the promises of an engine:
     equal seeds give equal tokens however many ranks share the requests.
     """
 
@@ -74,9 +80,9 @@ class DistributedEngine:
     ) -> None:
         """
         Args:
-            own: the leader's.
-            control: channel of the trainer's thread: weights go by it.
-            engines: channel of whoever generates; the same one unless generation overlaps training.
+            own: the controller's.
+            control: channel of the trainer's thread; weights use it.
+            engines: channel of the generating thread; the same one unless generation overlaps training.
             ranks_per_engine: neighbouring ranks that make one engine together.
             on_controller_only: the other ranks have none.
         """
@@ -84,7 +90,7 @@ class DistributedEngine:
         self._control = control
         self._engines = engines
         self._ranks_per_engine = ranks_per_engine
-        self._on_leader_only = on_controller_only
+        self._on_controller_only = on_controller_only
         self._version = UNSYNCED_VERSION
         self._dead: set[int] = set()
 
@@ -96,10 +102,10 @@ class DistributedEngine:
     @property
     def num_engines(self) -> int:
         """Engines that share the requests, in contiguous parts of equal number."""
-        return 1 if self._on_leader_only else self._control.size // self._ranks_per_engine
+        return 1 if self._on_controller_only else self._control.size // self._ranks_per_engine
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`. Of the engines that did not die, everything is finished."""
+        """See `RolloutEngine.generate`. EngineDied brings everything that the living engines made."""
         check_synced(self._version)
         bounds = part_bounds(len(requests), self.num_engines)
         parts: list[Part] = [
@@ -115,14 +121,14 @@ class DistributedEngine:
                 if isinstance(outcome.error, EngineDied)
                 else dict(enumerate(outcome.value))
             )
-            finished |= {bounds[index] + place: generation for place, generation in made.items()}
+            finished |= {bounds[index] + number: generation for number, generation in made.items()}
         if reasons:
             self._version = UNSYNCED_VERSION
             raise EngineDied("; ".join(reasons), finished)
-        return [finished[place] for place in range(len(requests))]
+        return [finished[number] for number in range(len(requests))]
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """See `RolloutEngine.load_weights`. Collective: the followers must serve the control channel."""
+        """See `RolloutEngine.load_weights`. Collective: the workers must serve the control channel."""
         self._version = UNSYNCED_VERSION
         payloads = [version] * self._control.size
         outcomes = self._control.together(
@@ -139,20 +145,19 @@ class DistributedEngine:
             self._version = UNSYNCED_VERSION
 
     def restart(self) -> None:
-        """Start the dead engines anew. Raises EngineError when one does not start."""
+        """Starts the dead engines anew. Raises EngineError when one does not start."""
         dead = [rank in self._dead for rank in range(self._engines.size)]
         values(self._ask("restart", dead, lambda: self._own.restart(dead[0])))
         self._dead.clear()
 
     def close(self) -> None:
-        """Close the leader's engine; the others' are closed by their ranks."""
+        """Closes the controller's engine; the workers close theirs."""
         self._version = UNSYNCED_VERSION
-        if self._own.engine is not None:
-            self._own.engine.close()
+        self._own.close()
 
     def _ask(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> Sequence[Outcome]:
-        """What came of a command on all ranks that have an engine."""
-        if not self._on_leader_only:
+        """Outcomes of a command on all ranks that have an engine."""
+        if not self._on_controller_only:
             return self._engines.together(name, payloads, own)
         try:
             return [Outcome(own())]
@@ -160,10 +165,12 @@ class DistributedEngine:
             return [Outcome(error=error)]
 
     def _of_ranks(self, parts: Sequence[Part]) -> list[Part]:
-        return [part for part in parts for _ in range(1 if self._on_leader_only else self._ranks_per_engine)]
+        return [
+            part for part in parts for _ in range(1 if self._on_controller_only else self._ranks_per_engine)
+        ]
 
     def _reasons(self, outcomes: Sequence[Outcome]) -> list[str]:
-        """Why engines died. Raises any other error."""
+        """Reasons why engines died. Raises any other error."""
         values([outcome for outcome in outcomes if not isinstance(outcome.error, EngineDied)])
         died: Mapping[int, Any] = {
             rank: outcome.error for rank, outcome in enumerate(outcomes) if outcome.error is not None

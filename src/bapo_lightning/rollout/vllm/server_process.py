@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.vllm.options import VLLMOptions, command_line
 
@@ -91,10 +91,6 @@ class ServerProcess:
                     f"the vLLM server did not answer within {deadline_seconds:.0f} s; see {self._log}"
                 )
             time.sleep(0.2)
-
-    def wait(self) -> int:
-        """Wait for its end; returns the exit code."""
-        return self._process.wait() if self._process is not None else 0
 
     def stop(self) -> None:
         """End it, politely first; nothing of its process group is left."""
@@ -173,13 +169,6 @@ def server_arguments(
         if arguments["enforce_eager"]:
             environment["TORCHDYNAMO_DISABLE"] = "1"
     return flags, environment
-
-
-def free_port() -> int:
-    """A port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def last_error(log: Path, start: int) -> str:

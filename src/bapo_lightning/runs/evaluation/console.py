@@ -53,7 +53,7 @@ class EvaluationProgress:
         """Count and show samples that are written down."""
         lines_before = self._done * LINES // self._total
         self._done += len(samples)
-        self._tokens += sum(sample.completion.num_tokens for sample in samples)
+        self._tokens += sum(sample.rollout.length for sample in samples)
         self._correct += sum(sample.score.status is ScoreStatus.CORRECT for sample in samples)
         rate = self._tokens / max(time.monotonic() - self._start, 1e-9)
         text = f"{rate:,.0f} tokens/s, {100 * self._correct / (self._done - self._before):.1f} % right"

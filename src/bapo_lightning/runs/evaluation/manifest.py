@@ -41,7 +41,7 @@ class EvaluationManifest:
     def count(self, samples: Sequence[Sample]) -> None:
         """Samples that are written down."""
         self._session["num_samples"] += len(samples)
-        self._session["num_tokens"] += sum(sample.completion.num_tokens for sample in samples)
+        self._session["num_tokens"] += sum(sample.rollout.length for sample in samples)
         self._write("running")
 
     def __enter__(self) -> EvaluationManifest:

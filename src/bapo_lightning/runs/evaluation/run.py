@@ -26,7 +26,7 @@ from bapo_lightning.report.run.summary import write_json
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.lock import RunLock
 from bapo_lightning.runs.evaluation.console import EvaluationProgress, print_results
-from bapo_lightning.runs.evaluation.engine import WeightedEngine, make_sampler
+from bapo_lightning.runs.evaluation.engine import make_sampler
 from bapo_lightning.runs.evaluation.folder import (
     RESULTS,
     SAMPLES,
@@ -102,12 +102,11 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
         write_config(folder, config.plain)
         manifest = stack.enter_context(EvaluationManifest(folder))
         sampler = make_sampler(config, task, engine, reward)
-        generate = WeightedEngine(config, task, sampler)
         progress = stack.enter_context(EvaluationProgress(len(task.asked), len(rows)))
         step = config.samples_per_call
         for first in range(len(rows) // step * step, len(task.asked), step):
             part = task.asked[max(first, len(rows)) : first + step]
-            samples = sample_answers(sampler, [item for _, item in part], generate)
+            samples = sample_answers(sampler, [item for _, item in part])
             journal.append(as_row(task, *asked, sample) for asked, sample in zip(part, samples, strict=True))
             manifest.count(samples)
             progress.add(samples)
@@ -124,10 +123,10 @@ def as_row(task: Task, name: str, asked: Asked, sample: Sample) -> dict[str, Any
         "value": sample.score.value,
         "answer": sample.score.answer,
         "gold": problem.answer,
-        "num_tokens": sample.completion.num_tokens,
-        "finish": sample.completion.finish.value,
+        "num_tokens": sample.rollout.length,
+        "finish": sample.rollout.finish,
         "prompt": task.tokenizer.decode(sample.rollout.prompt_ids.tolist()),
-        "response": sample.completion.text,
+        "response": sample.text,
     }
 
 

@@ -1,0 +1,57 @@
+"""Groups on their way: some samples may have been stopped at a token budget, to be resumed under newer
+weights.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+
+from bapo_lightning.rollout.engine import Generation
+from bapo_lightning.types import FinishReason, Rollout, WorkItem
+
+
+@dataclass(slots=True)
+class RunningGroup:
+    """All samples of one work item. The group waits for its last one."""
+
+    item: WorkItem
+    rollouts: list[Rollout]
+
+    @property
+    def prompt_ids(self) -> array[int]:
+        """Token ids of the prompt that all samples share."""
+        return self.rollouts[0].prompt_ids
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every sample has ended."""
+        return all(rollout.finish is not None for rollout in self.rollouts)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens sampled so far, over all samples."""
+        return sum(rollout.length for rollout in self.rollouts)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Policy version of the oldest token; None before the first."""
+        return min(
+            (rollout.segments[0].version for rollout in self.rollouts if rollout.segments), default=None
+        )
+
+    def extend(self, index: int, generation: Generation, max_new_tokens: int) -> None:
+        """Adds the tokens of one generation pass to sample number `index`; see `Rollout.extended`."""
+        self.rollouts[index] = self.rollouts[index].extended(
+            generation.segment, generation.finish, max_new_tokens
+        )
+
+    def cut_at_segments(self, max_segments: int, version: int) -> None:
+        """Ends the samples that could only go on with one policy version more than `max_segments`."""
+        for index, rollout in enumerate(self.rollouts):
+            if (
+                rollout.finish is None
+                and len(rollout.segments) >= max_segments
+                and rollout.segments[-1].version != version
+            ):
+                self.rollouts[index] = replace(rollout, finish=FinishReason.LENGTH)
