@@ -3,12 +3,11 @@ shards.
 """
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.commands import train
 from torch.distributed.checkpoint import save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -28,7 +27,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quickstart of eight updates, large enough ones to change what is answered."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     overrides = [
-        "debug=fast",
         f"run_folder={folder}",
         "optimizer.optimizer.lr=3e-3",
         "optimizer.scheduler.warmup_updates=1",
@@ -39,9 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "callbacks.validate_every=0",
         "callbacks.measure_entropy_every=0",
     ]
-    subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides], check=True, capture_output=True
-    )
+    train(*overrides).check_returncode()
     return folder
 
 

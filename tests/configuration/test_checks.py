@@ -1,12 +1,11 @@
 """Every rule between keys, broken on purpose; the shipped configurations break none."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from tests.commands import run_command
 
 from bapo_lightning.configuration.checks import complaints
 from bapo_lightning.configuration.compose import resolve
@@ -280,8 +279,7 @@ def test_a_missing_value_is_named():
     ],
 )
 def test_the_command_ends_with_one_clear_error_and_no_traceback(tmp_path, override, words):
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", override, f"output_root={tmp_path}"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    result = run_command("bapo_lightning.cli.train", override, f"output_root={tmp_path}", cwd=tmp_path)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert all(word in result.stderr for word in words)
