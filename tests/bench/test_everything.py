@@ -1,5 +1,5 @@
-"""One command runs every benchmark: what cannot run says what to do, what fails does not stop the rest, and
-all is in one file.
+"""One command runs every benchmark: a part that cannot run says what to do, one that fails does not stop the
+rest, and all numbers are in one file.
 """
 
 import json
@@ -7,54 +7,90 @@ import sys
 
 import everything
 import pytest
-from everything import Part
+from everything import MODEL, TRL, Part
+
+GOOD = """
+import json, sys
+path = sys.argv[sys.argv.index("--json") + 1]
+json.dump({"arguments": [argument for argument in sys.argv[1:] if argument != path]}, open(path, "w"))
+"""
 
 
 @pytest.fixture
 def scripts(tmp_path, monkeypatch):
-    """Two parts: one prints and records, one fails."""
-    (tmp_path / "good.py").write_text(
-        "import json, sys\nopen(sys.argv[sys.argv.index('--json') + 1], 'w').write(json.dumps({'seconds': "
-        "3}))\n"
-    )
+    """Two scripts: one records its arguments, one fails."""
+    (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bad.py").write_text("raise SystemExit(7)\n")
     monkeypatch.setattr(everything, "BENCH", tmp_path)
     monkeypatch.setattr(everything, "ROOT", tmp_path)
+    monkeypatch.setattr(everything.os, "cpu_count", lambda: 3)
 
-    def use(**parts):
-        monkeypatch.setattr(everything, "parts", lambda threads: parts)
-        monkeypatch.setattr(sys, "argv", ["everything.py", "--json", str(tmp_path / "all.json")])
+    def use(*arguments, **parts):
+        monkeypatch.setattr(everything, "parts", lambda: parts)
+        monkeypatch.setattr(sys, "argv", ["everything.py", "--json", str(tmp_path / "all.json"), *arguments])
         everything.main()
 
-    use.record = lambda: json.loads((tmp_path / "all.json").read_text())
+    use.record = lambda: json.loads((tmp_path / "all.json").read_text())["parts"]
     return use
 
 
+SIZED = {"a": Part("A", ("good.py", "x"), ("--few", "1"), has_threads=True), "b": Part("B", ("good.py",))}
+
+
+def arguments(record):
+    """What each script was given."""
+    return {name: " ".join(part["numbers"]["arguments"]) for name, part in record.items()}
+
+
 def test_the_numbers_of_all_parts_are_in_one_file(scripts):
-    scripts(a=Part("A", ("good.py",)), b=Part("B", ("good.py", "--fast")))
-    parts = scripts.record()["parts"]
-    assert [(name, part["ended"], part["numbers"]) for name, part in parts.items()] == [
-        ("a", "done", {"seconds": 3}),
-        ("b", "done", {"seconds": 3}),
-    ]
-    assert parts["b"]["command"] == ["good.py", "--fast"]
+    scripts(**SIZED, c=Part("C", ("bad.py",), in_all=False))
+    parts = scripts.record()
+    assert {name: part["ended"] for name, part in parts.items()} == {"a": "done", "b": "done"}
+    assert arguments(parts) == {"a": "x --few 1 --threads 3 --json", "b": "--json"}
+    assert parts["a"]["command"] == ["good.py", "x", "--few", "1", "--threads", "3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--only", "a"], "x --few 1 --threads 3 --json"),
+        (["--only", "a", "--threads", "1"], "x --few 1 --threads 1 --json"),
+        (["--only", "a", "--full"], "x --json"),
+        (["--only", "a", "--full", "--threads", "1"], "x --threads 1 --json"),
+        (["--only", "a", "--", "--tokens", "8192"], "x --tokens 8192 --json"),
+    ],
+)
+def test_a_part_runs_small_at_its_own_size_or_with_options_of_its_script(scripts, given, expected):
+    scripts(*given, **SIZED)
+    assert arguments(scripts.record()) == {"a": expected}
+
+
+def test_options_of_a_script_need_the_name_of_one_part(scripts, capsys):
+    for only in ([], ["--only", "a", "b"]):
+        with pytest.raises(SystemExit):
+            scripts(*only, "--", "--tokens", "8192", **SIZED)
+        assert "--tokens 8192 are options of one script: name its part" in capsys.readouterr().err
 
 
 def test_a_part_that_fails_does_not_stop_the_rest_and_is_named_at_the_end(scripts):
-    with pytest.raises(SystemExit, match="failed: a"):
-        scripts(a=Part("A", ("bad.py",)), b=Part("B", ("good.py",)))
-    assert [part["ended"] for part in scripts.record()["parts"].values()] == ["failed with 7", "done"]
+    with pytest.raises(SystemExit, match=r"^a failed with 7$"):
+        scripts(a=Part("A", ("bad.py",), has_json=False), b=Part("B", ("good.py",)))
+    assert [part["ended"] for part in scripts.record().values()] == ["failed with 7", "done"]
 
 
 def test_a_part_without_what_it_needs_says_what_to_do(scripts, capsys):
-    scripts(a=Part("A", ("good.py",), needs=((".venv-trl/bin/python", "make setup-trl"),)))
-    assert "not run; first: make setup-trl" in capsys.readouterr().out
-    assert scripts.record()["parts"]["a"]["ended"] == "not run"
+    part = Part("A", ("good.py",), needs=(TRL, MODEL))
+    scripts(a=part)
+    assert "not run; first: make setup-trl, make model-smollm2" in capsys.readouterr().out
+    assert scripts.record()["a"]["ended"] == "not run"
+    with pytest.raises(SystemExit, match=r"^a not run$"):
+        scripts("--only", "a", a=part)
 
 
-def test_every_part_is_a_script_that_exists():
-    assert [
-        part.command[0]
-        for part in everything.parts(2).values()
-        if not (everything.BENCH / part.command[0]).is_file()
-    ] == []
+@pytest.mark.parametrize("name", everything.parts())
+def test_every_part_is_a_script_that_takes_its_options(name):
+    part = everything.parts()[name]
+    source = (everything.BENCH / part.command[0]).read_text()
+    assert ("add_json_option(" in source) == part.has_json
+    options = [word for word in part.options(full=False, threads=2) if word.startswith("--")]
+    assert [option for option in options if option.removeprefix("--") not in source] == []

@@ -15,7 +15,8 @@ from bapo_lightning.run_folder.token_records import TOKEN_FILE, read_tokens
 def outputs(version: int = 9):
     values = torch.tensor([0.5, 0.25])
     table = TokenTable(
-        logp=values.log(), entropy=values, ratio=values * 2, behaviour_logp=(values / 2).log(), proximal_logp=(values / 2).log(),
+        logp=values.log(), entropy=values, ratio=values * 2,
+        behaviour_logp=(values / 2).log(), proximal_logp=(values / 2).log(),
         version=torch.tensor([9, 7]), advantage=torch.tensor([1.0, -1.0]), weight=values,
     )  # fmt: skip
     return {"tokens": table, "version": version}

@@ -1,28 +1,15 @@
 """A short run and an evaluation that several files look at."""
 
-import subprocess
-import sys
-
 import pytest
 from tests.cli.evaluations import MODEL, SMALL, run
+from tests.commands import train
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """A finished run with two checkpoints, validated with four answers to each of four problems."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    overrides = [
-        "debug=fast",
-        "scale.num_rollout_batches=2",
-        "callbacks.checkpoint.every=8",
-        f"run_folder={folder}",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = train("scale.num_rollout_batches=2", "callbacks.checkpoint.every=8", f"run_folder={folder}")
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -3,12 +3,11 @@ them, resumed or not.
 """
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
-from tests.configuration.compositions import composed
+from tests import commands
+from tests.configuration.test_checks import composed
 
 from bapo_lightning.cli.data import tell
 from bapo_lightning.errors import ConfigError, DataError
@@ -121,19 +120,7 @@ def test_one_validation_set_without_a_name_is_told_how_to_be_written():
 
 
 def train(*settings):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "bapo_lightning.cli.train",
-            "debug=fast",
-            "callbacks.validation.every=8",
-            *settings,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = commands.train("callbacks.validation.every=8", *settings)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -168,16 +155,8 @@ def test_a_run_does_not_go_on_with_another_training_set(files):
         for problem in tiny_problems("validation", 3)
     ]
     (files / "long.jsonl").write_text((files / "long.jsonl").read_text() + "\n" + "\n".join(more))
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        "debug=fast",
-        "callbacks.validation.every=8",
-        *settings,
-    ]
-    command += ["scale.num_rollout_batches=3", "resume=auto"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    longer = ["callbacks.validation.every=8", "scale.num_rollout_batches=3", "resume=auto"]
+    done = commands.train(*longer, *settings)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "the training set is not the one of the checkpoint" in done.stderr

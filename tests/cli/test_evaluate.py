@@ -9,7 +9,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,15 +16,15 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.cli.evaluations import MODEL, SMALL, TINY, results, results_of, run, samples
+from tests.commands import Command, run_command, train, wait_until
 
 from bapo_lightning.errors import BapoLightningError, CheckpointError, ConfigError, DataError
-from bapo_lightning.rollout import vllm_local
+from bapo_lightning.rollout.vllm import local
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def command(*arguments):
-    return [sys.executable, "-m", "bapo_lightning.cli.evaluate", *arguments]
+EVALUATE = "bapo_lightning.cli.evaluate"
 
 
 @pytest.fixture
@@ -65,8 +64,9 @@ def test_make_evaluates_the_shipped_model_from_the_command_line(tmp_path):
     shown = subprocess.run(
         ["make", "--dry-run", "eval", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    words = shlex.split(shown.splitlines()[-1])
-    done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    _, option, module, *words = shlex.split(shown.splitlines()[-1])
+    done = run_command(module, *words, cwd=ROOT)
+    assert (option, module) == ("-m", EVALUATE)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "eval").iterdir()
     assert re.fullmatch(r"model-tiny_world-k4-[0-9a-f]{8}", folder.name)
@@ -119,15 +119,10 @@ def test_an_evaluation_that_is_killed_ends_as_one_that_was_not(tmp_path):
         "cpu_threads=1",
     ]
     folder = tmp_path / "killed"
-    process = subprocess.Popen(
-        command(*settings, f"run_folder={folder}"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 300
-    while not (folder / "samples.jsonl").exists() or len(samples_so_far(folder)) < 16:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
+    process = Command(EVALUATE, [*settings, f"run_folder={folder}"])
+    wait_until(lambda: len(samples_so_far(folder)) >= 16, process)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     before = samples_so_far(folder)
     assert 16 <= len(before) < 400
     with (folder / "samples.jsonl").open("a") as file:
@@ -140,7 +135,8 @@ def test_an_evaluation_that_is_killed_ends_as_one_that_was_not(tmp_path):
 
 
 def samples_so_far(folder):
-    text = (folder / "samples.jsonl").read_text()
+    file = folder / "samples.jsonl"
+    text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
@@ -203,9 +199,7 @@ def test_a_child_that_dies_is_replaced_and_nothing_is_lost(whole, tmp_path, caps
 
 def kill_the_engine_after(folder, num_samples):
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and (
-        not (folder / "samples.jsonl").exists() or len(samples_so_far(folder)) < num_samples
-    ):
+    while time.monotonic() < deadline and len(samples_so_far(folder)) < num_samples:
         time.sleep(0.001)
     for child in psutil.Process().children():
         if "bapo_lightning.rollout.child.main" in " ".join(child.cmdline()):
@@ -213,18 +207,7 @@ def kill_the_engine_after(folder, num_samples):
 
 
 def test_a_checkpoint_of_adapters_gets_the_numbers_of_its_validation(tmp_path):
-    overrides = [
-        "debug=fast",
-        "model/lora=default",
-        "optimizer.optimizer.lr=1e-3",
-        f"run_folder={tmp_path / 'run'}",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = train("model/lora=default", "optimizer.optimizer.lr=1e-3", f"run_folder={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr
     run(f"checkpoint={tmp_path / 'run'}", "problems_per_set=4", f"run_folder={tmp_path / 'evaluation'}")
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
@@ -290,20 +273,14 @@ def test_loggers_get_the_numbers_at_the_version_of_the_policy(trained, tmp_path)
     ],
 )
 def test_bad_input_gets_one_clear_error_and_leaves_nothing_behind(tmp_path, monkeypatch, arguments, message):
-    monkeypatch.setattr(vllm_local, "find_spec", lambda name: None)
+    monkeypatch.setattr(local, "find_spec", lambda name: None)
     with pytest.raises(BapoLightningError, match=message):
         run(*arguments, *([f"run_folder={tmp_path / 'new'}"] if arguments else []))
     assert not (tmp_path / "new").exists()
 
 
 def test_an_error_on_the_command_line_is_one_line(tmp_path):
-    done = subprocess.run(
-        command("checkpoint=gone", "sets=tiny_world"),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
+    done = run_command(EVALUATE, "checkpoint=gone", "sets=tiny_world", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert (
         done.stderr.startswith("error: the configuration has 1 problem:\n  1. checkpoint=gone does not exist")

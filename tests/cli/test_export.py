@@ -3,14 +3,11 @@ shards.
 """
 
 import shutil
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from tests.modules.policy.families import family_folder
+from tests.commands import train
 from torch.distributed.checkpoint import save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -32,7 +29,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quickstart of eight updates, large enough ones to change what is answered."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     overrides = [
-        "debug=fast",
         f"run_folder={folder}",
         "optimizer.optimizer.lr=3e-3",
         "optimizer.scheduler.warmup_updates=1",
@@ -43,9 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "callbacks.validation.every=0",
         "callbacks.entropy_rule.every=0",
     ]
-    subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides], check=True, capture_output=True
-    )
+    train(*overrides).check_returncode()
     return folder
 
 

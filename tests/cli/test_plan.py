@@ -11,6 +11,7 @@ import torch
 from bapo_lightning.configuration.checks import complaints
 from bapo_lightning.configuration.plan_check import architecture, check_fit, plan_of
 from hydra import compose, initialize_config_dir
+from tests.commands import run_command
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
@@ -26,12 +27,7 @@ def composed(*overrides: str) -> dict:
 
 
 def command(*overrides: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.plan", *overrides],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    return run_command("bapo_lightning.cli.plan", *overrides, cwd=ROOT)
 
 
 def test_the_plan_of_the_quickstart_adds_up() -> None:

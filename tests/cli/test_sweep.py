@@ -1,21 +1,13 @@
 """Sweeps as a user runs them, on a few updates."""
 
 import json
-import subprocess
-import sys
+
+from tests.commands import run_command
 
 
 def sweep(tmp_path, *overrides):
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.sweep",
-        "sweep=smoke",
-        "debug=fast",
-        f"output_root={tmp_path}",
-        *overrides,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ["sweep=smoke", "debug=fast", f"output_root={tmp_path}", *overrides]
+    return run_command("bapo_lightning.cli.sweep", *options)
 
 
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_finished(tmp_path):
@@ -47,21 +39,9 @@ def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
 
 
 def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_own(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        "-m",
-        "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2",
-    ]
-    overrides = [
-        "debug=fast",
-        "regime=on_policy",
-        "algorithm.positive_share_target=0.4,0.5",
-        f"output_root={tmp_path}",
-    ]
-    done = subprocess.run([*command, *overrides], capture_output=True, text=True, cwd=tmp_path, check=False)
+    launcher = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    overrides = ["debug=fast", "regime=on_policy", "algorithm.positive_share_target=0.4,0.5", f"output_root={tmp_path}"]
+    done = run_command("bapo_lightning.cli.train", *launcher, *overrides, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     runs = sorted((tmp_path / "quickstart").iterdir())
     assert [run.name.rsplit("-", 1)[1] for run in runs] == ["0", "1"]

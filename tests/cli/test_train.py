@@ -2,12 +2,11 @@
 
 import json
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import yaml
+from tests import commands
+from tests.commands import Command, wait_until
 
 from bapo_lightning.run_folder.checkpoint import list_checkpoints, verify
 
@@ -71,16 +70,8 @@ METRICS = [
 ]
 
 
-def train(tmp_path, *overrides):
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        "debug=fast",
-        f"run_folder={tmp_path / 'run'}",
-        *overrides,
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+def train(tmp_path, *overrides, **options):
+    result = commands.train(f"run_folder={tmp_path / 'run'}", *overrides, cwd=tmp_path, **options)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -92,7 +83,7 @@ def rows(folder):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train")
-    return folder / "run", train(folder)
+    return folder / "run", train(folder, pictures=True)
 
 
 def test_a_run_folder_holds_everything_that_the_run_was(finished):
@@ -175,17 +166,10 @@ def test_every_algorithm_and_logger_runs(tmp_path, overrides):
 def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
     folder = tmp_path / "run"
     overrides = ["debug=fast", "scale.num_rollout_batches=500", f"run_folder={folder}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    process = Command("bapo_lightning.cli.train", overrides, cwd=tmp_path)
+    wait_until((folder / "metrics.jsonl").exists, process)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate()
     assert process.returncode == 0
     assert "SIGINT: stopping after this update" in output
     assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
@@ -195,13 +179,6 @@ def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
 
 def test_a_run_folder_that_exists_is_not_touched(tmp_path):
     (tmp_path / "run").mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        "debug=fast",
-        f"run_folder={tmp_path / 'run'}",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = commands.train(f"run_folder={tmp_path / 'run'}")
     assert result.returncode == 1 and "exists already" in result.stderr
     assert not list((tmp_path / "run").iterdir())

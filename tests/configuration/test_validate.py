@@ -259,8 +259,7 @@ def test_a_missing_value_is_named():
     ],
 )
 def test_the_command_ends_with_one_clear_error_and_no_traceback(tmp_path, override, words):
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", override, f"output_root={tmp_path}"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    result = run_command("bapo_lightning.cli.train", override, f"output_root={tmp_path}", cwd=tmp_path)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert all(word in result.stderr for word in words)

@@ -1,20 +1,12 @@
 """Alarms and the watchdog in real runs, set as a user sets them."""
 
 import json
-import subprocess
-import sys
+
+from tests import commands
 
 
 def train(folder, *overrides):
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        "debug=fast",
-        f"run_folder={folder / 'run'}",
-        *overrides,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    return commands.train(f"run_folder={folder / 'run'}", *overrides, cwd=folder)
 
 
 def rows(folder):

@@ -1,13 +1,11 @@
 """LoRA in a whole run on the tiny world: what is trained, saved, synced and taken up again."""
 
 import json
-import subprocess
-import sys
 
 import torch
+from tests import commands
 
 SETTINGS = [
-    "debug=fast",
     "model/lora=default",
     "model.lora.rank=4",
     "model.packing=padding_free",
@@ -19,15 +17,8 @@ SETTINGS = [
 
 
 def train(folder, batches, *overrides):
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        *SETTINGS,
-        f"run_folder={folder}",
-        f"scale.num_rollout_batches={batches}",
-    ]
-    done = subprocess.run([*command, *overrides], capture_output=True, text=True, check=False)
+    sizes = [f"run_folder={folder}", f"scale.num_rollout_batches={batches}"]
+    done = commands.train(*SETTINGS, *sizes, *overrides)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

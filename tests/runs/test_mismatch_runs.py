@@ -3,10 +3,9 @@ before the temperature.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
+from tests import commands
 
 LYING_ENGINE = '''
 from array import array
@@ -22,12 +21,17 @@ class RawLogprobsEngine(HFEngine):
 
     def generate(self, requests, *sampling):
         made = super().generate(requests, *sampling)
-        return [replace(g, segment=replace(g.segment, logprobs=self.raw(r.token_ids, g.segment.token_ids))) for r, g in zip(requests, made)]
+        return [self.lie(request, generation) for request, generation in zip(requests, made)]
+
+    def lie(self, request, generation):
+        logprobs = self.raw(request.token_ids, generation.segment.token_ids)
+        return replace(generation, segment=replace(generation.segment, logprobs=logprobs))
 
     @torch.inference_mode()
     def raw(self, prompt, response):
         tokens = torch.tensor([[*prompt, *response]])
-        logp = self._model(tokens, use_cache=False).logits[0, :-1].log_softmax(-1).gather(-1, tokens[0, 1:, None])
+        logits = self._model(tokens, use_cache=False).logits[0, :-1]
+        logp = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])
         return array("f", logp[-len(response) :, 0].tolist())
 '''
 # The tolerance lets it past the probe of the weight sync, which is the first to notice.
@@ -40,15 +44,7 @@ LYING = [
 
 def train(folder, *overrides):
     (folder / "raw_engine.py").write_text(LYING_ENGINE)
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        "debug=fast",
-        f"run_folder={folder / 'run'}",
-        *overrides,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    return commands.train(f"run_folder={folder / 'run'}", *overrides, cwd=folder)
 
 
 def rows(folder):

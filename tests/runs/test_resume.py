@@ -4,12 +4,10 @@ to the bit.
 
 import json
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
+from tests.commands import Command, run_command, wait_until
 from tests.wandb_file import history
 
 SETTINGS = [
@@ -22,19 +20,11 @@ SETTINGS = [
 NUM_UPDATES = 24
 
 
-def command(tmp_path, *overrides):
-    return [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.train",
-        *SETTINGS,
-        f"output_root={tmp_path}",
-        *overrides,
-    ]
+TRAIN = "bapo_lightning.cli.train"
 
 
 def train(tmp_path, *overrides):
-    done = subprocess.run(command(tmp_path, *overrides), capture_output=True, text=True, check=False)
+    done = run_command(TRAIN, *SETTINGS, f"output_root={tmp_path}", *overrides)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -43,18 +33,15 @@ def train_and_signal(tmp_path, number, num_rows):
     """Start a run in `tmp_path`, send a signal once it has written so many rows; returns its folder and its
     output.
     """
-    process = subprocess.Popen(
-        command(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
+
+    def has_rows():
         written = list(tmp_path.glob("quickstart/*/metrics.jsonl"))
-        if written and written[0].read_text().count("\n") >= num_rows:
-            break
-        time.sleep(0.002)
-    assert process.poll() is None, "it ended before the signal"
+        return bool(written) and written[0].read_text().count("\n") >= num_rows
+
+    process = Command(TRAIN, [*SETTINGS, f"output_root={tmp_path}"])
+    wait_until(has_rows, process)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate()
     (folder,) = tmp_path.glob("quickstart/*")
     return folder, output
 
@@ -63,6 +50,10 @@ def rows(folder):
     """The metrics without those that are times or rates."""
     parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in row.items() if "second" not in name} for row in parsed]
+
+
+def trained(row):
+    return {name: value for name, value in row.items() if not name.startswith(("val/", "sync/"))}
 
 
 def final_state(folder):
@@ -140,10 +131,7 @@ def test_a_run_is_made_longer_and_one_that_is_finished_is_left_alone(whole, tmp_
     train(tmp_path, f"run_folder={short}", "scale.num_rollout_batches=2", "logger=csv")
     output = train(tmp_path, f"resume={short}", "logger=csv")
     assert "scale.num_rollout_batches: 2 -> 3" in output and f"resumed {short} at update 16" in output
-    validated = lambda row: {
-        name: value for name, value in row.items() if not name.startswith(("val/", "sync/"))
-    }
-    assert list(map(validated, rows(short))) == list(map(validated, rows(whole)))
+    assert [trained(row) for row in rows(short)] == [trained(row) for row in rows(whole)]
     assert same(final_state(short)["state_dict"], final_state(whole)["state_dict"])
     made = {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}
     assert f"{short} is finished: nothing to do" in train(

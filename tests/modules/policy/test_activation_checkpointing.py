@@ -74,14 +74,18 @@ def test_less_is_kept_for_the_backward_pass():
     assert kept(checkpointed) < kept(plain) / 4
 
 
-def test_names_classes_and_copies_stay_what_they_are():
-    model = family_model("llama")
-    names, kind = [name for name, _ in model.named_parameters()], type(decoder_layers(model)[0])
+def test_only_the_layers_that_are_given_are_checkpointed_and_a_copy_has_weights_of_its_own():
+    model, plain = family_model("llama"), family_model("llama")
+    kind = type(decoder_layers(plain)[0])
     checkpoint_layers(decoder_layers(model))
-    layer = decoder_layers(model)[0]
-    assert [name for name, _ in model.named_parameters()] == names
-    assert isinstance(layer, kind) and type(layer).__name__ == kind.__name__
-    twin = copy.deepcopy(model)
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
+    for layer in decoder_layers(model):
+        assert isinstance(layer, kind) and type(layer) is not kind and type(layer).__name__ == kind.__name__
+    assert all(type(layer) is kind for layer in decoder_layers(plain))
+    twin, ids = copy.deepcopy(model), torch.arange(4)[None]
     with torch.no_grad():
-        decoder_layers(twin)[0].mlp.down_proj.weight.zero_()
-        assert not torch.equal(twin(torch.arange(4)[None]).logits, model(torch.arange(4)[None]).logits)
+        assert torch.equal(model(ids).logits, plain(ids).logits)
+        for changed in (twin, plain):
+            decoder_layers(changed)[0].mlp.down_proj.weight.zero_()
+        assert torch.equal(twin(ids).logits, plain(ids).logits)
+        assert not torch.equal(twin(ids).logits, model(ids).logits)

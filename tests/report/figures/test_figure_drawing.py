@@ -63,7 +63,7 @@ def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[
     page = (folder / "figures.md").read_text()
     assert (
         page.count("\n## ") == len(FIGURES)
-        and '`make figure FIG=2 ARGS="seed=1,2"`: 8 runs, seeds 1, 2' in page
+        and '`make figures FIG=2 ARGS="seed=1,2"`: 8 runs, seeds 1, 2' in page
     )
     correlation = json.loads((folder / "figures.json").read_text())["values"]["grpo_8"][
         "probability_entropy_correlation"

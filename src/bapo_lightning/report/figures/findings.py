@@ -113,7 +113,7 @@ def section(findings: Findings, figure: Figure) -> Sequence[str]:
     return [
         f"## {name}: {figure.title}",
         "",
-        f"`make figure FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, "
+        f"`make figures FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, "
         f"{source.seconds / 60:.0f} minutes of runs.",
         "",
         f"The paper: {figure.paper}",

@@ -1,0 +1,236 @@
+"""The numbers of every monitor, worked out by hand from the ten tokens of `token_table`."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tests.callbacks.monitors.token_table import VERSION, VERSIONS, update
+from tests.data.rollouts.scripted import ScriptedEngine, sampler
+
+from bapo_lightning.callbacks.monitors import throughput
+from bapo_lightning.callbacks.monitors.clip_bounds import ClipBoundsMonitor
+from bapo_lightning.callbacks.monitors.contribution import ContributionMonitor
+from bapo_lightning.callbacks.monitors.correction import CorrectionMonitor
+from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
+from bapo_lightning.callbacks.monitors.entropy_rule import EntropyRuleMonitor
+from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
+from bapo_lightning.callbacks.monitors.staleness import StalenessMonitor
+from bapo_lightning.callbacks.monitors.throughput import ThroughputMonitor
+from bapo_lightning.callbacks.monitors.training import TrainingMonitor
+from bapo_lightning.callbacks.validation import Validation
+from bapo_lightning.data.rollouts.validation import ValidationSet
+from bapo_lightning.objectives.correction import truncated_is
+from bapo_lightning.rollout.engine import Generation
+from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
+
+
+def measured(monitor, at=None):
+    return {name: float(value) for name, value in monitor.measure(at or update()).items()}
+
+
+def about(**numbers):
+    """Numbers of float32 tokens, their names without the group `room`."""
+    room = numbers.pop("room")
+    return pytest.approx({f"{room}/{name}": value for name, value in numbers.items()}, abs=2e-6)
+
+
+def test_training_counts_samples_and_cut_gradients_by_sign():
+    monitor = TrainingMonitor()
+    found = measured(monitor)
+    progress = {name: found.pop(name) for name in ("progress/samples", "progress/tokens")}
+    assert found == about(
+        room="train",
+        reward=0.5,  # (1 + 0 + 1 + 0) / 4
+        shaped_reward=0.375,  # (1 + 0 + 1 - 0.5) / 4
+        response_length=2.5,  # (3 + 1 + 1 + 5) / 4
+        response_length_positive=2,  # a, c: (3 + 1) / 2
+        response_length_negative=3,  # b, d: (1 + 5) / 2
+        clip_fraction=0.3,  # a1, b1, d1 of ten
+        clip_fraction_positive=0.25,  # a1 of a1, a2, a3, c1
+        clip_fraction_negative=1 / 3,  # b1, d1 of b1, d1 .. d5
+        learning_rate=0.5,
+    )
+    assert progress == {"progress/samples": 6, "progress/tokens": 14}
+    resumed = TrainingMonitor()
+    resumed.load_state_dict(monitor.state_dict())
+    found = measured(resumed)
+    assert (found["progress/samples"], found["progress/tokens"]) == (12, 28)
+
+
+def test_bounds_are_the_means_over_the_searches():
+    # (0.7 + 0.9) / 2, (1.2 + 1.6) / 2, one of two
+    assert measured(ClipBoundsMonitor()) == about(room="bapo", clip_low=0.8, clip_high=1.4, target_met=0.5)
+
+
+def test_the_contribution_is_that_of_the_alive_tokens():
+    # weight x behaviour x ratio x |advantage|.
+    # Positives: a2 0.05, a3 0.03, c1 0.02, together 0.1; clipped: a1 0.08.
+    # Negatives: d2 .. d5 0.1 x (0.35 + 0.3 + 0.25 + 0.1), together 0.1; clipped: b1 0.01, d1 0.01.
+    assert measured(ContributionMonitor("rollout_prob")) == about(
+        room="bapo",
+        positive_share=0.5,  # 0.1 / (0.1 + 0.1)
+        positive_share_unclipped=0.6,  # 0.18 / (0.18 + 0.12)
+        positive_token_fraction=0.4,  # a1, a2, a3, c1 of ten
+    )
+    # Without the behaviour's probability, positives: a2 0.1, a3 0.12, c1 0.2; clipped: a1 0.16.
+    # Negatives: 0.1 x (1.75 + 1.5 + 1 + 1) = 0.525; clipped: b1 0.05, d1 0.05.
+    plain = measured(ContributionMonitor("none"))
+    assert plain["bapo/positive_share"] == pytest.approx(0.42 / 0.945)
+    assert plain["bapo/positive_share_unclipped"] == pytest.approx(0.58 / 1.205)
+
+
+def test_entropy_is_a_mean_and_the_kl_is_taken_to_the_behaviour_policy():
+    # r = policy / behaviour: 1.6, 1, 1.2, 0.5, 1, 0.5, 1.75, 4.5, 1, 0.5, whose product is 1.89.
+    # k3: the mean of r - 1 - ln r = (3.55 - 0.6365768) / 10
+    assert measured(EntropyMonitor()) == about(room="policy", entropy=0.55, approx_kl=0.29134232)
+
+
+def test_the_entropy_rule_sorts_alive_tokens_into_quadrants_and_measures_when_due():
+    asked = []
+
+    def mean_entropy(batch):
+        asked.append(batch)
+        return torch.tensor(0.6)
+
+    made = update()
+    made = replace(made, module=SimpleNamespace(last_learning_rate=0.5, mean_entropy=mean_entropy))
+    # Alive A: a2 2, a3 2, c1 2, d2 .. d5 -1 each; |A| adds up to 10, and the mean of A is 0.2. The mean of ln
+    # policy is ln(4.725e-7) / 10 = -1.4565229, probability 0.233: c1 and d5 are below it.
+    # Covariance: sum of A ln policy / 10 = ln((0.5 x 0.3 x 0.1)^2 / (0.35 x 0.9 x 0.25 x 0.05)) / 10
+    # = ln(2 / 35) / 10 = -0.2862201; minus 0.2 x -1.4565229 is 0.0050845; times -0.5
+    expected = {
+        "predicted_delta": -0.00254224,
+        "positive_high_prob": 0.4,  # a2, a3
+        "positive_low_prob": 0.2,  # c1
+        "negative_high_prob": 0.3,  # d2, d3, d4
+        "negative_low_prob": 0.1,  # d5
+    }
+    assert measured(EntropyRuleMonitor(measure_every=3), made) == about(room="entropy_rule", **expected)
+    assert measured(EntropyRuleMonitor(measure_every=0), made) == about(room="entropy_rule", **expected)
+    assert asked == []
+    due = measured(EntropyRuleMonitor(measure_every=2), made)
+    assert due == about(room="entropy_rule", **expected, measured_delta=0.05)  # 0.6 - 0.55
+    assert asked == [made.batch]
+
+
+def test_ages_are_split_where_the_group_was_complete():
+    # Ages 3 1 1 | 1 | 2 | 3 3 2 2 2 add up to 20. The 4 tokens of p waited 5 - 4 updates, the 6 of q 5 - 3.
+    assert measured(StalenessMonitor()) == about(
+        room="staleness",
+        age_mean=2,
+        age_max=3,
+        age_queueing_mean=1.6,  # (4 x 1 + 6 x 2) / 10
+        age_generating_mean=0.4,
+        segments_mean=1.5,  # (2 + 1 + 1 + 2) / 4
+        masked_tokens=0,
+    )
+
+
+def test_tokens_that_are_too_old_to_be_trained_on_have_no_age():
+    # Left: 1 1 | 1 | 2 | 2 2 2, 11 in 7 tokens; 3 of p waited 1 update, 4 of q 2: all of their age
+    assert measured(StalenessMonitor(), update(oldest_trained=3)) == about(
+        room="staleness",
+        age_mean=11 / 7,
+        age_max=2,
+        age_queueing_mean=11 / 7,
+        age_generating_mean=0,
+        segments_mean=1.5,
+        masked_tokens=3,  # a1, d1, d2
+    )
+
+
+def test_mismatch_is_measured_on_tokens_that_the_trained_version_sampled():
+    fresh = {name: (VERSION,) * len(versions) for name, versions in VERSIONS.items()}
+    # ln r of the ratios to the behaviour policy: 0.4700036, 0.1823216, -0.6931472 (b1, d1, d5), 0.5596158,
+    # 1.5040774, and 0 three times
+    assert measured(MismatchMonitor(), update(fresh)) == about(
+        room="mismatch",
+        abs_logp_diff_mean=0.47954599,
+        abs_logp_diff_max=1.5040774,
+        logp_diff_mean=0.06365768,  # ln 1.89 / 10
+        ratio_max=4.5,
+        kl=0.29134232,
+    )
+    assert measured(MismatchMonitor()) == {}
+
+
+def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy():
+    # min(proximal / behaviour, 2) is 1 eight times, 2 for d3 (3 truncated) and 0.5 for d5
+    module = SimpleNamespace(correction=truncated_is)
+    assert measured(CorrectionMonitor(), update(module=module)) == about(
+        room="correction",
+        weight_mean=1.05,
+        weight_min=0.5,
+        masked_fraction=0,
+        truncated_fraction=0.1,
+        effective_sample_size=0.9,  # 1.05^2 / ((8 + 4 + 0.25) / 10)
+    )
+    assert measured(CorrectionMonitor()) == {}
+
+
+def test_throughput_is_of_the_update_and_the_step_is_all_of_the_time_between_two(monkeypatch):
+    clock = iter([1.0, 3.0, 7.5])
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
+    monitor = ThroughputMonitor()
+    monitor.on_train_start(None, None)
+    # 10 tokens in 2 seconds; 7.5 - 3
+    assert measured(monitor) == {"train/tokens_per_second": 5.0, "time/step_seconds": 4.5}
+
+
+RIGHT, WRONG, NONE, LATE = (
+    ScoreStatus.CORRECT,
+    ScoreStatus.WRONG,
+    ScoreStatus.UNPARSABLE,
+    ScoreStatus.TIMEOUT,
+)
+# verdict, answer, tokens, at the token limit; four answers to each of two problems
+ANSWERS = [(RIGHT, "5", 2, False), (RIGHT, "5", 2, False), (WRONG, "7", 3, False), (NONE, "", 8, True)]
+ANSWERS += [(WRONG, "3", 1, False), (WRONG, "3", 1, False), (RIGHT, "4", 2, False), (LATE, "", 5, True)]
+
+
+@contextmanager
+def answering():
+    def generate(requests):
+        assert len(requests) == len(ANSWERS)
+        reasons = {True: FinishReason.LENGTH, False: FinishReason.STOP}
+        return [
+            Generation(Segment([1] * length, [-1.0] * length, VERSION), reasons[is_cut])
+            for _, _, length, is_cut in ANSWERS
+        ]
+
+    yield generate
+
+
+def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
+    def verdicts(problems, completions):
+        return [Score(float(status is RIGHT), status, answer) for status, answer, *_ in ANSWERS]
+
+    data_module = SimpleNamespace(
+        num_updates=5,
+        engine_for_evaluation=answering,
+        sampler=replace(sampler(ScriptedEngine(8), 8), reward=verdicts),
+    )
+    trainer = SimpleNamespace(datamodule=data_module, is_global_zero=True)
+    sums = ValidationSet("sums", [Problem("1", "", "5"), Problem("2", "", "4")], num_samples=4, seed=0)
+    written = []
+    for index in range(5):
+        outputs = {"metrics": {}}
+        Validation([sums], every=2).on_train_batch_end(trainer, None, outputs, None, index)
+        written.append(outputs["metrics"])
+    assert [bool(metrics) for metrics in written] == [False, True, False, True, True]
+    assert written[1] == about(
+        room="val/sums",
+        **{
+            "avg@4": 3 / 8,
+            "pass@2": 2 / 3,  # (1 - 1/6 + 1 - 3/6) / 2: both of two draws wrong
+            "pass@4": 1,
+            "maj@4": 0.5,  # 5 wins and is right, 3 wins and is wrong
+        },
+        response_length=3,  # 24 / 8
+        cut_fraction=0.25,
+        unparsable_fraction=0.125,
+        timeout_fraction=0.125,
+        failed_fraction=0,
+    )

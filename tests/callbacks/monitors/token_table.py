@@ -1,0 +1,92 @@
+"""One update of ten tokens made by hand, on which every monitor is measured.
+
+    token  policy version  advantage  behaviour  proximal  ratio  policy   weight  gradient is
+    a1     2                +2         0.5       0.5       1.6    0.8      0.05    clipped above
+    a2     4                +2         0.5       0.5       1.0    0.5      0.05    alive
+    a3     4                +2         0.25      0.25      1.2    0.3      0.05    alive
+    b1     4                -2         0.2       0.2       0.5    0.1      0.05    clipped below
+    c1     3                +2         0.1       0.1       1.0    0.1      0.1     alive
+    d1     2                -1         0.2       0.2       0.5    0.1      0.1     clipped below
+    d2     2                -1         0.2       0.2       1.75   0.35     0.1     alive
+    d3     3                -1         0.2       0.6       1.5    0.9      0.1     alive
+    d4     3                -1         0.25      0.25      1.0    0.25     0.1     alive
+    d5     3                -1         0.1       0.05      1.0    0.05     0.1     alive
+
+`behaviour`, `proximal` and `policy` are probabilities; ratio = policy / proximal. Samples a and b are group
+"p", complete at version 4; c and d are group "q", complete at version 3. a and d have two segments. The
+update trains version 5 with two bound searches, [0.7, 1.2] and [0.9, 1.6], whose means are the bounds
+[0.8, 1.4].
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from tests.builders import group
+
+from bapo_lightning.callbacks.monitors.monitor import Update
+from bapo_lightning.data.batches.batch import collate
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.types import FinishReason, Group, Rollout, Segment
+
+VERSION = 5
+VERSIONS = {"a": (2, 4, 4), "b": (4,), "c": (3,), "d": (2, 2, 3, 3, 3)}
+BEHAVIOUR = {"a": (0.5, 0.5, 0.25), "b": (0.2,), "c": (0.1,), "d": (0.2, 0.2, 0.2, 0.25, 0.1)}
+PROXIMAL = torch.tensor([0.5, 0.5, 0.25, 0.2, 0.1, 0.2, 0.2, 0.6, 0.25, 0.05])
+RATIO = torch.tensor([1.6, 1.0, 1.2, 0.5, 1.0, 0.5, 1.75, 1.5, 1.0, 1.0])
+ADVANTAGE = torch.tensor([2.0, 2, 2, -2, 2, -1, -1, -1, -1, -1])
+WEIGHT = torch.tensor([0.05] * 4 + [0.1] * 6)
+ENTROPY = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+
+
+def groups(versions: dict[str, tuple[int, ...]] = VERSIONS) -> list[Group]:
+    """The two groups; a and c are right, and d's reward is lowered by 0.5 for its length."""
+    rollouts = {name: rollout(versions[name], BEHAVIOUR[name]) for name in "abcd"}
+    p = group("p", [rollouts["a"], rollouts["b"]], [1.0, 0.0], [2.0, -2.0])
+    q = group("q", [rollouts["c"], rollouts["d"]], [1.0, 0.0], [2.0, -1.0])
+    long = replace(q.samples[1], reward=-0.5)
+    return [replace(p, ready_version=4), replace(q, samples=(q.samples[0], long), ready_version=3)]
+
+
+def rollout(versions: tuple[int, ...], probabilities: tuple[float, ...]) -> Rollout:
+    """A response to a prompt of one token, one segment for each policy version."""
+    logprobs = torch.tensor(probabilities).log().tolist()
+    segments = []
+    for version in sorted(set(versions)):
+        sampled = [value for value, own in zip(logprobs, versions, strict=True) if own == version]
+        segments.append(Segment(array("i", range(len(sampled))), array("f", sampled), version))
+    return Rollout(array("i", [1]), tuple(segments), FinishReason.STOP)
+
+
+def update(
+    versions: dict[str, tuple[int, ...]] = VERSIONS, oldest_trained: int | None = None, **changes: Any
+) -> Update:
+    """The update above, with samples of other `versions`, or with tokens older than `oldest_trained` left
+    out; `changes` are fields of `Update`.
+    """
+    behaviour = torch.tensor([value for name in "abcd" for value in BEHAVIOUR[name]]).log()
+    version = torch.tensor([value for name in "abcd" for value in versions[name]])
+    logp = (PROXIMAL * RATIO).log()
+    columns = (logp, ENTROPY, RATIO, behaviour, PROXIMAL.log(), version, ADVANTAGE, WEIGHT)
+    trained = version >= (oldest_trained or 0)
+    fields = {
+        "index": 4,
+        "version": VERSION,
+        "tokens": TokenTable(*(column[trained] for column in columns)),
+        "searches": [search(0.7, 1.2, met=True), search(0.9, 1.6, met=False)],
+        "batch": collate(
+            groups(versions), {"rollout/num_samples": 6.0, "rollout/num_tokens": 14.0}, oldest_trained
+        ),
+        "module": SimpleNamespace(last_learning_rate=0.5, correction=None),
+        "metrics": {"time/update_seconds": 2.0},
+    }
+    return Update(**(fields | changes))
+
+
+def search(low: float, high: float, met: bool) -> BoundSearch:
+    return BoundSearch(torch.tensor(low), torch.tensor(high), torch.tensor(0.4), torch.tensor(met))

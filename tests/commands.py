@@ -1,0 +1,176 @@
+"""Commands of the package in processes that are forked from a warm one, in which the heavy libraries are
+imported already: a start takes a fifth of a second instead of six.
+
+    test --(multiprocessing)--> fork server: torch, lightning, transformers, hydra ... --fork--> the command
+
+A command sees what a new process would see: its own arguments, folder, environment, session, output files and
+signal handlers, and its modules are those of the package that is tested. What it must import *itself* (is
+`--help` light? are the ranks of a launcher alike?) is tested with a real process, by `subprocess`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# Imported, never started: no thread of theirs runs in the server, so that it can be forked. Not wandb, which
+# makes a temporary folder when it is imported, and removes it when the first of the forks ends.
+WARM = [
+    "lightning",
+    "matplotlib.backends.backend_agg",
+    "pydantic",
+    "transformers.models.llama.modeling_llama",
+    "bapo_lightning.runs.run",
+    "bapo_lightning.runs.evaluation.run",
+    "bapo_lightning.runs.sweeps.launchers",
+    "bapo_lightning.modules.schedules",
+    "bapo_lightning.objectives.advantages",
+    "bapo_lightning.rewards.verifier_pool",
+    "bapo_lightning.rollout.hf.engine",
+    "bapo_lightning.tiny_world.task",
+]
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(WARM)
+
+
+class Command:
+    """A running `python -m MODULE ARGUMENTS`; the methods are those of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        pictures: bool = False,
+    ) -> None:
+        """Starts it, in the folder and with the environment of this process unless others are given.
+
+        `pictures=False` leaves PNGs blank: those of one run take longer to draw than its updates to train.
+        """
+        self.args = [sys.executable, "-m", module, *map(str, arguments)]
+        self._folder = tempfile.TemporaryDirectory(prefix="command-")
+        self._files = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
+        place = str(cwd or os.getcwd()), dict(os.environ if env is None else env)
+        self._process = SERVER.Process(target=_become, args=(self.args, *place, *self._files, pictures))
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, which leads a session of its own."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code; minus the number of the signal that killed it; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """As `returncode`."""
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to this process alone."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._process.kill()
+
+    def output(self) -> tuple[str, str]:
+        """Standard output and standard error so far."""
+        return tuple(file.read_text() if file.exists() else "" for file in self._files)
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        """Waits for the end and returns all output; a process that runs longer than `timeout` seconds is
+        killed.
+
+        Raises:
+            TimeoutError: with what it had written.
+        """
+        self._process.join(timeout)
+        if self.returncode is None:
+            self._process.kill()
+            self._process.join()
+            raise TimeoutError(f"{self.args} ran for more than {timeout} s: {self.output()}")
+        return self.output()
+
+
+def run_command(
+    module: str,
+    *arguments: str,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    pictures: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m MODULE ARGUMENTS` to its end, as `subprocess.run(..., capture_output=True)` does."""
+    command = Command(module, arguments, cwd, env, pictures)
+    try:
+        output = command.communicate()
+    finally:
+        if command.poll() is None:
+            command.kill()
+    return subprocess.CompletedProcess(command.args, command.returncode, *output)
+
+
+def train(*overrides: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs the main job on a few updates of the tiny world; `options` are those of `run_command`."""
+    return run_command("bapo_lightning.cli.train", "debug=fast", *overrides, **options)
+
+
+def wait_until(condition: Callable[[], bool], command: Command, timeout: float = 120) -> None:
+    """Waits until `condition` holds, which must be before the command ends."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert command.poll() is None, f"it ended before: {command.output()}"
+        assert time.monotonic() < deadline, f"it took more than {timeout} s: {command.output()}"
+        time.sleep(0.002)
+
+
+def _become(
+    arguments: list[str], cwd: str, env: dict[str, str], stdout: Path, stderr: Path, pictures: bool
+) -> None:
+    """Turns this process, fresh from the fork, into `arguments`: [python, -m, module, ...]."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, path in ((1, stdout), (2, stderr)):
+        file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdout.reconfigure(line_buffering=False)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.orig_argv = arguments
+    sys.argv = arguments[2:]
+    sys.path[0:0] = [cwd]
+    if not pictures:
+        _leave_pictures_blank()
+    try:
+        runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+    except SystemExit:
+        raise
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _leave_pictures_blank() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    draw = FigureCanvasAgg.print_png
+    FigureCanvasAgg.print_png = lambda _, file: draw(FigureCanvasAgg(Figure(figsize=(0.1, 0.1))), file)
