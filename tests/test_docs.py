@@ -1,21 +1,25 @@
-"""The documents hold together: links lead somewhere, quoted messages and metric names are those of the
-source, the citation parses.
-"""
+"""Checks the documents against the tree: links, quoted messages, metric names, code extracts, citation."""
 
 import ast
 import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from textwrap import indent
 from urllib.parse import unquote
 
 import pytest
+import torch
 import yaml
 
 import bapo_lightning
+from bapo_lightning.configuration.renamed import RENAMED, RENAMED_CHOICES
+from bapo_lightning.evaluation.metrics import evaluation_metrics
+from bapo_lightning.objectives.entropy_rule import QuadrantMasses
+from bapo_lightning.objectives.mismatch import mismatch
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 METRIC = re.compile(
     r"(train|policy|bapo|entropy_rule|staleness|mismatch|correction|sync|rollout|reuse|time|progress)/[a-z_]+"
 )
@@ -26,19 +30,19 @@ def name(path: Path) -> str:
 
 
 def prose(text: str) -> str:
-    """A document without its fenced blocks."""
+    """Returns a document without its fenced blocks."""
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(text: str) -> set[str]:
-    """What GitHub calls the headings: lower case, without marks, blanks as hyphens."""
+    """Returns the headings as GitHub's anchors: lower case, without marks, hyphens for blanks."""
     headings = re.findall(r"^#+ +(.*)$", prose(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @cache
 def messages() -> str:
-    """All texts of the source, what is filled in left out."""
+    """Returns all string literals of the source, f-strings without their fields."""
     texts = []
     for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -52,7 +56,7 @@ def messages() -> str:
 
 
 def quoted_messages() -> list[str]:
-    """First cells of the troubleshooting tables: what is between backticks and has a blank in it."""
+    """Returns the quotes of several words in the first cells of the troubleshooting tables."""
     text = prose((ROOT / "docs" / "troubleshooting.md").read_text())
     cells = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
     return [quote for cell in cells for quote in re.findall(r"`([^`]+)`", cell) if " " in quote]
@@ -82,7 +86,7 @@ def test_every_document_and_picture_is_linked_from_somewhere() -> None:
     assert sorted(name(path) for path in present - linked) == []
 
 
-def test_quotations_are_told_from_each_other() -> None:
+def test_quoted_messages_are_found() -> None:
     assert len(quoted_messages()) >= 30
     assert "rollout=vllm needs vLLM, which is not installed" in quoted_messages()
 
@@ -97,12 +101,14 @@ def test_a_message_in_troubleshooting_is_one_that_is_printed(quote: str) -> None
     assert re.search(r"[^\n]*".join(parts), messages()), f"no text of the source reads: {quote}"
 
 
-def test_every_metric_is_in_the_glossary() -> None:
-    glossary = (ROOT / "docs" / "metrics.md").read_text()
-    explained: set[str] = set()
-    for cell in re.findall(r"^\| (`.*?) \|", glossary, re.MULTILINE):
-        for quote in re.findall(r"`([^`]+)`", cell):
-            explained |= expanded(quote)
+def glossary() -> list[str]:
+    """Returns the metrics of docs/metrics.md, one for each row of its tables."""
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    return re.findall(r"^\| `([a-z_]+/[^`|*{}]*[^`|*{}/])` \| \S", text, re.MULTILINE)
+
+
+def logged_metrics() -> set[str]:
+    """Returns every metric name of the source, and the names that it composes from a prefix."""
     rooms = [ROOT / "src/bapo_lightning" / room for room in ("callbacks", "modules", "data")]
     nodes = (
         node
@@ -110,25 +116,32 @@ def test_every_metric_is_in_the_glossary() -> None:
         for file in room.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
     )
-    logged = {
+    written = {
         node.value for node in nodes if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value))
     }
-    assert len(logged) > 50
-    assert sorted(logged - explained) == []
+    nothing = torch.zeros(1)
+    composed = {f"mismatch/{key}" for key in mismatch(nothing, nothing)}
+    composed |= {f"entropy_rule/{key}" for key in QuadrantMasses._fields}
+    return written | composed
 
 
-def expanded(quote: str) -> set[str]:
-    """`a/{b,c}_d` is `a/b_d` and `a/c_d`."""
-    found = re.search(r"\{([^}]*)\}", quote)
-    if not found:
-        return {quote}
-    return set().union(
-        *(expanded(quote[: found.start()] + word + quote[found.end() :]) for word in found[1].split(","))
-    )
+def test_the_glossary_has_every_metric_by_its_own_name_and_no_other() -> None:
+    logged, explained = logged_metrics(), glossary()
+    assert len(logged) > 70
+    assert sorted(logged - set(explained)) == []
+    of_other_names = {name for name in explained if name.startswith(("val/<set>/", "alarms/<name>"))}
+    assert len(of_other_names) == 9
+    assert sorted(set(explained) - logged - of_other_names) == []
+    assert len(explained) == len(set(explained))
 
 
-def test_every_function_of_algorithm_1_is_where_the_readme_says() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_glossary_has_every_metric_of_an_evaluation() -> None:
+    names = {f"val/<set>/{key.replace('@1', '@k')}" for key in evaluation_metrics(1)}
+    assert sorted(names - set(glossary())) == []
+
+
+def test_every_function_of_algorithm_1_is_where_its_table_says() -> None:
+    text = (ROOT / "docs" / "algorithm.md").read_text()
     table = re.search(r"^\| step of Algorithm 1 .*?\n\n", text, re.MULTILINE | re.DOTALL)
     assert table is not None
     names = re.findall(r"`(\w+(?:\.\w+)+)`", table[0])
@@ -137,13 +150,60 @@ def test_every_function_of_algorithm_1_is_where_the_readme_says() -> None:
 
 
 def is_defined(parts: list[str]) -> bool:
-    """Whether a dotted name inside the package is a module, or something that one defines."""
+    """Returns whether a dotted name below the package is a module or something that a module defines."""
     for end in range(len(parts), 0, -1):
         file = ROOT.joinpath("src", "bapo_lightning", *parts[:end]).with_suffix(".py")
         if file.is_file():
             defined = {getattr(node, "name", None) for node in ast.walk(ast.parse(file.read_text()))}
             return set(parts[end:]) <= defined
     return False
+
+
+def fenced_blocks(document: str, language: str) -> list[str]:
+    """Returns the fenced blocks of a document in one language; an empty one for blocks without a language."""
+    text = (ROOT / document).read_text()
+    return [
+        block
+        for found, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        if found == language
+    ]
+
+
+def stripped_lines(text: str) -> set[str]:
+    return {line.strip() for line in text.splitlines() if line.strip()}
+
+
+def test_the_readme_shows_lines_of_the_reference() -> None:
+    (extract,) = fenced_blocks("README.md", "python")
+    code = {line for line in stripped_lines(extract) if not line.startswith("#")}
+    source = (ROOT / "src/bapo_lightning/reference.py").read_text()
+    assert len(code) >= 10
+    assert sorted(code - stripped_lines(source)) == []
+
+
+def test_the_readme_shows_the_drawing_of_the_data_module() -> None:
+    (drawing,) = fenced_blocks("README.md", "")
+    module = ast.parse((ROOT / "src/bapo_lightning/data/data_module.py").read_text())
+    assert indent(drawing, "    ").rstrip() in (ast.get_docstring(module) or "")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
+
+
+def test_the_index_lists_every_page() -> None:
+    text = (ROOT / "docs" / "README.md").read_text()
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    listed = re.findall(r"^\| \[([^\]]+)\]\(\1\) \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted(pages - {"README.md"})
+
+
+def test_the_tree_of_contributing_has_every_room() -> None:
+    (tree,) = [block for block in fenced_blocks("CONTRIBUTING.md", "") if "src/bapo_lightning/" in block]
+    package = ROOT / "src" / "bapo_lightning"
+    rooms = {path.parent.name + "/" for path in package.glob("*/__init__.py")}
+    rooms |= {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
+    assert sorted(rooms - set(re.findall(r"[\w.]+/?", tree))) == []
 
 
 def test_the_citation_is_complete() -> None:
@@ -162,6 +222,12 @@ def test_the_citation_is_complete() -> None:
         "given-names": "Zhiheng",
     }
     assert [identifier["value"] for identifier in paper["identifiers"]] == ["arXiv:2510.18927"]
+
+
+def test_the_changelog_has_every_renamed_key_and_choice() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    choices = {f"{key}={value}": new for (key, value), new in RENAMED_CHOICES.items()}
+    assert {old: new for old, new in rows if not old.startswith("make ")} == RENAMED | choices
 
 
 def test_the_changelog_names_the_version_that_is_installed() -> None:

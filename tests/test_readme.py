@@ -1,6 +1,4 @@
-"""What README and docs show can be typed: targets, modules and files exist, and the cheap commands are
-run.
-"""
+"""Commands in README and docs: their targets, modules and files exist, make accepts them, tests run them."""
 
 import importlib.util
 import re
@@ -16,20 +14,20 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z0-9-]+):(?!=).*##", MAKEFILE, re.MULTILINE))
 DOCUMENTS = [
     README,
-    *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]),
+    *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]),
 ]
 FOREIGN = {"git", "cd", "pip", "export", "source", "wandb", "tensorboard", "torchrun", "srun", "hf"}
 
 
 def shown_commands(text: str) -> list[str]:
-    """Command lines of the fenced shell blocks, without prompts, comments and line continuations."""
+    """Returns the command lines of the shell blocks, without prompts, comments and line continuations."""
     blocks = re.findall(r"^```(?:sh|bash|console|shell)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line.removeprefix("$ ") for line in lines if words(line.removeprefix("$ "))]
 
 
 def words(command: str) -> list[str]:
-    """The words of a command, without the variables set in front of it."""
+    """Returns the words of a command, without the variables set in front of it."""
     split = shlex.split(command, comments=True)
     while split and re.match(r"[A-Z_]+=", split[0]):
         split.pop(0)
@@ -38,7 +36,7 @@ def words(command: str) -> list[str]:
 
 COMMANDS = sorted({command for text in DOCUMENTS for command in shown_commands(text)})
 MAKE_COMMANDS = [command for command in COMMANDS if words(command)[0] == "make"]
-# In running text, too: `make train ARGS="..."`.
+# Commands in running text as well: `make train ARGS="..."`.
 QUOTED = [quote for text in DOCUMENTS for quote in re.findall(r"`([^`\n]+)`", text)]
 MENTIONED = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", "\n".join([*COMMANDS, *QUOTED])))
 
@@ -81,27 +79,37 @@ def test_what_another_command_runs_exists(command: str) -> None:
         assert program in FOREIGN or (ROOT / program).is_file(), f"unknown program in: {command}"
 
 
-TARGETS_RUN = [
-    "train",
-    "compare",
-    "eval",
-    "eval-table",
-    "sweep",
-    "tiny-model",
-    "model-smollm2",
-    "bench",
-    "figures",
-    "drill",
-]
+# The other targets run a tool of the environment: pip, pytest, ruff, mypy, rm.
+TOOLS = {"setup", "setup-vllm", "setup-trl", "test", "test-all", "test-vllm", "lint", "clean", "help"}
 
 
-@pytest.mark.parametrize("target", TARGETS_RUN)
+def started(command: str) -> tuple[set[str], set[str]]:
+    """Returns the modules of the package and the files of bench/ that a command line starts."""
+    program, *arguments = words(command)
+    if program == "make":
+        command = subprocess.run(
+            ["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+    return (
+        set(re.findall(r"-m (bapo_lightning[\w.]*)", command)),
+        set(re.findall(r"\b(bench/\w+\.py)", command)),
+    )
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS - TOOLS))
 def test_a_target_runs_modules_and_files_that_exist(target: str) -> None:
-    shown = subprocess.run(
-        ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    modules = [name for name in re.findall(r"-m ([\w.]+)", shown) if name.startswith("bapo_lightning")]
-    files = re.findall(r"\b(bench/\w+\.py)", shown)
+    modules, files = started(f"make {target}")
     assert modules or files
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
     assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("command", shown_commands(README))
+def test_a_command_of_the_readme_starts_what_a_test_runs(command: str) -> None:
+    modules, _ = started(command)
+    assert modules or set(re.findall(r"[a-z-]+", command)) & TOOLS
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
+    for module in modules:
+        room, _, name = module.rpartition(".")
+        imported = rf"from {re.escape(room)} import [^\n]*\b{name}\b"
+        assert re.search(rf"{re.escape(module)}\b|{imported}", tests), f"no test runs {module}"
