@@ -3,11 +3,13 @@ shards.
 """
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.commands import train
+from tests.modules.policy.families import family_folder
 from torch.distributed.checkpoint import save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

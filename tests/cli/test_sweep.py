@@ -40,7 +40,12 @@ def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
 
 def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_own(tmp_path):
     launcher = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    overrides = ["debug=fast", "regime=on_policy", "algorithm.positive_share_target=0.4,0.5", f"output_root={tmp_path}"]
+    overrides = [
+        "debug=fast",
+        "regime=on_policy",
+        "algorithm.positive_share_target=0.4,0.5",
+        f"output_root={tmp_path}",
+    ]
     done = run_command("bapo_lightning.cli.train", *launcher, *overrides, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     runs = sorted((tmp_path / "quickstart").iterdir())

@@ -12,8 +12,8 @@ from bapo_lightning.ranks.rank_group import uses_cuda
     [
         (
             "model.dtype=float16",
-            "model.dtype=float16 cannot be trained in (gradients underflow in float16); write one of float32, "
-            "bfloat16",
+            "model.dtype=float16 cannot be trained in (gradients underflow in float16); write one of "
+            "float32, bfloat16",
         ),
         ("model.dtype=int8", "model.dtype=int8 cannot be trained in"),
         (

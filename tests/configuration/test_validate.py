@@ -1,10 +1,8 @@
 """Every rule between keys, broken on purpose; the shipped configurations break none."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from tests.commands import run_command
 from tests.configuration.compositions import CONF, composed, found, names
 
 from bapo_lightning.configuration.help import help_text

@@ -73,7 +73,9 @@ class EvaluationConfig(Section):
         if rollout.temperature < 0:
             yield f"rollout.temperature={rollout.temperature} must be at least 0 (greedy)"
         if not 0 < rollout.top_p <= 1:
-            yield f"rollout.top_p={rollout.top_p} is a share of probability; write a number in (0, 1], 1 is off"
+            yield (
+                f"rollout.top_p={rollout.top_p} is a share of probability; write a number in (0, 1], 1 is off"
+            )
         if rollout.top_k < 0:
             yield f"rollout.top_k={rollout.top_k} must be at least 0, which is off"
         if rollout.temperature == 0 and self.k != 1:

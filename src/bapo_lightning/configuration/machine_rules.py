@@ -61,7 +61,10 @@ def _device_problems(config: RunConfig) -> Iterator[str]:
             "trainer.accelerator=cpu"
         )
     elif accelerator == "mps" and devices > 1:
-        yield f"trainer.devices={devices} with trainer.accelerator=mps: it has one device; write trainer.devices=1"
+        yield (
+            f"trainer.devices={devices} with trainer.accelerator=mps: it has one device; write "
+            "trainer.devices=1"
+        )
     if nodes > 1 and not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "LOCAL_RANK"} & set(os.environ):
         yield (
             f"trainer.num_nodes={nodes}: a run starts ranks on its own machine only; start it on every node "

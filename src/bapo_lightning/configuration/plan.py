@@ -55,7 +55,8 @@ def check_architecture(model: Model) -> None:
     if differing:
         raise ConfigError(
             [
-                f"model.architecture is not that of {model.path}: {', '.join(differing)}; write architecture: null"
+                f"model.architecture is not that of {model.path}: {', '.join(differing)}; write "
+                "architecture: null"
             ]
         )
 

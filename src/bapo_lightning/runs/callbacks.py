@@ -35,7 +35,7 @@ def build_callbacks(
 ) -> list[L.Callback]:
     """The configured callbacks, and those that every run has, in the order in which they act.
 
-    A callback whose constructor has a parameter `validation_sets`, `resumed` or `ranks` is given it by the run.
+    A callback whose constructor has a parameter `validation_sets`, `resumed` or `ranks` gets it from the run.
 
     Args:
         config: of the run.

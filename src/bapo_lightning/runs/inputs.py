@@ -38,7 +38,8 @@ def read_inputs(config: RunConfig) -> Inputs:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(
-            f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf download {path}"
+            f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf "
+            f"download {path}"
         ) from None
     prompt = config.data.prompt.make()
     scale = config.scale

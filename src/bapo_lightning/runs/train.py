@@ -92,7 +92,7 @@ def run(config: RunConfig, ranks: RankGroup = ALONE) -> None:
 
 
 def begin(config: RunConfig) -> RunStart | None:
-    """How the run begins; None when it is finished. Raises ConfigError for a run that does not fit the GPUs."""
+    """How the run begins; None when it is finished. Raises ConfigError when it does not fit the GPUs."""
     check_fit(config)
     check_architecture(config.model)
     return open_run(config)

@@ -50,7 +50,7 @@ def test_every_sample_gets_its_own_log_probs_and_keeps_all_else():
 def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
     clock = iter([1.0, 3.5])
     monkeypatch.setattr(proximal.time, "perf_counter", lambda: next(clock))
-    _, metrics = with_proximal_logprobs(GROUPS, trainer, version=4)
+    _, metrics = with_proximal_logprobs(GROUPS, Trainer(), token_budget=100, version=4)
     assert metrics.pop("time/proximal_seconds") == 2.5
     # -0.1 and 0 in the first rollout, +0.3 in the resumed one's second segment, 0 in the last; -8 and -7 are
     # staleness

@@ -1,0 +1,73 @@
+"""What a user writes outside of this package, and names in YAML by `_target_`."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.modules.bound_rules import FixedBounds
+from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
+from bapo_lightning.values import Positive
+
+
+def centred(rewards: Tensor, slope: Positive = 1.0) -> Tensor:
+    """Advantages without a standard deviation."""
+    return slope * (rewards - rewards.mean(dim=1, keepdim=True))
+
+
+class WideningBounds(FixedBounds):
+    """Bounds that widen with every update."""
+
+    def __init__(self, width: Positive, step: Positive) -> None:
+        super().__init__(1 - width, 1 + width)
+        self.step = step
+
+    def choose(self, tables: Sequence[Any]) -> BoundSearch:
+        self.low, self.high = self.low - self.step, self.high + self.step
+        return super().choose(tables)
+
+
+class CountingEngine(HFEngine):
+    """An engine that counts its calls."""
+
+    calls = 0
+
+    def generate(self, *arguments: Any, **options: Any) -> Any:
+        type(self).calls += 1
+        return super().generate(*arguments, **options)
+
+
+class EveryOther(L.Callback):
+    """A callback that reads metrics."""
+
+    def __init__(self, metric: str, action: Literal["print", "keep"] = "print") -> None:
+        self.metric = metric
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        print(f"own callback: {self.metric} {float(trainer.callback_metrics[self.metric]):.3f}")
+
+
+class LongestResponse(Monitor):
+    """A monitor: its metric stands in metrics.jsonl like any other."""
+
+    def measure(self, update: Update) -> Metrics:
+        lengths = update.batch.response_mask.sum(dim=1)
+        return {"own/longest_response": torch.max(lengths)}
+
+
+def short_is_right(
+    problems: Sequence[Problem], completions: Sequence[Completion], limit: int = 12
+) -> list[Score]:
+    """A reward."""
+    return [
+        Score(
+            float(item.num_tokens <= limit),
+            ScoreStatus.CORRECT if item.num_tokens <= limit else ScoreStatus.WRONG,
+        )
+        for item in completions
+    ]

@@ -1,0 +1,132 @@
+"""A user's own classes, and Lightning's, by YAML and command line alone; each with a misspelling and its message."""
+
+import json
+
+import pytest
+from tests.commands import run_command
+from tests.configuration.compositions import found
+from tests.configuration.test_trainer_flags import WORKING_FLAGS
+
+OWN = "tests.runs.own_classes"
+STOCK = "lightning.pytorch.callbacks"
+QUICK = [
+    "debug=fast",
+    "scale.num_rollout_batches=1",
+    "callbacks.checkpoint.every=4",
+    "callbacks.hf_export.every=0",
+]
+ADVANTAGES = f"+algorithm.advantages={{_target_: {OWN}.centred, scale: null, baseline: null"
+BOUNDS = f"algorithm.bounds={{_target_: {OWN}.WideningBounds, width: 0.1, step: 0.01"
+
+
+def trained(folder, *overrides):
+    done = run_command("bapo_lightning.cli.train", *QUICK, f"run_folder={folder}", *overrides)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return done, rows
+
+
+def test_own_advantages_bounds_engine_callback_monitor_and_reward_train_by_yaml_alone(tmp_path):
+    algorithm = tmp_path / "conf" / "algorithm"
+    algorithm.mkdir(parents=True)
+    (algorithm / "mine.yaml").write_text(
+        f"""
+defaults: [base, _self_]
+name: mine
+advantages: {{_target_: {OWN}.centred, _partial_: true, scale: null, baseline: null, slope: 0.5}}
+bounds: {{_target_: {OWN}.WideningBounds, width: 0.1, step: 0.01}}
+"""
+    )
+    done, rows = trained(
+        tmp_path / "run",
+        f"hydra.searchpath=[file://{tmp_path / 'conf'}]",
+        "algorithm=mine",
+        f"rollout.engine._target_={OWN}.CountingEngine",
+        f"+callbacks.mine={{_target_: {OWN}.EveryOther, metric: train/reward}}",
+        f"+callbacks.longest={{_target_: {OWN}.LongestResponse}}",
+        f"reward={{_target_: {OWN}.short_is_right, _partial_: true, limit: 20}}",
+    )
+    assert [round(row["bapo/clip_high"], 3) for row in rows[:3]] == [1.11, 1.12, 1.13]
+    assert all(1 <= row["own/longest_response"] <= 32 for row in rows)
+    assert done.stdout.count("own callback: train/reward") == len(rows) == 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            [f"algorithm.advantages._target_={OWN}.centred", "algorithm.advantages.scale=null",
+             "algorithm.advantages.baseline=null", "+algorithm.advantages.slop=2"],
+            f"algorithm.advantages.slop is not an option of {OWN}.centred; did you mean slope? it takes rewards",
+        ),
+        (
+            [f"algorithm.advantages._target_={OWN}.centred", "algorithm.advantages.scale=null",
+             "algorithm.advantages.baseline=null", "+algorithm.advantages.slope=-1"],
+            "algorithm.advantages.slope=-1 must be a positive number",
+        ),
+        (
+            [f"+callbacks.mine={{_target_: {OWN}.EveryOther, metric: train/reward, action: shout}}"],
+            "callbacks.mine.action=shout is none of its values; write one of print, keep",
+        ),
+        (
+            [f"+callbacks.mine={{_target_: {OWN}.EveryOthre, metric: train/reward}}"],
+            f"callbacks.mine._target_={OWN}.EveryOthre cannot be imported",
+        ),
+        (["+callbacks.typo=3"], "callbacks.typo=3 has no _target_; write {_target_: package.module.name, ...}"),
+        (
+            [f"rollout.engine._target_={OWN}.CountingEngine", "+rollout.engine.max_row=3"],
+            f"rollout.engine.max_row is not an option of {OWN}.CountingEngine; did you mean max_rows?",
+        ),
+        (
+            [f"reward={{_target_: {OWN}.short_is_right, _partial_: true, limit: many}}"],
+            "reward.limit=many must be a whole number",
+        ),
+        (["+trainer.determinstic=true"], "did you mean deterministic?"),
+        (["+scale.groups=3"], "scale.groups is not an option of scale; did you mean group_size?"),
+    ],
+)  # fmt: skip
+def test_a_misspelling_is_named_with_its_remedy(overrides, message):
+    (text,) = found(*overrides)
+    assert message in text
+
+
+def test_every_flag_of_the_trainer_that_is_accepted_trains(tmp_path):
+    flags = [f"++trainer.{flag}={value}" for flag, value in WORKING_FLAGS.items()]
+    done, rows = trained(tmp_path / "run", *flags)
+    assert len(rows) == 8
+    assert "FIT Profiler Report" in done.stdout + done.stderr
+
+
+def test_max_time_ends_a_run_with_a_checkpoint_of_its_last_update(tmp_path):
+    _, rows = trained(tmp_path / "run", "+trainer.max_time=00:00:00:00", "callbacks.checkpoint.every=80")
+    assert len(rows) == 1
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["update000001"]
+
+
+def test_stock_callbacks_follow_the_metrics_of_a_run(tmp_path):
+    _, rows = trained(
+        tmp_path / "run",
+        f"+callbacks.rate={{_target_: {STOCK}.LearningRateMonitor}}",
+        f"+callbacks.device={{_target_: {STOCK}.DeviceStatsMonitor, cpu_stats: true}}",
+        f"+callbacks.best={{_target_: {STOCK}.ModelCheckpoint, monitor: train/reward, mode: max, save_top_k: 2}}",
+        f"+callbacks.accuracy={{_target_: {STOCK}.ModelCheckpoint, monitor: val/tiny_world/avg@4, filename: held_out}}",
+        f"+callbacks.summary={{_target_: {STOCK}.RichModelSummary}}",
+        f"+callbacks.bar={{_target_: {STOCK}.TQDMProgressBar}}",
+        f"+callbacks.rich={{_target_: {STOCK}.RichProgressBar}}",
+        "callbacks.rich=null",
+    )
+    assert {row["step"] for row in rows} == set(range(8))
+    merged = {row["step"]: {} for row in rows}
+    for row in rows:
+        merged[row["step"]] |= row
+    assert all(any(key.startswith("lr-") for key in row) for row in merged.values())
+    assert any("cpu_percent" in key for key in merged[3])
+    saved = sorted(path.name for path in (tmp_path / "run" / "model_checkpoints").glob("*.ckpt"))
+    assert len(saved) == 3 and "held_out.ckpt" in saved
+
+
+def test_early_stopping_counts_updates_of_a_training_metric_and_saves_the_last(tmp_path):
+    stop = f"{{_target_: {STOCK}.EarlyStopping, monitor: train/response_length, mode: min, min_delta: 100, patience: 2}}"
+    _, rows = trained(tmp_path / "run", f"+callbacks.stop={stop}", "callbacks.checkpoint.every=80")
+    assert len(rows) == 3  # the first value is the best, and two more do not beat it by 100 tokens
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["update000003"]
