@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from bapo_lightning.objectives.bounds import (
     search_bounds,
 )
 from bapo_lightning.ranks.collectives import sum_over_ranks
+from bapo_lightning.values import Advice
 
 ContributionWeight = Literal["rollout_prob", "none"]
 
@@ -53,6 +54,9 @@ class BoundRange(TypedDict):
     start: float
     end: float
     step: float
+
+
+GRID_ADVICE = Advice("must have start, end and step, all numbers, e.g. {start: 0.6, end: 0.9, step: 0.02}")
 
 
 def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
@@ -108,8 +112,8 @@ class AdaptiveBounds(nn.Module):
 
     def __init__(
         self,
-        low: BoundRange,
-        high: BoundRange,
+        low: Annotated[BoundRange, GRID_ADVICE],
+        high: Annotated[BoundRange, GRID_ADVICE],
         target: float,
         kind: Kind,
         order: Order,
