@@ -5,6 +5,9 @@ import sys
 
 import pytest
 from tests.cli.evaluations import MODEL, SMALL, run
+from tests.report.conftest import make_run
+
+__all__ = ["make_run"]
 
 
 @pytest.fixture(scope="session")

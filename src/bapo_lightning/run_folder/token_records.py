@@ -1,4 +1,4 @@
-"""Read back the tokens that a run recorded (`callbacks.tokens_every`)."""
+"""Reads back the tokens that a run recorded (`callbacks.token_writer.every`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Columns = dict[str, list[float]]
 
 
 def read_tokens(folder: str | Path) -> Columns:
-    """All recorded tokens of a run, updates one after the other: a list of equal length for each column, and
-    `step` of each token.
+    """Reads all recorded tokens of a run, update after update: a list of equal length for each column, and
+    the `step` of each token.
 
     Raises:
         DataError: the run recorded none, or a line cannot be read.
     """
     path = Path(folder, TOKEN_FILE)
     if not path.is_file():
-        raise DataError(f"{path} does not exist; train the run with callbacks.tokens_every=64")
+        raise DataError(f"{path} does not exist; train the run with callbacks.token_writer.every=64")
     columns: Columns = {"step": []}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
+from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.figures.catalogue import Figure
-from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE, Run
+from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE
 from bapo_lightning.report.plot_style import (
     BLUE,
     GREEN,
@@ -50,12 +51,12 @@ _LOGARITHMIC = {"train/grad_norm"}
 _COLUMNS = 2
 
 
-def kind_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, LineStyle]]:
-    """Colour and line of each kind that has runs: an algorithm's own colour where it comes once, else by
-    turns.
+def variant_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, LineStyle]]:
+    """Colour and line of each variant that has runs: its algorithm's colour where each algorithm has one
+    variant, else the next of a list.
     """
-    drawn = [kind for kind in figure.kinds if runs[kind]]
-    algorithms = [runs[kind][0]["algorithm"] for kind in drawn]
+    drawn = [variant for variant in figure.variants if runs[variant]]
+    algorithms = [runs[variant][0].algorithm for variant in drawn]
     others = [BLUE, ORANGE, VERMILLION, GREEN, PURPLE, SKY_BLUE]
     alone = len(set(algorithms)) == len(algorithms)
     colours = (
@@ -64,23 +65,23 @@ def kind_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, 
         else [others[rank % len(others)] for rank in range(len(drawn))]
     )
     return {
-        kind: (colour, LINES[rank % len(LINES)])
-        for rank, (kind, colour) in enumerate(zip(drawn, colours, strict=True))
+        variant: (colour, LINES[rank % len(LINES)])
+        for rank, (variant, colour) in enumerate(zip(drawn, colours, strict=True))
     }
 
 
 def seeds_text(count: int) -> str:
-    """For legends."""
+    """Number of seeds, for legends."""
     return f"{count} seed{'' if count == 1 else 's'}"
 
 
 def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """One panel for each metric of the figure, one line for each kind."""
+    """Draws one panel for each metric of the figure, one line for each variant."""
     from matplotlib.lines import Line2D
 
     rows = -(-len(figure.metrics) // _COLUMNS)
     canvas = new_figure(11.0, 0.7 + 3.0 * rows)
-    styles = kind_styles(figure, runs)
+    styles = variant_styles(figure, runs)
     panels = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
     for number, (axes, metric) in enumerate(zip(panels, figure.metrics, strict=False)):
         style_axes(
@@ -90,10 +91,10 @@ def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
             TITLES[metric][1],
         )
         reached: list[float] = []
-        for kind, (colour, line) in styles.items():
-            curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
+        for variant, (colour, line) in styles.items():
+            curves = [run.curves[metric] for run in runs[variant] if run.curves[metric][1]]
             if curves:
-                period = runs[kind][0]["staleness"]
+                period = runs[variant][0].staleness
                 draw_band(axes, mean_curve(curves, period), period, colour, line)
                 reached += [
                     value
@@ -111,9 +112,9 @@ def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
             color=colour,
             linestyle=line,
             linewidth=2.0,
-            label=f"{figure.labels[kind]} ({seeds_text(len(runs[kind]))})",
+            label=f"{figure.labels[variant]} ({seeds_text(len(runs[variant]))})",
         )
-        for kind, (colour, line) in styles.items()
+        for variant, (colour, line) in styles.items()
     ]
     if handles:
         canvas.legend(
@@ -123,8 +124,8 @@ def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
 
 
 def scale_to(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
-    """Show what single runs reach; where few seeds disagree a band goes far beyond it, and would flatten
-    everything else.
+    """Limits the axis to the values that single runs reach. Where few seeds disagree, a band goes far beyond
+    them and would flatten everything else.
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -140,11 +141,13 @@ def scale_to(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
 
 
 def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """Shares of positive and negative tokens in the loss and among the tokens, of the figure's first kind."""
+    """Draws the shares of positive and negative tokens in the loss and among the tokens, for the figure's
+    first variant.
+    """
     canvas = new_figure(11.0, 3.9)
-    kind = figure.kinds[0]
+    variant = figure.variants[0]
     canvas.suptitle(
-        f"{figure.labels[kind]}: mean over {seeds_text(len(runs[kind]))} with 95 % band",
+        f"{figure.labels[variant]}: mean over {seeds_text(len(runs[variant]))} with 95 % band",
         fontsize=11,
         color=INK,
     )
@@ -160,11 +163,11 @@ def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
         panels, (*named, (TOKEN_SHARE, "Share of the tokens", "fraction of tokens")), strict=True
     ):
         style_axes(axes, title, XLABEL, ylabel)
-        curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
+        curves = [run.curves[metric] for run in runs[variant] if run.curves[metric][1]]
         if not curves:
             say_missing(axes, "was not recorded")
             continue
-        period = runs[kind][0]["staleness"]
+        period = runs[variant][0].staleness
         mirrored = [(steps, [1 - value for value in values]) for steps, values in curves]
         draw_band(axes, mean_curve(mirrored, period), period, NEGATIVE, "--", "negative")
         draw_band(axes, mean_curve(curves, period), period, POSITIVE, "-", "positive")
@@ -176,7 +179,7 @@ def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
 def draw_band(
     axes: Axes, curve: MeanCurve, staleness: int, colour: str, line: LineStyle, label: str = ""
 ) -> None:
-    """A mean with its band over rollout batches, of which each is trained on for `staleness` updates."""
+    """Draws a mean with its band over rollout batches, each of which is used for `staleness` updates."""
     batches = [(step + 1) / staleness for step in curve.steps]
     axes.plot(batches, curve.means, color=colour, linestyle=line, linewidth=1.8, label=label or None)
     axes.fill_between(batches, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)

@@ -1,4 +1,4 @@
-"""What the figures show, claim by claim: on the console, in figures.md and in figures.json."""
+"""Results of the figures, claim by claim: on the console, in figures.md and in figures.json."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.claims import Table, Verdict
 from bapo_lightning.report.intervals import Interval
-from bapo_lightning.report.run.summary import write_json
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.run_folder.text_file import write_json, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +20,7 @@ _PLUS_MINUS = "\u00b1"
 
 @dataclass(frozen=True)
 class Source:
-    """What a figure was made of."""
+    """The runs that a figure was made of."""
 
     num_runs: int
     seeds: tuple[int, ...]
@@ -30,7 +29,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that the command found out."""
+    """All results of the command."""
 
     figures: tuple[Figure, ...]
     pictures: dict[str, Path]
@@ -44,7 +43,7 @@ class Findings:
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:
-    """One table for all figures, then where the files are."""
+    """Prints one table for all figures, then the paths of the files."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as Printed
@@ -77,7 +76,7 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 
 
 def write_findings(findings: Findings, table: Table, folder: Path) -> None:
-    """figures.md, a page with all pictures and tables, and figures.json with every value of every run."""
+    """Writes figures.md (all pictures and tables) and figures.json (every value of every run)."""
     page = "\n".join(
         [
             "# The paper's figures in small",
@@ -100,7 +99,7 @@ def write_findings(findings: Findings, table: Table, folder: Path) -> None:
         for verdict in findings.verdicts
     ]
     sources = {name: asdict(source) for name, source in findings.sources.items()}
-    values = {kind: {name: dict(found) for name, found in row.items()} for kind, row in table.items()}
+    values = {variant: {name: dict(found) for name, found in row.items()} for variant, row in table.items()}
     write_json(folder / "figures.json", {"claims": claims, "sources": sources, "values": values})
 
 
@@ -113,7 +112,7 @@ def section(findings: Findings, figure: Figure) -> Sequence[str]:
     return [
         f"## {name}: {figure.title}",
         "",
-        f"`make figure FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, "
+        f"`make figures FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, "
         f"{source.seconds / 60:.0f} minutes of runs.",
         "",
         f"The paper: {figure.paper}",
@@ -132,7 +131,7 @@ def section(findings: Findings, figure: Figure) -> Sequence[str]:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """A mean with its half-width, to three digits behind the point, or fewer of large numbers."""
+    """Formats a mean with its half-width: three decimals, one for large numbers."""
     if interval is None:
         return "-"
     decimals = 1 if abs(interval.mean) >= 10 else 3
@@ -141,6 +140,6 @@ def interval_text(interval: Interval | None) -> str:
 
 
 def p_text(verdict: Verdict, adjusted: bool = True) -> str:
-    """A p-value for people."""
+    """Formats a p-value."""
     value = verdict.adjusted if adjusted else verdict.p_value
     return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"

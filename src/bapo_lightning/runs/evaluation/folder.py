@@ -18,7 +18,7 @@ from typing import Any
 from bapo_lightning.configuration.changes import ABSENT
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.evaluation.outcome import Outcomes, SampleOutcome
-from bapo_lightning.run_folder.config_keys import leaves
+from bapo_lightning.run_folder.config_keys import leaves, may_differ_in_evaluation, names_evaluation
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.types import FinishReason, ScoreStatus
 
@@ -26,35 +26,11 @@ Config = dict[str, Any]
 Row = dict[str, Any]
 SAMPLES = "samples.jsonl"
 RESULTS = "results.json"
-# Where things are and how fast they go. Weights and problems are known by their digests, whatever their
-# paths.
-MAY_DIFFER = (
-    *(
-        "checkpoint",
-        "model.path",
-        "model.made_by",
-        "output_root",
-        "run_folder",
-        "logger",
-        "samples_per_call",
-        "cpu_threads",
-    ),
-    *("data.validation", "problems_per_set"),
-    *(f"rollout.{name}" for name in ("max_restarts", "serve_port", "weight_sync.tolerance")),
-    *(
-        f"rollout.engine.{name}"
-        for name in ("urls", "log_folder", "cpu_threads", "cpu_affinity", "deadline_seconds", "start_seconds")
-    ),
-)
 
 
 def default_folder(config: Config) -> Path:
     """A folder of its own for every checkpoint and setting, so that the same command finds what it began."""
-    settings = {
-        key: value
-        for key, value in leaves(config)
-        if not _may_differ(key) and key not in ("name", "algorithm.name")
-    }
+    settings = {key: value for key, value in leaves(config) if names_evaluation(key)}
     short = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return Path(
         config["output_root"],
@@ -80,11 +56,16 @@ def check_same_settings(folder: Path, config: Config) -> None:
         return
     old, new = dict(leaves(read_config(folder))), dict(leaves(config))
     differing = [
-        key for key in {**old, **new} if old.get(key, ABSENT) != new.get(key, ABSENT) and not _may_differ(key)
+        key
+        for key in {**old, **new}
+        if old.get(key, ABSENT) != new.get(key, ABSENT) and not may_differ_in_evaluation(key)
     ]
     if differing:
         raise ConfigError([
-            *(f"{key}={new.get(key, ABSENT)}: {folder} began with {old.get(key, ABSENT)}" for key in differing),
+            *(
+                f"{key}={new.get(key, ABSENT)}: {folder} began with {old.get(key, ABSENT)}"
+                for key in differing
+            ),
             f"write the values of {folder / 'config.yaml'} to go on with it, or another run_folder",
         ])  # fmt: skip
 
@@ -131,7 +112,3 @@ def outcomes(rows: Sequence[Row]) -> dict[str, dict[str, Outcomes]]:
 def content_digest(parts: Sequence[Any]) -> str:
     """SHA-256 of plain values."""
     return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
-
-
-def _may_differ(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER)
