@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bapo_lightning.report.intervals import Interval
 from bapo_lightning.run_folder.text_file import write_csv, write_json
 
 
@@ -17,6 +18,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         write_json(path, {"updates": float("nan")})
     assert json.loads(path.read_text()) == {"updates": 3}
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_dataclass_is_an_object(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "a.json", [Interval(0.5, None, 1)])
+    assert json.loads(path.read_text()) == [{"mean": 0.5, "half_width": None, "count": 1}]
+    with pytest.raises(TypeError, match="has no form in JSON"):
+        write_json(path, {1, 2})
 
 
 def test_a_table_has_a_header_and_empty_cells_for_what_is_unknown(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,6 +104,13 @@ def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
 def draw_legend(axes: Axes) -> None:
     """Draws a legend that stays readable over data."""
     axes.legend(fontsize=8, labelcolor=INK, loc="best", framealpha=0.85, edgecolor="none", facecolor="white")
+
+
+def draw_top_legend(figure: Figure, handles: list[Any], columns: int) -> None:
+    """Draws a legend of labelled lines or bars above all panels."""
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=columns, fontsize=10, frameon=False, labelcolor=INK
+    )
 
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:

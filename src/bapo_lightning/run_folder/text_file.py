@@ -7,7 +7,9 @@ import io
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from typing import Any
 
 
 def write_text(path: Path, text: str) -> Path:
@@ -19,12 +21,12 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_json(path: Path, content: object) -> Path:
-    """Writes JSON and the folder that it lies in; returns `path`.
+    """Writes JSON, dataclasses as objects, and the folder that it lies in; returns `path`.
 
     Raises:
         ValueError: a number is not finite.
     """
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(content, indent=2, allow_nan=False, default=_as_object) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_text(path, text)
 
@@ -36,3 +38,9 @@ def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[object
     writer.writerow(header)
     writer.writerows(lines)
     return write_text(path, text.getvalue())
+
+
+def _as_object(value: object) -> dict[str, Any]:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{value!r} has no form in JSON")

@@ -4,7 +4,6 @@ statistic), curves.csv (what the panels draw).
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +79,12 @@ def _row(comparison: Comparison, cell: Cell) -> dict[str, Any]:
     """A line of the short table for study.json."""
     runs = comparison.cells[cell]
     results = {column.key: comparison.result(cell, column) for column in COLUMNS}
-    differences = {key: _plain(result.difference) for key, result in results.items()}
+    differences = {key: result.difference for key, result in results.items()}
     return {
-        "setting": cell[0],
-        "algorithm": runs[0].algorithm,
-        "staleness": runs[0].staleness,
-        "condition": cell[1],
+        **{"setting": cell[0], "algorithm": runs[0].algorithm},
+        **{"staleness": runs[0].staleness, "condition": cell[1]},
         "seeds": sorted(run.seed for run in runs),
-        "values": {key: _plain(result.value) for key, result in results.items()},
+        "values": {key: result.value for key, result in results.items()},
         "differences": differences if comparison.is_compared(cell) else {},
     }
 
@@ -101,7 +98,3 @@ def _identity(run: Run) -> dict[str, Any]:
     if run.setting:
         known |= {"setting": run.setting, "setting_keys": run.setting_keys}
     return known
-
-
-def _plain(interval: Interval | None) -> dict[str, Any] | None:
-    return None if interval is None else asdict(interval)

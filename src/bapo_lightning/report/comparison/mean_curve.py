@@ -72,14 +72,16 @@ def mean_curve(curves: Sequence[tuple[list[int], list[float]]], period: int) -> 
     )
 
 
-def draw_mean(axes: Axes, curve: MeanCurve, colour: str, line: LineStyle = "-") -> None:
-    """Draws a mean with its band."""
-    axes.plot(
-        curve.steps,
-        curve.means,
-        color=colour,
-        linestyle=line,
-        linewidth=1.8,
-        marker="o" if len(curve.steps) == 1 else "",
-    )
-    axes.fill_between(curve.steps, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)
+def draw_mean(
+    axes: Axes,
+    curve: MeanCurve,
+    colour: str,
+    line: LineStyle = "-",
+    period: int = 0,
+    label: str | None = None,
+) -> None:
+    """Draws a mean with its band over updates; with a `period` over rollout batches of so many updates."""
+    xs = [(step + 1) / period for step in curve.steps] if period else curve.steps
+    marker = "o" if len(xs) == 1 else ""
+    axes.plot(xs, curve.means, color=colour, linestyle=line, linewidth=1.8, marker=marker, label=label)
+    axes.fill_between(xs, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)

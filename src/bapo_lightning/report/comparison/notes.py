@@ -22,7 +22,7 @@ def unlike_runs(usable: Sequence[Run], conditions: Sequence[str]) -> list[str]:
         where = f"staleness {condition}: the runs"
         if parts := _differing_parts(peers, named):
             notes.append(f"{where} differ in more than the algorithm: {', '.join(parts)}")
-        if _differing(updates := [run.updates for run in peers]):
+        if _differing(updates := [run.summary["updates"] for run in peers]):
             notes.append(f"{where} have different numbers of updates: {min(updates)} to {max(updates)}")
     return notes
 

@@ -48,8 +48,8 @@ def _environment() -> Environment:
         "p": p_text,
         "number": number_text,
         "duration": duration_text,
+        "last_part": lambda path: Path(path).name,
     }
-    environment.filters |= {"last_part": lambda path: Path(path).name}
     return environment
 
 

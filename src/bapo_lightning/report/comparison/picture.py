@@ -12,6 +12,7 @@ from bapo_lightning.report.comparison.quantities import COLUMNS
 from bapo_lightning.report.comparison.table import Comparison
 from bapo_lightning.report.plot_style import (
     INK,
+    draw_top_legend,
     line_styles,
     new_figure,
     save_png,
@@ -53,26 +54,13 @@ def draw_comparison(comparison: Comparison, path: Path) -> Path:
     _draw_all_curves(bottom, comparison)
     colours = comparison.colours
     lines = line_styles(colours)
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            marker="o",
-            linestyle=lines[name],
-            linewidth=1.8,
-            label=_label(comparison, name),
-        )
-        for name, colour in colours.items()
-    ]
-    figure.legend(
-        handles=handles,
-        loc="outside upper center",
-        ncols=min(len(colours), 4),
-        fontsize=10,
-        frameon=False,
-        labelcolor=INK,
-    )
+    handles = []
+    for name, colour in colours.items():
+        count = sum(run.setting == name for run in comparison.usable)
+        label = f"{name} ({count} run{'' if count == 1 else 's'})"
+        line = Line2D([], [], color=colour, marker="o", linestyle=lines[name], linewidth=1.8, label=label)
+        handles.append(line)
+    draw_top_legend(figure, handles, min(len(colours), 4))
     return save_png(figure, path)
 
 
@@ -115,8 +103,3 @@ def _draw_all_curves(figure: SubFigure, comparison: Comparison) -> None:
                 if (setting, condition) in comparison.cells:
                     curve = comparison.curves[setting, condition, metric]
                     draw_mean(axes, curve, colour, lines[setting])
-
-
-def _label(comparison: Comparison, setting: str) -> str:
-    count = sum(run.setting == setting for run in comparison.usable)
-    return f"{setting} ({count} run{'' if count == 1 else 's'})"

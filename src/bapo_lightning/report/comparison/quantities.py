@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 
 from bapo_lightning.report.comparison.runs import HELD_OUT, Run
 from bapo_lightning.report.run.summary import moving_average
+from bapo_lightning.run_folder.record import finite
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,8 @@ COLUMNS = (
     Column("clip_high_raised_fraction", "bound\nraised", "bapo/clip_high", "raised"),
 )
 # Every (metric, statistic) that a comparison computes.
-COMPARED = tuple(
-    dict.fromkeys(
-        [
-            *((metric, statistic) for metric in METRIC_NAMES for statistic in STATISTICS),
-            *((column.metric, column.statistic) for column in COLUMNS),
-        ]
-    )
+COMPARED = dict.fromkeys(
+    [*product(METRIC_NAMES, STATISTICS), *((column.metric, column.statistic) for column in COLUMNS)]
 )
 _QUANTITY = {quantity.metric: quantity for quantity in QUANTITIES}
 
@@ -76,26 +73,25 @@ def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
     Args:
         run: with the curve of the metric.
         metric: one of `METRIC_NAMES`.
-        statistic: one of `STATISTICS`; `gain` (last minus first tenth), `last` (the last value), or `raised`
+        statistic: one of `STATISTICS`, `gain` (last minus first tenth), `last` (the last value), or `raised`
             (share of the updates in which the upper bound lay above its start).
     """
     values = run.curves[metric][1]
     if not values:
         return None
-    if statistic == "raised":
-        raised: float | None = run.summary["bounds"]["clip_high_raised_fraction"]
-        return raised
-    quantity = _QUANTITY[metric]
     averages = moving_average(values, max(1, len(values) // 10))
-    numbers = {
-        "final": averages[-1],
-        "gain": averages[-1] - averages[0],
-        "last": values[-1],
-        "mean": fmean(values),
-        "extreme": max(values)
-        if quantity.spiky
-        else min(averages)
-        if quantity.extreme == "lowest"
-        else max(averages),
-    }
-    return numbers[statistic]
+    match statistic:
+        case "final":
+            return averages[-1]
+        case "gain":
+            return averages[-1] - averages[0]
+        case "mean":
+            return fmean(values)
+        case "last":
+            return values[-1]
+        case "raised":
+            return finite(run.summary["bounds"]["clip_high_raised_fraction"])
+    quantity = _QUANTITY[metric]
+    if quantity.spiky:
+        return max(values)
+    return min(averages) if quantity.extreme == "lowest" else max(averages)

@@ -21,38 +21,21 @@ Curve = tuple[list[int], list[float]]  # updates, values
 
 @dataclass
 class Run:
-    """One run folder, as much of it as a comparison needs."""
+    """One run folder, as much of it as a comparison needs. Without a problem, all of it is known."""
 
     path: str
     problem: str | None  # why it enters no mean; None when it does
+    algorithm: str = ""
+    seed: int = 0  # by which differences are paired
+    staleness: int = 0  # updates on each rollout batch
+    condition: str = ""  # see `condition_of`
+    setting: str = ""  # see `settings.name_settings`, as for the next
+    setting_keys: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Curve] = field(default_factory=dict)  # by metric
-    condition: str = ""  # see `condition_of`
-    setting: str = ""  # see `settings.name_settings`, as for the next
-    setting_keys: list[str] = field(default_factory=list)
     tokens: Columns | None = None  # single tokens, where a figure shows them and the run recorded them
-
-    @property
-    def algorithm(self) -> str:
-        """Name of the algorithm."""
-        return str(self.summary["algorithm"])
-
-    @property
-    def seed(self) -> int:
-        """Seed of the run, by which differences are paired."""
-        return int(self.summary["seed"])
-
-    @property
-    def staleness(self) -> int:
-        """Updates on each rollout batch."""
-        return int(self.summary["staleness"])
-
-    @property
-    def updates(self) -> int:
-        """Number of updates."""
-        return int(self.summary["updates"])
 
 
 def read_runs(folders: Iterable[str | Path], curves: Sequence[str]) -> list[Run]:
@@ -81,6 +64,9 @@ def _read(path: Path, curves: Sequence[str]) -> Run:
     return Run(
         path=str(path),
         problem=_problem(record),
+        algorithm=summary["algorithm"],
+        seed=summary["seed"],
+        staleness=summary["staleness"],
         config=record.config,
         manifest=record.manifest,
         summary=summary,

@@ -16,6 +16,7 @@ from bapo_lightning.report.plot_style import (
     INK,
     ORANGE,
     VERMILLION,
+    draw_top_legend,
     new_figure,
     save_png,
     style_axes,
@@ -47,11 +48,9 @@ def draw_bars(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> 
                 _draw_bar(axes, index + offset, found, width, looks[rank], label if index == 0 else None)
         axes.set_xticks(range(len(groups)), groups)
         axes.set_xlim(-0.5, len(groups) - 0.5)
-    handles, labels = canvas.axes[0].get_legend_handles_labels()
+    handles, _ = canvas.axes[0].get_legend_handles_labels()
     if handles:
-        canvas.legend(
-            handles, labels, loc="outside upper center", ncols=3, fontsize=10, frameon=False, labelcolor=INK
-        )
+        draw_top_legend(canvas, handles, 3)
     return save_png(canvas, path)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
+from bapo_lightning.report.comparison.mean_curve import draw_mean, mean_curve
 from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE
@@ -24,6 +24,7 @@ from bapo_lightning.report.plot_style import (
     LineStyle,
     algorithm_colour,
     draw_legend,
+    draw_top_legend,
     new_figure,
     save_png,
     say_missing,
@@ -84,18 +85,14 @@ def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
     styles = variant_styles(figure, runs)
     panels = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
     for number, (axes, metric) in enumerate(zip(panels, figure.metrics, strict=False)):
-        style_axes(
-            axes,
-            TITLES[metric][0],
-            XLABEL if number >= len(figure.metrics) - _COLUMNS else "",
-            TITLES[metric][1],
-        )
+        is_last_row = number >= len(figure.metrics) - _COLUMNS
+        style_axes(axes, TITLES[metric][0], XLABEL if is_last_row else "", TITLES[metric][1])
         reached: list[float] = []
         for variant, (colour, line) in styles.items():
             curves = [run.curves[metric] for run in runs[variant] if run.curves[metric][1]]
             if curves:
                 period = runs[variant][0].staleness
-                draw_band(axes, mean_curve(curves, period), period, colour, line)
+                draw_mean(axes, mean_curve(curves, period), colour, line, period)
                 reached += [
                     value
                     for _, values in curves
@@ -106,20 +103,12 @@ def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
         else:
             scale_to(axes, min(reached), max(reached), metric in _LOGARITHMIC)
     handles = [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            linestyle=line,
-            linewidth=2.0,
-            label=f"{figure.labels[variant]} ({seeds_text(len(runs[variant]))})",
-        )
+        Line2D([], [], color=colour, linestyle=line, linewidth=2.0, label=label)
         for variant, (colour, line) in styles.items()
+        for label in [f"{figure.labels[variant]} ({seeds_text(len(runs[variant]))})"]
     ]
     if handles:
-        canvas.legend(
-            handles=handles, loc="outside upper center", ncols=2, fontsize=10, frameon=False, labelcolor=INK
-        )
+        draw_top_legend(canvas, handles, 2)
     return save_png(canvas, path)
 
 
@@ -146,22 +135,15 @@ def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
     """
     canvas = new_figure(11.0, 3.9)
     variant = figure.variants[0]
-    canvas.suptitle(
-        f"{figure.labels[variant]}: mean over {seeds_text(len(runs[variant]))} with 95 % band",
-        fontsize=11,
-        color=INK,
-    )
+    title = f"{figure.labels[variant]}: mean over {seeds_text(len(runs[variant]))} with 95 % band"
+    canvas.suptitle(title, fontsize=11, color=INK)
     panels = canvas.subplots(1, 2, sharey=True)
-    named = (
-        (
-            LOSS_SHARE,
-            "Share of the loss",
-            "share of the loss that is not clipped,\nweighted by behaviour probability",
-        ),
+    loss_label = "share of the loss that is not clipped,\nweighted by behaviour probability"
+    shares = (
+        (LOSS_SHARE, "Share of the loss", loss_label),
+        (TOKEN_SHARE, "Share of the tokens", "fraction of tokens"),
     )
-    for axes, (metric, title, ylabel) in zip(
-        panels, (*named, (TOKEN_SHARE, "Share of the tokens", "fraction of tokens")), strict=True
-    ):
+    for axes, (metric, title, ylabel) in zip(panels, shares, strict=True):
         style_axes(axes, title, XLABEL, ylabel)
         curves = [run.curves[metric] for run in runs[variant] if run.curves[metric][1]]
         if not curves:
@@ -169,17 +151,8 @@ def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
             continue
         period = runs[variant][0].staleness
         mirrored = [(steps, [1 - value for value in values]) for steps, values in curves]
-        draw_band(axes, mean_curve(mirrored, period), period, NEGATIVE, "--", "negative")
-        draw_band(axes, mean_curve(curves, period), period, POSITIVE, "-", "positive")
+        draw_mean(axes, mean_curve(mirrored, period), NEGATIVE, "--", period, "negative")
+        draw_mean(axes, mean_curve(curves, period), POSITIVE, "-", period, "positive")
         axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
         draw_legend(axes)
     return save_png(canvas, path)
-
-
-def draw_band(
-    axes: Axes, curve: MeanCurve, staleness: int, colour: str, line: LineStyle, label: str = ""
-) -> None:
-    """Draws a mean with its band over rollout batches, each of which is used for `staleness` updates."""
-    batches = [(step + 1) / staleness for step in curve.steps]
-    axes.plot(batches, curve.means, color=colour, linestyle=line, linewidth=1.8, label=label or None)
-    axes.fill_between(batches, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)

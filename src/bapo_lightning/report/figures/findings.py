@@ -50,22 +50,12 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 
     console = console or Console()
     table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for title, right in (
-        ("figure", False),
-        ("the paper says", False),
-        ("difference", True),
-        ("p (Holm)", True),
-        ("here", False),
-    ):
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for title in ("figure", "the paper says", "difference", "p (Holm)", "here"):
+        is_number = title in ("difference", "p (Holm)")
+        table.add_column(title, justify="right" if is_number else "left", overflow="fold")
     for verdict in findings.verdicts:
-        table.add_row(
-            verdict.figure,
-            verdict.claim.says,
-            interval_text(verdict.interval),
-            p_text(verdict),
-            verdict.verdict,
-        )
+        numbers = interval_text(verdict.interval), p_text(verdict)
+        table.add_row(verdict.figure, verdict.claim.says, *numbers, verdict.verdict)
     console.print(table)
     console.print(
         f"  difference: mean {_PLUS_MINUS} 95 % interval over seeds, in the direction that the paper claims",
@@ -77,30 +67,18 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 
 def write_findings(findings: Findings, table: Table, folder: Path) -> None:
     """Writes figures.md (all pictures and tables) and figures.json (every value of every run)."""
-    page = "\n".join(
-        [
-            "# The paper's figures in small",
-            "",
-            *(line for figure in findings.figures for line in section(findings, figure)),
-        ]
-    )
-    write_text(folder / "figures.md", page)
+    sections = (line for figure in findings.figures for line in section(findings, figure))
+    write_text(folder / "figures.md", "\n".join(["# The paper's figures in small", "", *sections]))
     claims = [
         {
             **asdict(verdict.claim),
-            "figure": verdict.figure,
-            "verdict": verdict.verdict,
-            "p_value": verdict.p_value,
-        }
-        | {
-            "holm": verdict.adjusted,
-            "interval": None if verdict.interval is None else asdict(verdict.interval),
+            **{"figure": verdict.figure, "verdict": verdict.verdict, "p_value": verdict.p_value},
+            **{"holm": verdict.adjusted, "interval": verdict.interval},
         }
         for verdict in findings.verdicts
     ]
-    sources = {name: asdict(source) for name, source in findings.sources.items()}
-    values = {variant: {name: dict(found) for name, found in row.items()} for variant, row in table.items()}
-    write_json(folder / "figures.json", {"claims": claims, "sources": sources, "values": values})
+    content = {"claims": claims, "sources": findings.sources, "values": table}
+    write_json(folder / "figures.json", content)
 
 
 def section(findings: Findings, figure: Figure) -> Sequence[str]:
