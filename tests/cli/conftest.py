@@ -3,6 +3,9 @@
 import pytest
 from tests.cli.evaluations import MODEL, SMALL, run
 from tests.commands import train
+from tests.report.conftest import make_run
+
+__all__ = ["make_run"]
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ def test_every_figure_of_the_paper_is_there() -> None:
 def test_a_run_that_several_figures_show_is_trained_once() -> None:
     plan = read_figures_plan(["figure=2,9"])
     assert len(plan.runs.jobs) == 25
-    assert plan.kind_of_run["grpo_8-s3"] == "grpo_8"
+    assert plan.variant_of_run["grpo_8-s3"] == "grpo_8"
     assert [run for run in plan.runs.jobs if run.endswith("-s1")] == [
         "grpo_1-s1",
         "grpo_2-s1",
@@ -38,10 +38,11 @@ def test_a_run_that_several_figures_show_is_trained_once() -> None:
     ]
     whole = read_figures_plan([])
     assert plan.runs.jobs.items() <= whole.runs.jobs.items()
-    assert set(whole.kind_of_run.values()) == set(read_protocol(CONF).kinds)  # no kind is trained for nothing
+    # No variant is trained for nothing.
+    assert set(whole.variant_of_run.values()) == set(read_protocol(CONF).variants)
 
 
-def test_kinds_differ_from_each_other_in_what_they_name_alone() -> None:
+def test_variants_differ_from_each_other_in_what_they_name_alone() -> None:
     plan = read_figures_plan(["seed=1"])
     configs = compose_runs(plan.runs)
     assert {config["scale"]["num_rollout_batches"] for config in configs.values()} == {32}
@@ -69,7 +70,7 @@ def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own() -> None:
     [
         (["figure="], "write one of 2, 4, 5"),
         (["figure=3"], "figure=3 is no figure; write one of 2, 4, 5"),
-        (["figure=2", "algorithm=bapo"], "algorithm is set by the kinds of figures.yaml"),
+        (["figure=2", "algorithm=bapo"], "algorithm is set by the variants of figures.yaml"),
         (["seed=one"], "seed=one must be whole numbers"),
         (["2"], "2 cannot be read; write KEY=VALUE"),
         (["figure=2", "scale.nothing=1"], "scale.nothing"),
@@ -93,8 +94,8 @@ def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path: Path) -
     (tmp_path / "figure" / "9.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError) as caught:
         read_figure(tmp_path, "9", read_protocol(CONF))
-    text = "\n".join(caught.value.problems)
-    assert all(part in text for part in ("9.yaml", "kind ppo", "value luck", "pies", "'y' must name"))
+    text = "\n".join(caught.value.complaints)
+    assert all(part in text for part in ("9.yaml", "variant ppo", "value luck", "pies", "'y' must name"))
 
 
 def test_figures_are_trained_drawn_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

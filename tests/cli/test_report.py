@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.report.synthetic_runs import RunMaker
 
-from bapo_lightning.cli.report import find_runs, main
+from bapo_lightning.cli.report import main
 
 
 def test_one_run_gets_its_summary_and_plots_again(
@@ -41,13 +41,6 @@ def test_a_glob_of_runs_makes_a_study_beside_them(
         "study.png",
     }
     assert "2 of 2 runs" in capsys.readouterr().out
-
-
-def test_a_folder_of_runs_and_a_run_named_twice_are_found_once(make_run: RunMaker, tmp_path: Path) -> None:
-    first, second = make_run("runs/a", rows=[]), make_run("runs/b", rows=[])
-    (tmp_path / "runs" / "notes").mkdir()
-    (second / "manifest.json").unlink()  # failed while it was set up
-    assert find_runs([str(tmp_path / "runs"), str(first)]) == [first, second]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Student intervals against tabled values."""
+"""Student intervals against tabled and exact values."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_no_degree_of_freedom_is_refused() -> None:
 
 
 def test_the_interval_of_five_values() -> None:
-    # s = sqrt(2.5), t(4) = 2.7764: half-width 2.7764 * sqrt(2.5 / 5) = 1.96323
+    # s = sqrt(2.5), t(4) = 2.7764451051977987: half-width t * sqrt(2.5 / 5)
     interval = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
     assert interval is not None
     assert (interval.mean, interval.count) == (3.0, 5)
-    assert interval.half_width == pytest.approx(1.963211, abs=1e-5)
+    assert interval.half_width == pytest.approx(2.7764451051977987 * 0.5**0.5, abs=1e-12)
     assert interval.excludes_zero
 
 
@@ -48,11 +48,11 @@ def test_no_value_has_no_mean() -> None:
 
 
 def test_paired_differences_use_only_common_seeds() -> None:
-    # differences 1, 2, 3: s = 1, t(2) = 4.3027, half-width 4.3027 / sqrt(3) = 2.48416
+    # differences 1, 2, 3: s = 1, t(2) = 0.95 sqrt(2 / 0.0975), half-width t / sqrt(3)
     interval = paired_difference({0: 11.0, 1: 22.0, 2: 33.0, 7: 99.0}, {0: 10.0, 1: 20.0, 2: 30.0, 8: 1.0})
     assert interval is not None
     assert (interval.mean, interval.count) == (2.0, 3)
-    assert interval.half_width == pytest.approx(2.484165, abs=1e-5)
+    assert interval.half_width == pytest.approx(0.95 * (2 / 0.0975 / 3) ** 0.5, abs=1e-12)
     assert not interval.excludes_zero
 
 

@@ -16,8 +16,8 @@ import lightning as L
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
 from bapo_lightning.callbacks.order import Order
-from bapo_lightning.report.run.summary import write_json
 from bapo_lightning.run_folder.record import read_manifest
+from bapo_lightning.run_folder.text_file import write_json
 
 PACKAGES = (
     "bapo-lightning",

@@ -8,27 +8,26 @@ compare.html (one file that needs nothing else), compare.png, results.csv and cu
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bapo_lightning.cli.report import find_runs
 from bapo_lightning.errors import DataError
+from bapo_lightning.report.comparison.console import print_comparison
 from bapo_lightning.report.comparison.files import write_curves, write_results
 from bapo_lightning.report.comparison.page import render_page
-from bapo_lightning.report.comparison.study import collect
-from bapo_lightning.report.comparison.study_console import print_study
-from bapo_lightning.report.comparison.study_plot import plot_study
-from bapo_lightning.report.comparison.table import METRIC_NAMES, compare
+from bapo_lightning.report.comparison.picture import draw_comparison
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.comparison.table import compare
+from bapo_lightning.run_folder.find import common_folder, find_runs
 from bapo_lightning.run_folder.text_file import write_text
 
 WANDB = "wandb:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0, or 2 when there is nothing to compare."""
+    """Runs the command; returns the exit code: 0, or 2 when there is nothing to compare."""
     parsed = _parser().parse_args(arguments)
     try:
         for path in compare_runs(parsed.runs, parsed.output, parsed.reference, parsed.title):
@@ -42,32 +41,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def compare_runs(
     named: Sequence[str], output: Path | None, reference: str | None, title: str | None
 ) -> list[Path]:
-    """Compare the runs that are `named`, print their table and write the files; returns their paths.
+    """Compares the `named` runs, prints their table and writes the files; returns their paths.
 
     Raises:
         DataError: no run can be compared.
     """
     folders = find_runs(fetch_groups(named, output))
-    runs = collect(folders, METRIC_NAMES)
-    comparison = compare(runs, reference)
+    comparison = compare(collect(folders), reference)
     target = output or common_folder(folders)
     target.mkdir(parents=True, exist_ok=True)
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     page = render_page(
         comparison, title or f"Comparison: {target.resolve().name}", command_of(named, reference), made_at
     )
-    print_study(runs, reference)
+    print_comparison(comparison)
     return [
         write_text(target / "compare.html", page),
-        plot_study(runs, target / "compare.png"),
+        draw_comparison(comparison, target / "compare.png"),
         write_results(comparison, target / "results.csv"),
         write_curves(comparison, target / "curves.csv"),
     ]
 
 
 def fetch_groups(named: Sequence[str], output: Path | None) -> list[str]:
-    """The same names with groups of W&B replaced by folders that their runs are fetched into. Raises
-    DataError when one cannot be.
+    """Fetches groups of W&B into run folders; returns the names with each group replaced by its folder.
+
+    Raises:
+        DataError: a group cannot be fetched.
     """
     from bapo_lightning.callbacks.loggers.wandb_group import fetch_group
 
@@ -78,13 +78,8 @@ def fetch_groups(named: Sequence[str], output: Path | None) -> list[str]:
     ]
 
 
-def common_folder(folders: Sequence[Path]) -> Path:
-    """The folder that all runs lie in."""
-    return Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
-
-
 def command_of(named: Sequence[str], reference: str | None) -> str:
-    """How a person would write this command."""
+    """The command as a person would write it."""
     arguments = f" ARGS=\"--reference '{reference}'\"" if reference else ""
     return f'make compare RUNS="{" ".join(named)}"{arguments}'
 

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    findings = draw_figures(plan.figures, plan.runs.folder, plan.kind_of_run, plan.arguments)
+    findings = draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments)
     print_findings(findings)
     return tell_failures(plan.runs, codes)
 

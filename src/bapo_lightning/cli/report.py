@@ -1,80 +1,41 @@
 """Report on finished runs: `python -m bapo_lightning.cli.report FOLDER [FOLDER...] [--output DIR]`.
 
-One run folder: its summary and plots again. Several, a glob, or a folder of runs: the table of a study.
+One run folder gets its summary and plots again. Several, a glob, or a folder of runs get one table, which is
+printed and written as study.csv, study.json and study.png.
 """
 
 from __future__ import annotations
 
 import argparse
-import glob
-import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison.study import collect, write_study
-from bapo_lightning.report.comparison.study_console import print_study
+from bapo_lightning.report.comparison.console import print_comparison
+from bapo_lightning.report.comparison.files import write_study
+from bapo_lightning.report.comparison.picture import draw_comparison
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
-
-SWEEP_RECORD = "sweep.json"  # in the folder of a sweep: the runs that belong to it
+from bapo_lightning.run_folder.find import common_folder, find_runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0, or 2 when there is nothing to report on."""
+    """Runs the command; returns the exit code: 0, or 2 when there is nothing to report on."""
     parsed = _parser().parse_args(arguments)
     try:
         folders = find_runs(parsed.folders)
         if len(folders) == 1:
             _report_run(folders[0], parsed.output)
         else:
-            _report_study(folders, parsed.output, parsed.reference)
+            _report_runs(folders, parsed.output, parsed.reference)
     except DataError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def find_runs(patterns: Sequence[str]) -> list[Path]:
-    """Run folders meant by paths, globs and folders that hold runs; sorted, each once. A path that does not
-    exist is kept.
-
-    Raises:
-        DataError: a glob matches nothing.
-    """
-    found: set[Path] = set()
-    for pattern in patterns:
-        matches = [Path(match) for match in glob.glob(pattern) if Path(match).is_dir()]
-        if not matches and glob.has_magic(pattern):
-            raise DataError(
-                f"no folder matches {pattern!r}; give run folders like outputs/<experiment>/<run>"
-            )
-        for folder in matches or [Path(pattern)]:
-            runs = (
-                []
-                if _is_run(folder)
-                else [child for child in folder.glob("*") if _is_run(child)] + _planned_runs(folder)
-            )
-            found.update(runs or [folder])
-    return sorted(found)
-
-
-def _planned_runs(folder: Path) -> list[Path]:
-    """Runs that a sweep has in `folder`, also those that failed before they had a folder of their own."""
-    try:
-        return [
-            folder / run for run in json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))["runs"]
-        ]
-    except (OSError, ValueError, KeyError):
-        return []
-
-
-def _is_run(folder: Path) -> bool:
-    # A run that failed while it was set up has its configuration only; it must show up as left out.
-    return any((folder / name).exists() for name in ("manifest.json", "config.yaml"))
 
 
 def _report_run(folder: Path, output: Path | None) -> None:
@@ -83,12 +44,12 @@ def _report_run(folder: Path, output: Path | None) -> None:
     print_summary(summary, output or folder)
 
 
-def _report_study(folders: Sequence[Path], output: Path | None, reference: str | None) -> None:
-    runs = collect(folders)
-    target = output or Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
-    written = write_study(runs, target, reference)
-    print_study(runs, reference)
-    for path in written:
+def _report_runs(folders: Sequence[Path], output: Path | None, reference: str | None) -> None:
+    comparison = compare(collect(folders), reference)
+    target = output or common_folder(folders)
+    target.mkdir(parents=True, exist_ok=True)
+    print_comparison(comparison)
+    for path in [*write_study(comparison, target), draw_comparison(comparison, target / "study.png")]:
         print(f"  {path}")
 
 

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bapo_lightning.cli.report import SWEEP_RECORD
 from bapo_lightning.cli.report import main as report
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.report.run.summary import write_json
+from bapo_lightning.run_folder.find import SWEEP_RECORD
+from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
 from bapo_lightning.runs.sweeps.launchers import local_slots, num_cores, run_local, run_submitit
 from bapo_lightning.runs.sweeps.plan import Plan, compose_runs, finished_runs, read_plan

@@ -1,3 +1,3 @@
-"""Finished runs in, tables and plots out. Knows run folders only: no torch, no configuration objects, no
-training code.
+"""Tables and plots of finished runs. Reads run folders only: no torch, no configuration objects, no training
+code.
 """

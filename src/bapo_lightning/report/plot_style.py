@@ -8,22 +8,17 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito, "Color Universal Design" (2008).
-BLACK, ORANGE, SKY_BLUE, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
-    *("#000000", "#E69F00", "#56B4E9", "#009E73"),
-    *("#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
-)
+BLACK, ORANGE, SKY_BLUE, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 INK, FAINT, GRID = "#333333", "#8A8A8A", "#E6E6E6"
-POSITIVE, NEGATIVE = (
-    SKY_BLUE,
-    ORANGE,
-)  # tokens of positive and negative advantage, and the bound that clips them
+POSITIVE, NEGATIVE = SKY_BLUE, ORANGE  # tokens of either sign of the advantage, and the bound that clips them
 ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
 _OTHER_COLOURS = (ORANGE, SKY_BLUE, FAINT)
 _SETTING_COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY_BLUE, PURPLE, FAINT)
@@ -44,12 +39,11 @@ def algorithm_colour(algorithm: str) -> str:
 
 def setting_colours(algorithms: Mapping[str, str], order: Sequence[str]) -> dict[str, str]:
     """A colour for each setting, in `order`: its algorithm's where that has no other setting, else one that
-    no algorithm here has.
+    is not used by an algorithm here. Beyond the number of colours these repeat, with other `line_styles`.
 
     Args:
         algorithms: algorithm of each setting.
-        order: all settings. Beyond the number of colours these repeat; then `line_styles` tells settings
-            apart.
+        order: all settings.
     """
     alone = {setting: list(algorithms.values()).count(algorithms[setting]) == 1 for setting in order}
     taken = {algorithm_colour(algorithms[setting]) for setting in order if alone[setting]}
@@ -63,7 +57,7 @@ def setting_colours(algorithms: Mapping[str, str], order: Sequence[str]) -> dict
 
 
 def line_styles(colours: Mapping[str, str]) -> dict[str, LineStyle]:
-    """A line for each setting: solid, or another where the settings before it have used up its colour."""
+    """A line for each setting: solid, or dashed or dotted where an earlier setting has the same colour."""
     given = list(colours.values())
     return {
         setting: LINES[given[:rank].count(colour) % len(LINES)]
@@ -78,7 +72,7 @@ def algorithm_rank(algorithm: str) -> tuple[int, str]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of that many inches that pyplot never hears of, laid out without overlaps."""
+    """Makes an empty figure (sizes in inches), laid out without overlaps and unknown to pyplot."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -87,7 +81,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_png(figure: Figure, path: Path) -> Path:
-    """Render with Agg, whatever back end the user's process has chosen; returns `path`."""
+    """Renders with Agg, whatever back end the user's process has chosen; returns `path`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +90,7 @@ def save_png(figure: Figure, path: Path) -> Path:
 
 
 def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
-    """Title and labels with units; no box, faint horizontal grid below the data."""
+    """Sets title and labels (with units), without a box, on a faint horizontal grid below the data."""
     axes.set_title(title, fontsize=10, color=INK, loc="left", fontweight="bold")
     axes.set_xlabel(xlabel, fontsize=9, color=INK)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
@@ -108,13 +102,20 @@ def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
 
 
 def draw_legend(axes: Axes) -> None:
-    """Legend that stays readable where it lies over data."""
+    """Draws a legend that stays readable over data."""
     axes.legend(fontsize=8, labelcolor=INK, loc="best", framealpha=0.85, edgecolor="none", facecolor="white")
 
 
+def draw_top_legend(figure: Figure, handles: list[Any], columns: int) -> None:
+    """Draws a legend of labelled lines or bars above all panels."""
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=columns, fontsize=10, frameon=False, labelcolor=INK
+    )
+
+
 def scale_from_zero(axes: Axes, values: list[float]) -> None:
-    """Start the axis at zero, or make it logarithmic when spikes would flatten the rest of `values` (at least
-    one).
+    """Starts the axis at zero, or makes it logarithmic when spikes would flatten the rest of `values` (at
+    least one).
     """
     ordered = sorted(values)
     if ordered[0] > 0 and ordered[-1] > _SPIKE * ordered[len(ordered) // 2]:
@@ -125,7 +126,7 @@ def scale_from_zero(axes: Axes, values: list[float]) -> None:
 
 
 def say_missing(axes: Axes, text: str) -> None:
-    """Put a sentence where data would be, so that an empty panel explains itself."""
+    """Puts a sentence where data would be, so that an empty panel explains itself."""
     axes.text(
         0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=9, color=FAINT, wrap=True
     )
@@ -135,8 +136,8 @@ def say_missing(axes: Axes, text: str) -> None:
 
 
 def smoothed(values: list[float], window: int, middle: Callable[[list[float]], float] = fmean) -> list[float]:
-    """Centred moving average (or median) of the same length; the window shrinks at both ends, where nothing
-    may be invented.
+    """Centred moving average (or median) of the same length; the window shrinks at both ends, so that no
+    value is invented.
     """
     half = window // 2
     return [middle(values[max(0, index - half) : index - half + window]) for index in range(len(values))]

@@ -1,1 +1,3 @@
-"""What lies on the disk of a run: journals, checkpoints, lock, configuration. Needs no torch."""
+"""Everything on the disk of a run: how its files are written, read back, found and locked, and the roles of
+its configuration keys. Needs no torch.
+"""

@@ -1,11 +1,11 @@
 """A checkpoint on disk: a folder that a reader sees whole or not at all, and can check to the byte.
 
-    checkpoints/update000080/    trainer.ckpt    Lightning's: policy, optimizer, schedule, loops, callbacks (a folder when sharded)
-                                 data.pt         the data side and the random generators: the leader's, whatever the number of ranks
-                                 checkpoint.json update, version, sizes and digests of the other files, sizes
-                                 of the run's journals
+    checkpoints/update000080/
+        trainer.ckpt     Lightning's: policy, optimizer, schedule, loops, callbacks (a folder when sharded)
+        data.pt          data side and random generators of the controller (rank 0), for any number of ranks
+        checkpoint.json  update, version, sizes and digests of the other files, sizes of the run's journals
 
-It is written under a hidden name, flushed to the disk and renamed. Needs no torch.
+It is written under a hidden name, flushed to the disk and renamed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = 2
 TRAINER_FILE = "trainer.ckpt"
 DATA_FILE = "data.pt"
 MANIFEST = "checkpoint.json"
-# Of the run folder. Their sizes are kept, so that a resume can cut them back.
+# Files of the run folder whose sizes are kept, so that a resume can cut them back.
 JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl", TOKEN_FILE)
 _NAME = re.compile(r"update(\d{6,})")
 _LEFTOVER = re.compile(r"\.update\d{6,}\.(partial|removed)")
@@ -35,7 +35,7 @@ _LEFTOVER = re.compile(r"\.update\d{6,}\.(partial|removed)")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was found good."""
+    """A checkpoint whose every byte was verified."""
 
     path: Path
     update: int  # updates of the run that are done, skipped ones included
@@ -45,23 +45,23 @@ class Checkpoint:
 
 
 def checkpoint_name(update: int) -> str:
-    """Name of the folder after so many updates."""
+    """Name of the folder of a checkpoint after `update` updates."""
     return f"update{update:06d}"
 
 
 def partial_folder(root: Path, update: int) -> Path:
-    """Where the checkpoint is written before it is complete."""
+    """Folder that a checkpoint is written to before it is complete."""
     return root / f".{checkpoint_name(update)}.partial"
 
 
 def list_checkpoints(root: Path) -> list[Path]:
-    """All complete checkpoint folders, good or not, the newest first."""
+    """Lists all complete checkpoint folders, intact or corrupt, the newest first."""
     found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
     return sorted(found, key=lambda path: int(path.name.removeprefix("update")), reverse=True)
 
 
 def commit(root: Path, update: int, version: int, num_ranks: int, journals: Mapping[str, int]) -> Path:
-    """Turn the partial folder of `update`, whose files are all written, into a checkpoint; returns its
+    """Turns the partial folder of `update`, whose files are all written, into a checkpoint; returns its
     folder.
     """
     partial, target = partial_folder(root, update), root / checkpoint_name(update)
@@ -94,7 +94,7 @@ def commit(root: Path, update: int, version: int, num_ranks: int, journals: Mapp
 
 
 def verify(folder: Path) -> Checkpoint:
-    """Read a checkpoint folder back and check every byte of it.
+    """Reads a checkpoint folder and checks every byte of it.
 
     Raises:
         CheckpointError: names the file that is missing or differs.
@@ -121,21 +121,21 @@ def verify(folder: Path) -> Checkpoint:
 
 
 def prune(root: Path, keep: int) -> None:
-    """Remove all checkpoints but the newest `keep`."""
+    """Removes all checkpoints but the newest `keep`."""
     for folder in list_checkpoints(root)[keep:]:
         _remove(folder)
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove what kills left of checkpoints half written or half removed."""
+    """Removes checkpoints that a kill left half written or half removed."""
     for path in list(root.iterdir()) if root.is_dir() else []:
         if _LEFTOVER.fullmatch(path.name):
             shutil.rmtree(path)
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a checkpoint that is corrupt, or newer than the one a run goes on from; nothing reads it any
-    more. Returns where it is.
+    """Renames a checkpoint that is corrupt, or newer than the one a run goes on from, so that nothing reads
+    it any more; returns its new path.
     """
     target = folder.with_name(f"superseded-{folder.name}")
     if target.exists():
@@ -150,7 +150,7 @@ def digest(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or a folder's list of names is on the disk."""
+    """Waits until a file, or the list of names in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

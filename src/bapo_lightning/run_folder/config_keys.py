@@ -1,36 +1,115 @@
-"""Names for what sets runs apart: the shortest endings of configuration keys, and the values that vary among
-runs of one algorithm.
+"""The role of every configuration key in a run, from which it follows which keys may differ where; and short
+names for keys.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
+from enum import Enum, auto
 from typing import Any
 
-# How a run is computed, recorded, and for how long; its seed; and the regime, which is its condition.
-_NO_SETTING = (
-    *(
-        "seed",
-        "name",
-        "run_folder",
-        "output_root",
-        "resume",
-        "logger",
-        "callbacks",
-        "trainer",
-        "strategy",
-        "rollout.engine",
+
+class Role(Enum):
+    """The part of a run that a configuration key decides on."""
+
+    PLACE = auto()  # where its files lie, and which run goes on
+    NAME = auto()  # its names in tables
+    SEED = auto()
+    LOGGER = auto()  # where metrics go besides the run folder, and the names there
+    RECORDING = auto()  # what is measured, saved and printed on the way
+    VALIDATION = auto()  # what it is tested on
+    LENGTH = auto()
+    OPERATION = auto()  # threads, ports, deadlines: how it is kept going
+    COMPUTATION = auto()  # kernels, devices, engines: numbers change by rounding only
+    WEIGHTS = auto()  # the folder that it begins from
+    CONDITION = auto()  # the age of its data
+    ALGORITHM = auto()
+    LEARNING = auto()  # everything else: data, sampling, model, optimizer
+
+
+# A key without an entry has the role of the nearest key above it that has one.
+_KEYS = {
+    Role.PLACE: ("output_root", "run_folder", "resume"),
+    Role.NAME: ("name", "scale.name", "algorithm.name"),
+    Role.SEED: ("seed",),
+    Role.LOGGER: ("logger", "group", "job_type", "run_name"),
+    Role.RECORDING: ("callbacks",),
+    Role.VALIDATION: (
+        *("data.validation", "data.validation_samples"),
+        *("scale.validation_problems", "scale.validation_samples"),
     ),
-    *(
-        "rollout.weight_sync",
-        "rollout.max_restarts",
-        "scale.num_rollout_batches",
+    Role.LENGTH: ("scale.num_rollout_batches", "problems_per_set"),
+    Role.OPERATION: (
+        *("cpu_threads", "rank_timeout_minutes", "samples_per_call"),
+        *("rollout.max_restarts", "rollout.serve_port", "rollout.weight_sync.tolerance"),
+        *("rollout.engine.urls", "rollout.engine.cpu_threads", "rollout.engine.cpu_affinity"),
+        *("rollout.engine.deadline_seconds", "rollout.engine.start_seconds"),
+    ),
+    Role.COMPUTATION: (
+        *("trainer", "strategy", "plan", "rollout.engine", "rollout.weight_sync", "rollout.placement"),
+        *("model.attention", "model.packing", "model.activation_checkpointing", "model.liger"),
         "scale.micro_batch_tokens",
-        "scale.name",
     ),
-    *("scale.validation_problems", "scale.validation_samples", "data.validation", "algorithm.name", "regime"),
-)
+    Role.WEIGHTS: ("checkpoint", "model.path", "model.made_by"),
+    Role.CONDITION: ("regime",),
+    Role.ALGORITHM: ("algorithm",),
+}
+_ROLE_OF_KEY = {key: role for role, keys in _KEYS.items() for key in keys}
+_FOLDER_NAMES = ("folder", "log_folder", "save_dir")  # of callbacks, engines and loggers
+_PERIPHERAL = {Role.PLACE, Role.LOGGER, Role.VALIDATION, Role.LENGTH, Role.OPERATION}
+_MAY_CHANGE = {*_PERIPHERAL, Role.RECORDING, Role.COMPUTATION}
+
+
+def role_of(key: str) -> Role:
+    """The role of a dotted key: its own, or that of the nearest key above it."""
+    parts = key.split(".")
+    if parts[-1] in _FOLDER_NAMES:
+        return Role.PLACE
+    above = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((_ROLE_OF_KEY[name] for name in above if name in _ROLE_OF_KEY), Role.LEARNING)
+
+
+def is_place(key: str) -> bool:
+    """Whether a key only says where files lie, so that a change of it is not worth a line."""
+    return role_of(key) is Role.PLACE
+
+
+def may_change_on_resume(key: str) -> bool:
+    """Whether a run may go on with another value: it says how the run is computed, recorded or tested, or for
+    how long, and not what it learns from.
+    """
+    return role_of(key) in _MAY_CHANGE
+
+
+def is_setting(key: str) -> bool:
+    """Whether runs of one algorithm with different values are different settings in a comparison."""
+    return role_of(key) not in {*_MAY_CHANGE, Role.NAME, Role.SEED, Role.CONDITION}
+
+
+def should_be_alike(key: str) -> bool:
+    """Whether runs that are compared should have the same value: it is not what they are compared by, nor
+    where and what they write.
+    """
+    free = {Role.PLACE, Role.NAME, Role.SEED, Role.LOGGER, Role.RECORDING, Role.ALGORITHM}
+    return role_of(key) not in free
+
+
+def is_listed(key: str) -> bool:
+    """Whether a comparison lists the key where settings differ in it."""
+    return role_of(key) not in {Role.PLACE, Role.SEED, Role.LOGGER}
+
+
+def may_differ_in_evaluation(key: str) -> bool:
+    """Whether an evaluation may go on with another value. Weights and problems are known by their digests,
+    whatever their paths.
+    """
+    return role_of(key) in {*_PERIPHERAL, Role.WEIGHTS}
+
+
+def names_evaluation(key: str) -> bool:
+    """Whether another value makes another evaluation, with a folder of its own by default."""
+    return not may_differ_in_evaluation(key) and role_of(key) is not Role.NAME
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
@@ -49,24 +128,6 @@ def short_names(keys: Collection[str]) -> dict[str, str]:
     return shortened
 
 
-def name_settings(runs: Sequence[dict[str, Any]]) -> None:
-    """Give every run its `setting`: the algorithm, with the values that vary among its runs where there are
-    any (`setting_keys`).
-
-    Not a setting is what says how a run is computed or recorded, its seed, and what its `condition` tells
-    already.
-    """
-    for algorithm in {run["algorithm"] for run in runs}:
-        peers = [run for run in runs if run["algorithm"] == algorithm]
-        varying = _varying_keys(peers)
-        short = short_names(varying)
-        for run in peers:
-            values = dict(leaves(run["config"]))
-            label = [f"{short[key]}={value_text(values[key])}" for key in varying if key in values]
-            run["setting"] = " ".join([algorithm, *label])
-            run["setting_keys"] = varying
-
-
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """All values of a configuration with their full keys; lists and empty nodes are values."""
     if not isinstance(node, dict) or not node:
@@ -76,38 +137,8 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{key}.{name}" if key else str(name))
 
 
-def is_setting(key: str) -> bool:
-    """Whether a configuration key says what a run learns from, and not how it is computed, recorded, or for
-    how long.
-    """
-    return not any(key == free or key.startswith(f"{free}.") for free in _NO_SETTING)
-
-
 def value_text(value: Any) -> str:
-    """A value of a configuration for people."""
+    """Formats a value of a configuration for people."""
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _varying_keys(peers: Sequence[dict[str, Any]]) -> list[str]:
-    """Keys of settings that differ among runs of one algorithm; of several that always differ together, the
-    one nearest to the root.
-    """
-    tables = [dict(leaves(run["config"])) for run in peers]
-    keys = list(dict.fromkeys(key for table in tables for key in table if is_setting(key)))
-    found: dict[tuple[str, ...], str] = {}
-    for key in sorted(keys, key=lambda key: key.count(".")):
-        values = tuple(value_text(table[key]) if key in table else "" for table in tables)
-        if len(set(values)) > 1 and not _follows(values, peers):
-            found.setdefault(values, key)
-    return [key for key in keys if key in found.values()]
-
-
-def _follows(values: Sequence[str], peers: Sequence[dict[str, Any]]) -> bool:
-    """Whether the values are those of the seed, or are fixed by the condition of a run."""
-    by_condition: dict[Any, set[str]] = {}
-    for value, run in zip(values, peers, strict=True):
-        by_condition.setdefault(run["condition"], set()).add(value)
-    of_seed = all(value == str(run["seed"]) for value, run in zip(values, peers, strict=True))
-    return of_seed or all(len(found) == 1 for found in by_condition.values())

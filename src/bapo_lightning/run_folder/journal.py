@@ -1,5 +1,5 @@
 """An append-only file of JSON lines that a kill cannot spoil: a torn last line is cut off, and a resume cuts
-back to what it knows of.
+the file back to the size that its checkpoint knows.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class Journal:
-    """Rows are written as soon as they are appended. Nothing is ever rewritten; `cut` shortens the file."""
+    """A file whose rows are written as soon as they are appended. Nothing is rewritten; `cut` shortens it."""
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         """
         Args:
             path: of the file, in a folder that exists.
-            durable: wait for the disk after every append, so that rows survive a power failure too, not only
-                a kill.
+            durable: wait for the disk after every append, so that rows survive a power failure as well as a
+                kill.
         """
         self.path = path
         self._durable = durable
@@ -30,7 +30,7 @@ class Journal:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write one line for each row, all in one call of the system."""
+        """Writes one line for each row, all in one system call."""
         text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
         if not text:
             return
@@ -41,16 +41,14 @@ class Journal:
                 os.fsync(file.fileno())
 
     def repair(self) -> int:
-        """Cut off a last line that a kill tore, which has no end; returns the bytes lost."""
+        """Cuts off a last line without an end, which a kill tore; returns the number of bytes lost."""
         content = self.path.read_bytes() if self.path.exists() else b""
         whole = content.rfind(b"\n") + 1
         self.cut(whole)
         return len(content) - whole
 
     def cut(self, size: int) -> None:
-        """Forget everything after byte `size`. Raises ValueError when the file is shorter: rows that it had
-        are gone.
-        """
+        """Shortens the file to `size` bytes. Raises ValueError when it is shorter: rows are missing then."""
         if self.size < size:
             raise ValueError(
                 f"{self.path} has {self.size} bytes, a resume expects at least {size}: rows written earlier "

@@ -1,4 +1,4 @@
-"""One process at a time in a run folder."""
+"""A lock that lets one process at a time into a run folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from bapo_lightning.errors import CheckpointError
 
 
 class RunLock:
-    """Held until it is released or the process ends; the kernel frees it, so a kill leaves no stale lock.
+    """A lock that is held until `release` or the end of the process; the kernel frees it, so that a kill
+    leaves no stale lock.
 
-    A POSIX record lock: unlike one of `flock`, it is not inherited by processes that the run forks and that
-    outlive a kill for a moment.
+    It is a POSIX record lock. Unlike a lock of `flock`, it is not inherited by processes that the run forks
+    and that outlive a kill for a moment.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock of a run folder. Raises CheckpointError when another process has it."""
+        """Takes the lock of a run folder. Raises CheckpointError when another process has it."""
         path = folder / ".lock"
         self._file = path.open("a+", encoding="utf-8")
         try:
@@ -36,5 +37,5 @@ class RunLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let others in."""
+        """Lets other processes take the lock."""
         self._file.close()

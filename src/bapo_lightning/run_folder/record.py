@@ -1,9 +1,9 @@
-"""Read a run folder back. Tolerates what a kill leaves behind and counts it; refuses what is not a run.
+"""Reads a run folder back. Torn lines are skipped and counted; a folder that is no run is refused.
 
     config.yaml, manifest.json, metrics.jsonl -> RunRecord
 
-A resume cuts `metrics.jsonl` back to its checkpoint. Where a file holds an update twice all the same, the
-later history counts.
+A resume cuts `metrics.jsonl` back to its checkpoint. Where a file holds an update twice nevertheless, the
+later one counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GIVE = "give one like outputs/<experiment>/<run>"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run left on disk."""
+    """The files of a run, parsed."""
 
     path: Path
     config: dict[str, Any]
@@ -30,15 +30,15 @@ class RunRecord:
     rows: list[Row]  # one per update, ascending `step`
     unreadable_lines: int = 0  # lines of metrics.jsonl that are no row, for example torn by a kill
     rolled_back_rows: int = 0  # rows that a resume from an earlier checkpoint replaced
-    ledger: list[Row] = field(default_factory=list)  # one per draw: epoch, problem, fate, reason
+    ledger: list[Row] = field(default_factory=list)  # one per work item: epoch, problem, fate, reason
 
     @property
     def name(self) -> str:
-        """Name of the folder, which identifies the run within its experiment."""
+        """Name of the folder; identifies the run within its experiment."""
         return self.path.name
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
-        """Steps and values of one metric; updates where it is absent, null or not finite are left out."""
+        """Steps and values of one metric, without updates where it is absent, null or not finite."""
         return series(self.rows, name)
 
 
@@ -54,14 +54,14 @@ def series(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
 
 
 def finite(value: object) -> float | None:
-    """`value` as a float when it is a finite number (or a truth value), else None."""
+    """Converts a finite number or a truth value to a float, anything else to None."""
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     return None
 
 
 def read_run(path: str | Path) -> RunRecord:
-    """Read one run folder. A missing `metrics.jsonl` means that no update was finished.
+    """Reads one run folder. Without `metrics.jsonl` no update was finished.
 
     Raises:
         DataError: the folder does not exist, has no manifest.json or config.yaml, or one of these is corrupt.
@@ -80,7 +80,7 @@ def read_run(path: str | Path) -> RunRecord:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `manifest.json` says; empty when the run was killed before it wrote one.
+    """Reads `manifest.json`; empty when the run was killed before it wrote one.
 
     Raises:
         DataError: it is corrupt.
@@ -90,7 +90,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The resolved configuration that a run wrote. Raises DataError when it is missing or corrupt."""
+    """Reads the resolved configuration of a run. Raises DataError when it is missing or corrupt."""
     path = folder / "config.yaml"
     if not path.is_file():
         raise DataError(f"{str(folder)!r} is not a run folder: it has no config.yaml; {_GIVE}")
@@ -98,7 +98,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The rows of `metrics.jsonl`, one per update; none where there is no such file."""
+    """Reads the rows of `metrics.jsonl`, one per update; none where there is no such file."""
     return _read_rows(folder / "metrics.jsonl")[0]
 
 
@@ -152,7 +152,7 @@ def _read_rows(path: Path) -> tuple[list[Row], int, int]:
 
 
 def _read_ledger(path: Path) -> list[Row]:
-    """Complete lines only: a kill can tear the last one, which a resume cuts off."""
+    """Reads complete lines only: a kill can tear the last one, which a resume cuts off."""
     rows = []
     for line in _lines(path):
         try:
@@ -165,7 +165,7 @@ def _read_ledger(path: Path) -> list[Row]:
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
         return []
-    # A kill can cut a multi-byte character, which must cost that line only.
+    # A kill can cut a multi-byte character; only that line is lost then.
     text = path.read_text(encoding="utf-8", errors="replace")
     return [line for line in text.split("\n") if line.strip()]
 

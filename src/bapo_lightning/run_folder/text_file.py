@@ -1,16 +1,46 @@
-"""Files that a reader sees whole."""
+"""Files that a reader sees whole: the old content or all of the new, never a part."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from typing import Any
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file, in a folder that exists, so that a reader sees the old one or the whole new one; returns
-    `path`.
-    """
+    """Writes a file in a folder that exists; returns `path`."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
     return path
+
+
+def write_json(path: Path, content: object) -> Path:
+    """Writes JSON, dataclasses as objects, and the folder that it lies in; returns `path`.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    text = json.dumps(content, indent=2, allow_nan=False, default=_as_object) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_text(path, text)
+
+
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> Path:
+    """Writes a table in a folder that exists; None is an empty cell. Returns `path`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return write_text(path, text.getvalue())
+
+
+def _as_object(value: object) -> dict[str, Any]:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{value!r} has no form in JSON")

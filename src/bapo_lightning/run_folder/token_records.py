@@ -1,4 +1,4 @@
-"""Read back the tokens that a run recorded (`callbacks.token_writer.every`)."""
+"""Reads back the tokens that a run recorded (`callbacks.token_writer.every`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Columns = dict[str, list[float]]
 
 
 def read_tokens(folder: str | Path) -> Columns:
-    """All recorded tokens of a run, updates one after the other: a list of equal length for each column, and
-    `step` of each token.
+    """Reads all recorded tokens of a run, update after update: a list of equal length for each column, and
+    the `step` of each token.
 
     Raises:
         DataError: the run recorded none, or a line cannot be read.

@@ -12,11 +12,15 @@ from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import mean_curve
-from bapo_lightning.report.comparison.study import collect
-from bapo_lightning.report.comparison.table import METRIC_NAMES, QUANTITIES, compare, damage, statistic_of
-from bapo_lightning.report.intervals import holm, paired_difference, paired_p_value, t_probability, t_quantile
+from bapo_lightning.report.comparison.notes import damage
+from bapo_lightning.report.comparison.quantities import METRIC_NAMES, statistic_of
+from bapo_lightning.report.comparison.runs import Run
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.comparison.table import compare
+from bapo_lightning.report.intervals import holm, paired_difference, paired_p_value
 
 
+# Student's t of n values 0 +- 1 shifted to a mean whose t is given: tabled two-sided probabilities.
 @pytest.mark.parametrize(
     ("t", "degrees", "probability"),
     [
@@ -29,18 +33,14 @@ from bapo_lightning.report.intervals import holm, paired_difference, paired_p_va
         (0.0, 5, 1.0),
     ],
 )
-def test_probabilities_of_t_are_those_of_the_tables(t: float, degrees: int, probability: float) -> None:
-    assert t_probability(t, degrees) == t_probability(-t, degrees) == pytest.approx(probability, abs=1e-6)
-
-
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 12, 30])
-def test_the_quantile_of_the_interval_is_the_5_percent_point_of_the_test(degrees: int) -> None:
-    assert t_probability(t_quantile(degrees), degrees) == pytest.approx(0.05, abs=1e-5)
-
-
-def test_no_degree_of_freedom_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1 degree of freedom"):
-        t_probability(1.0, 0)
+def test_p_values_are_those_of_the_tables(t: float, degrees: int, probability: float) -> None:
+    count = degrees + 1
+    spread = [seed - degrees / 2 for seed in range(count)]  # of mean 0
+    error = math.sqrt(math.fsum(value**2 for value in spread) / degrees / count)
+    zeros = dict.fromkeys(range(count), 0.0)
+    for sign in (1, -1):
+        values = {seed: value + sign * t * error for seed, value in enumerate(spread)}
+        assert paired_p_value(values, zeros) == pytest.approx(probability, abs=1e-6)
 
 
 def test_the_paired_test_uses_common_seeds_only() -> None:
@@ -84,17 +84,22 @@ def test_a_thinned_curve_keeps_its_last_point() -> None:
 
 
 def test_the_statistics_of_a_run() -> None:
-    run = {
-        "curves": {name: ([0, 1, 2], [1.0, 5.0, 3.0]) for name in METRIC_NAMES}
-        | {"policy/approx_kl": ([], [])}
-    }
-    by_name = {quantity.metric: quantity for quantity in QUANTITIES}
-    reward, entropy, divergence = (
-        by_name[name] for name in ("train/reward", "policy/entropy", "policy/approx_kl")
-    )
-    assert [statistic_of(run, reward, name) for name in ("final", "extreme", "mean")] == [3.0, 5.0, 3.0]
-    assert statistic_of(run, entropy, "extreme") == 1.0
-    assert statistic_of(run, divergence, "final") is None
+    curves = {name: ([0, 1, 2], [1.0, 5.0, 3.0]) for name in METRIC_NAMES} | {"policy/approx_kl": ([], [])}
+    run = Run("run", None, curves=curves, summary={"bounds": {"clip_high_raised_fraction": 0.25}})
+    names = ("final", "extreme", "mean", "gain", "last")
+    assert [statistic_of(run, "train/reward", name) for name in names] == [3.0, 5.0, 3.0, 2.0, 3.0]
+    assert statistic_of(run, "policy/entropy", "extreme") == 1.0
+    assert statistic_of(run, "bapo/clip_high", "raised") == 0.25
+    assert statistic_of(run, "policy/approx_kl", "final") is None
+
+
+def test_the_extreme_of_a_spiky_metric_is_one_value_and_of_others_a_moving_average() -> None:
+    values = [1.0] * 19 + [21.0]  # windows of two
+    run = Run("run", None, curves={name: (list(range(20)), values) for name in METRIC_NAMES})
+    assert statistic_of(run, "train/grad_norm", "extreme") == 21.0
+    assert statistic_of(run, "train/reward", "extreme") == 11.0
+    assert statistic_of(run, "train/reward", "final") == 11.0
+    assert statistic_of(run, "val/avg@k", "last") == 21.0
 
 
 def test_differences_are_paired_by_seed_and_tested(make_run: RunMaker) -> None:
@@ -104,7 +109,7 @@ def test_differences_are_paired_by_seed_and_tested(make_run: RunMaker) -> None:
         for name, values in rewards.items()
         for seed, value in enumerate(values)
     ]
-    comparison = compare(collect(folders, METRIC_NAMES))
+    comparison = compare(collect(folders))
     assert (comparison.reference, comparison.settings, comparison.conditions) == (
         "grpo",
         ["grpo", "bapo"],
@@ -126,7 +131,7 @@ def test_what_limits_a_comparison_is_noted(make_run: RunMaker) -> None:
         make_run("long", rows=[{**row, "policy/entropy": 0.1} for row in rows], algorithm="grpo", seed=1),
         make_run("alone", rows=rows, algorithm="bapo", seed=0),
     ]
-    notes = compare(collect(folders, METRIC_NAMES)).notes
+    notes = compare(collect(folders)).limits
     assert "bapo at staleness 8: one seed only, so there is neither an interval nor a test" in notes
     assert (
         "grpo at staleness 8: curves end at update 3, with the shortest of its runs; the longest goes on to 5"
@@ -143,7 +148,7 @@ def test_nothing_to_compare_is_an_error_that_names_every_reason(make_run: RunMak
         match=r"no finished run to compare:\n  .*failed: its status is 'failed'.*\n  .*nowhere.*does not "
         r"exist",
     ):
-        compare(collect([failed, tmp_path / "nowhere"], METRIC_NAMES))
+        compare(collect([failed, tmp_path / "nowhere"]))
 
 
 def test_damage_lists_what_was_dropped_or_went_wrong(make_run: RunMaker) -> None:
@@ -154,5 +159,5 @@ def test_damage_lists_what_was_dropped_or_went_wrong(make_run: RunMaker) -> None
     )
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "train/rew')
-    (run,) = collect([folder], METRIC_NAMES)
+    (run,) = collect([folder])
     assert damage(run) == {"dropped": 3, "unreadable lines": 1, "resumes": 2}

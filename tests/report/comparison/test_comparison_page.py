@@ -15,8 +15,8 @@ import pytest
 from tests.report.synthetic_runs import RunMaker, synthetic_row, write_run
 
 from bapo_lightning.report.comparison.page import duration_text, interval_text, p_text, render_page
-from bapo_lightning.report.comparison.study import collect
-from bapo_lightning.report.comparison.table import METRIC_NAMES, compare
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import Interval
 
 FETCHING = {
@@ -76,7 +76,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
         folder = tmp_path_factory.mktemp("runs") / f"{name}-{staleness}-{seed}"
         folders.append(write_run(folder, rows, name, seed, staleness=staleness))
     folders.append(write_run(tmp_path_factory.mktemp("runs") / "<b>mean<b>", [], "dapo", status="failed"))
-    return Page(render_page(compare(collect(folders, METRIC_NAMES)), "A <title>", "make compare", "today"))
+    return Page(render_page(compare(collect(folders)), "A <title>", "make compare", "today"))
 
 
 def test_nothing_on_the_page_is_fetched_from_anywhere(page: Page) -> None:
@@ -113,7 +113,7 @@ def test_names_of_folders_are_text_and_runs_left_out_are_named(page: Page) -> No
 
 def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run: RunMaker) -> None:
     folder = make_run("run", rows=[{"step": 0, "train/reward": 0.5}])
-    page = Page(render_page(compare(collect([folder], METRIC_NAMES)), "One", "make compare", "today"))
+    page = Page(render_page(compare(collect([folder])), "One", "make compare", "today"))
     assert len(page.panels) == 1
     assert "Not recorded by any run: Held-out accuracy, Policy entropy" in page.text
     assert "one seed only" in page.text
@@ -139,4 +139,4 @@ def test_numbers_for_people() -> None:
 
 def test_the_page_ships_with_the_package() -> None:
     root = Path(__file__).resolve().parents[3]
-    assert '"bapo_lightning.report": ["templates/*"]' in (root / "setup.py").read_text()
+    assert '"bapo_lightning.report.comparison": ["templates/*"]' in (root / "setup.py").read_text()

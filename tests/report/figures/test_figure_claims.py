@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.figures.catalogue import Claim
 from bapo_lightning.report.figures.claims import HOLDS, NO_DATA, OPEN, OPPOSITE, Table, adjust, judge
 from bapo_lightning.report.figures.values import CURVES, VALUES, rank_correlation
@@ -74,9 +74,9 @@ def test_rank_correlation_is_spearmans_with_ties_at_their_mean_rank() -> None:
     assert rank_correlation([1, 2], [1, 2]) is None
 
 
-def run_with(**curves: list[float]) -> dict[str, Any]:
+def run_with(**curves: list[float]) -> Run:
     named = {name.replace("__", "/"): (list(range(len(values))), values) for name, values in curves.items()}
-    return {"curves": {name: ([], []) for name in CURVES} | named, "tokens": None}
+    return Run("run", None, curves={name: ([], []) for name in CURVES} | named)
 
 
 def test_values_of_a_run() -> None:
@@ -103,12 +103,12 @@ def test_correlations_of_recorded_tokens(tmp_path: Path) -> None:
     )
     columns = read_tokens(tmp_path)
     assert columns["step"] == [3, 3, 7] and columns["ratio"] == [1.0, 2.0, 0.1]
-    assert VALUES["distance_probability_correlation"]({"tokens": columns}) == pytest.approx(-1)
+    assert VALUES["distance_probability_correlation"](Run("run", None, tokens=columns)) == pytest.approx(-1)
 
 
 def test_a_torn_record_of_tokens_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokens.jsonl").write_text('{"step": 0, "ratio": [1.0], "probability": [0.5, 0.5]}\n')
     with pytest.raises(DataError, match=r"tokens\.jsonl, line 1"):
         read_tokens(tmp_path)
-    with pytest.raises(DataError, match="tokens_every"):
+    with pytest.raises(DataError, match=r"token_writer\.every"):
         read_tokens(tmp_path / "nowhere")

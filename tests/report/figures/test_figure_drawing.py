@@ -19,9 +19,9 @@ FIGURES = [read_figure(CONF, name, PROTOCOL) for name in figure_names(CONF)]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def write_kind(folder: Path, kind: str, seed: int) -> None:
-    noise = random.Random(f"{kind} {seed}")
-    algorithm = PROTOCOL.kinds[kind].overrides["algorithm"]
+def write_variant(folder: Path, variant: str, seed: int) -> None:
+    noise = random.Random(f"{variant} {seed}")
+    algorithm = PROTOCOL.variants[variant].overrides["algorithm"]
     rows = [synthetic_row(step, 24, algorithm, noise) for step in range(24)]
     for row in rows:
         predicted = noise.gauss(0, 1e-4)
@@ -29,7 +29,7 @@ def write_kind(folder: Path, kind: str, seed: int) -> None:
             "entropy_rule/predicted_delta": predicted,
             "entropy_rule/measured_delta": 100 * predicted + noise.gauss(0, 1e-3),
         }
-    run = write_run(folder / f"{kind}-s{seed}", rows, algorithm, seed)
+    run = write_run(folder / f"{variant}-s{seed}", rows, algorithm, seed)
     ratios = [noise.lognormvariate(0, 0.3) for _ in range(200)]
     probabilities = [noise.random() for _ in ratios]
     record = {
@@ -44,9 +44,9 @@ def write_kind(folder: Path, kind: str, seed: int) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("figures")
-    for kind in PROTOCOL.kinds:
+    for variant in PROTOCOL.variants:
         for seed in (1, 2):
-            write_kind(target, kind, seed)
+            write_variant(target, variant, seed)
     return target
 
 
@@ -75,7 +75,7 @@ def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 def test_a_figure_without_runs_says_so_instead_of_failing(figure, tmp_path: Path) -> None:
-    names = {f"{kind}-s1": kind for kind in figure.kinds}
+    names = {f"{variant}-s1": variant for variant in figure.variants}
     findings = draw_figures([figure], tmp_path, names, [])
     assert findings.pictures[figure.name].read_bytes().startswith(PNG)
     assert {verdict.verdict for verdict in findings.verdicts} == {"no data"}

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 from tests.report.synthetic_runs import RunMaker
 
-from bapo_lightning.report.comparison.study import collect
-from bapo_lightning.report.comparison.study_console import print_study
+from bapo_lightning.report.comparison.console import print_comparison
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.summary import summarise, write_summary
 
@@ -76,11 +77,11 @@ def test_irregularities_are_told(make_run: RunMaker) -> None:
 
 @pytest.mark.parametrize("width", [80, 120, 160])
 @pytest.mark.parametrize("num_seeds", [1, 3])
-def test_the_study_fits_without_cutting_a_number(make_run: RunMaker, width: int, num_seeds: int) -> None:
+def test_the_table_fits_without_cutting_a_number(make_run: RunMaker, width: int, num_seeds: int) -> None:
     cells = [(name, seed) for name in ("grpo", "bapo", "bapo_authors_code") for seed in range(num_seeds)]
     folders = [make_run(f"{name}-{seed}", algorithm=name, seed=seed, num_updates=10) for name, seed in cells]
     console = piped_console(width)
-    print_study(collect(folders), console=console)
+    print_comparison(compare(collect(folders)), console)
     text = printed(console)
     assert f"{3 * num_seeds} of {3 * num_seeds} runs" in text
     assert "Difference to grpo" in text
@@ -95,7 +96,7 @@ def test_the_study_fits_without_cutting_a_number(make_run: RunMaker, width: int,
 def test_one_seed_has_no_interval_and_a_left_out_run_is_named(make_run: RunMaker) -> None:
     folders = [make_run("good", num_updates=4), make_run("bad", seed=1, num_updates=4, status="failed")]
     console = piped_console(160)
-    print_study(collect(folders), console=console)
+    print_comparison(compare(collect(folders)), console)
     text = printed(console)
     assert "1 of 2 runs" in text
     assert "\u00b1n/a" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from tests.report.synthetic_runs import RunMaker
@@ -12,7 +11,6 @@ from bapo_lightning.report.run.summary import (
     count_fates,
     moving_average,
     summarise,
-    write_json,
     write_summary,
 )
 from bapo_lightning.run_folder.record import Row
@@ -198,14 +196,6 @@ def test_the_written_summary_is_strict_json_and_leaves_no_partial_file(make_run:
         "metrics.jsonl",
         "summary.json",
     }
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    write_json(path, {"updates": 3})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(path, {"updates": float("nan")})
-    assert json.loads(path.read_text()) == {"updates": 3}
 
 
 def test_idle_shares_count_what_each_half_waits_for():

@@ -10,8 +10,7 @@ import yaml
 
 from bapo_lightning.callbacks.loggers.wandb import MANIFEST, ROLLOUTS, STEP
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.run.summary import write_json
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.run_folder.text_file import write_json, write_text
 
 _OURS = ("_", "media/", "trainer/")  # columns that W&B adds to the rows
 

@@ -1,1 +1,1 @@
-"""Several finished runs side by side: table, page, pictures."""
+"""Several finished runs side by side: table, page, picture, files."""

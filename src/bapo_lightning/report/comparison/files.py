@@ -1,18 +1,24 @@
-"""The tables of a comparison as CSV: results.csv with every statistic, curves.csv with what the panels
-draw.
+"""The tables of a comparison as files: study.csv and study.json (the short table), results.csv (every
+statistic), curves.csv (what the panels draw).
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from bapo_lightning.report.comparison.table import Comparison
+from bapo_lightning.report.comparison.quantities import COLUMNS, STATISTICS, statistic_of
+from bapo_lightning.report.comparison.runs import Run
+from bapo_lightning.report.comparison.table import Cell, Comparison
 from bapo_lightning.report.intervals import Interval
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.report.run.summary import IDENTITY
+from bapo_lightning.run_folder.text_file import write_csv, write_json
 
+_STUDY_PARTS = ("mean", "half_width", "difference", "difference_half_width")
+STUDY_COLUMNS = (
+    *("setting", "algorithm", "staleness", "condition", "num_seeds"),
+    *(f"{column.key}_{part}" for column in COLUMNS for part in _STUDY_PARTS),
+)
 RESULT_COLUMNS = (
     *("setting", "condition", "metric", "statistic", "num_seeds", "mean", "half_width"),
     *("reference", "num_pairs", "difference", "difference_half_width", "p_value", "p_adjusted"),
@@ -20,37 +26,75 @@ RESULT_COLUMNS = (
 CURVE_COLUMNS = ("setting", "condition", "metric", "update", "mean", "half_width", "num_runs")
 
 
-def write_results(comparison: Comparison, path: Path) -> Path:
-    """One line per setting, condition, metric and statistic; returns `path`."""
+def write_study(comparison: Comparison, folder: Path) -> list[Path]:
+    """Writes study.csv (one line per setting and condition) and study.json (the same, runs, notes); returns
+    their paths.
+    """
     lines = []
-    for result in comparison.results.values():
-        value, difference = _cells(result.value), _cells(result.difference)
-        identity = [result.setting, result.condition, result.metric, result.statistic]
-        lines.append(
-            [*identity, *value, comparison.reference, *difference, result.p_value, result.p_adjusted]
-        )
-    return write_text(path, _csv(RESULT_COLUMNS, lines))
+    for cell, runs in comparison.cells.items():
+        line: list[object] = [cell[0], runs[0].algorithm, runs[0].staleness, cell[1], len(runs)]
+        for column in COLUMNS:
+            result = comparison.result(cell, column)
+            line += [*_cells(result.value)[1:], *_cells(result.difference)[1:]]
+        lines.append(line)
+    content = {
+        "reference": comparison.reference,
+        "rows": [_row(comparison, cell) for cell in comparison.cells],
+        "runs": [_identity(run) for run in comparison.runs],
+        "notes": comparison.warnings,
+    }
+    return [
+        write_csv(folder / "study.csv", STUDY_COLUMNS, lines),
+        write_json(folder / "study.json", content),
+    ]
+
+
+def write_results(comparison: Comparison, path: Path) -> Path:
+    """Writes one line per setting, condition, metric and statistic; returns `path`."""
+    lines = []
+    for key, result in comparison.results.items():
+        if result.statistic in STATISTICS:
+            compared = [comparison.reference, *_cells(result.difference), result.p_value, result.p_adjusted]
+            lines.append([*key, *_cells(result.value), *compared])
+    return write_csv(path, RESULT_COLUMNS, lines)
 
 
 def write_curves(comparison: Comparison, path: Path) -> Path:
-    """One line per setting, condition, metric and update; half-widths are of 95 %, empty with one run.
-    Returns `path`.
+    """Writes one line per setting, condition, metric and update; returns `path`. Half-widths are of 95 %,
+    empty with one run.
     """
     lines = [
         [*key, step, mean, width if curve.num_runs > 1 else None, curve.num_runs]
         for key, curve in comparison.curves.items()
         for step, mean, width in zip(curve.steps, curve.means, curve.half_widths, strict=True)
     ]
-    return write_text(path, _csv(CURVE_COLUMNS, lines))
+    return write_csv(path, CURVE_COLUMNS, lines)
 
 
 def _cells(interval: Interval | None) -> list[object]:
     return [0, None, None] if interval is None else [interval.count, interval.mean, interval.half_width]
 
 
-def _csv(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    return text.getvalue()
+def _row(comparison: Comparison, cell: Cell) -> dict[str, Any]:
+    """A line of the short table for study.json."""
+    runs = comparison.cells[cell]
+    results = {column.key: comparison.result(cell, column) for column in COLUMNS}
+    differences = {key: result.difference for key, result in results.items()}
+    return {
+        **{"setting": cell[0], "algorithm": runs[0].algorithm},
+        **{"staleness": runs[0].staleness, "condition": cell[1]},
+        "seeds": sorted(run.seed for run in runs),
+        "values": {key: result.value for key, result in results.items()},
+        "differences": differences if comparison.is_compared(cell) else {},
+    }
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    """A run for study.json; one that could not be read has its path and problem only."""
+    known: dict[str, Any] = {"path": run.path, "problem": run.problem}
+    if run.summary:
+        known |= {key: run.summary[key] for key in (*IDENTITY, "updates")} | {"condition": run.condition}
+        known |= {column.key: statistic_of(run, column.metric, column.statistic) for column in COLUMNS}
+    if run.setting:
+        known |= {"setting": run.setting, "setting_keys": run.setting_keys}
+    return known

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bapo_lightning.report.intervals import mean_interval
-from bapo_lightning.report.plot_style import smoothed, smoothing_window
+from bapo_lightning.report.plot_style import LineStyle, smoothed, smoothing_window
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
 class MeanCurve:
-    """Mean and half-width of the 95 % interval at each update; the half-width is 0 where there is one run
-    only.
-    """
+    """Mean and half-width of the 95 % interval at each update; the half-width is 0 with one run."""
 
     steps: list[int]
     means: list[float]
@@ -42,12 +44,12 @@ class MeanCurve:
 
 
 def mean_curve(curves: Sequence[tuple[list[int], list[float]]], period: int) -> MeanCurve:
-    """Smooth every curve by itself, then average at the updates that all have, so that the mean never changes
-    its members on the way.
+    """Smooths every curve by itself, then averages at the updates that all curves have, so that every point
+    is a mean of the same runs.
 
     Args:
         curves: (updates, values) of each run; those without a value are left out.
-        period: updates on one rollout batch, see `smoothing_window`.
+        period: updates on one rollout batch, for `smoothing_window`.
     """
     recorded = [(steps, values) for steps, values in curves if values]
     smooth = [
@@ -68,3 +70,18 @@ def mean_curve(curves: Sequence[tuple[list[int], list[float]]], period: int) -> 
         len(recorded),
         (min(ends), max(ends)),
     )
+
+
+def draw_mean(
+    axes: Axes,
+    curve: MeanCurve,
+    colour: str,
+    line: LineStyle = "-",
+    period: int = 0,
+    label: str | None = None,
+) -> None:
+    """Draws a mean with its band over updates; with a `period` over rollout batches of so many updates."""
+    xs = [(step + 1) / period for step in curve.steps] if period else curve.steps
+    marker = "o" if len(xs) == 1 else ""
+    axes.plot(xs, curve.means, color=colour, linestyle=line, linewidth=1.8, marker=marker, label=label)
+    axes.fill_between(xs, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)

@@ -6,32 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bapo_lightning.report.comparison.notes import damage
+from bapo_lightning.report.comparison.quantities import QUANTITIES, STATISTICS, Quantity
 from bapo_lightning.report.comparison.svg import draw_panels
-from bapo_lightning.report.comparison.table import (
-    QUANTITIES,
-    STATISTICS,
-    Comparison,
-    Quantity,
-    Result,
-    damage,
-)
+from bapo_lightning.report.comparison.table import Comparison, Result
 from bapo_lightning.report.intervals import Interval
-from bapo_lightning.report.plot_style import line_styles, setting_colours
+from bapo_lightning.report.plot_style import line_styles
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).with_name("templates")
-HEADLINES = QUANTITIES[:5]  # what the table on top shows
+HEADLINES = QUANTITIES[:5]  # columns of the table on top
 
 
 def render_page(comparison: Comparison, title: str, command: str, made_at: str) -> str:
-    """The page.
+    """Renders the page.
 
     Args:
         comparison: what it shows.
         title: of the page.
-        command: that made it.
+        command: that made the page.
         made_at: time, for people.
     """
     template = _environment().get_template("compare.html.j2")
@@ -43,7 +38,7 @@ def render_page(comparison: Comparison, title: str, command: str, made_at: str) 
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    # Autoescape: folder names, settings and errors are text of others.
+    # Autoescape: folder names, settings and errors are text that others wrote.
     loader = FileSystemLoader(TEMPLATES)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -53,23 +48,19 @@ def _environment() -> Environment:
         "p": p_text,
         "number": number_text,
         "duration": duration_text,
+        "last_part": lambda path: Path(path).name,
     }
-    environment.filters |= {"last_part": lambda path: Path(path).name}
     return environment
 
 
 def _content(comparison: Comparison) -> dict[str, Any]:
-    """What the template shows, by the names that it uses."""
+    """Variables of the template."""
     recorded = [quantity for quantity in QUANTITIES if _recorded(comparison, quantity)]
-    colours = setting_colours(
-        {run["setting"]: run["algorithm"] for run in comparison.usable}, comparison.settings
-    )
-    pairs = [(setting, condition) for condition in comparison.conditions for setting in comparison.settings]
+    colours = comparison.colours
     return {
         "comparison": comparison,
         "colours": colours,
         "lines": line_styles(colours),
-        "cells": [pair for pair in pairs if (*pair, QUANTITIES[0].metric, "final") in comparison.results],
         "quantities": recorded,
         "headlines": [quantity for quantity in HEADLINES if quantity in recorded],
         "missing": [quantity for quantity in QUANTITIES if quantity not in recorded],
@@ -79,14 +70,13 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         },
         "verdict": verdict,
         "damage": damage,
-        "left_out": [run for run in comparison.runs if run["problem"] is not None],
-        "seeds": sorted({run["seed"] for run in comparison.usable}),
+        "seeds": sorted({run.seed for run in comparison.usable}),
         "environments": environments(comparison),
     }
 
 
 def verdict(result: Result) -> str:
-    """What a difference shows, in a word: more, less, nothing (none was shown), untested, or none (there is
+    """One word for a difference: more, less, nothing (no difference was shown), untested, or none (there is
     nothing to compare with).
     """
     if result.difference is None:
@@ -99,12 +89,10 @@ def verdict(result: Result) -> str:
 
 
 def environments(comparison: Comparison) -> dict[str, dict[str, int]]:
-    """Commits, versions and devices of the runs where these are not all alike: name -> value -> number of
-    runs.
-    """
+    """Commits, versions and devices that are not the same for all runs: name -> value -> number of runs."""
     found: dict[str, dict[str, int]] = {}
     for run in comparison.usable:
-        manifest: Mapping[str, Any] = run["manifest"]
+        manifest: Mapping[str, Any] = run.manifest
         devices = manifest.get("devices")
         values = {
             "commit": manifest.get("git_commit"),
@@ -123,7 +111,7 @@ def environments(comparison: Comparison) -> dict[str, dict[str, int]]:
 
 
 def interval_text(interval: Interval | None, signed: bool = False) -> str:
-    """Mean and half-width with as many decimals as their sizes ask for."""
+    """Formats mean and half-width, with fewer decimals the larger the mean is."""
     if interval is None:
         return "\N{EN DASH}"
     decimals = 0 if abs(interval.mean) >= 1000 else 1 if abs(interval.mean) >= 10 else 3
@@ -135,28 +123,24 @@ def interval_text(interval: Interval | None, signed: bool = False) -> str:
 
 
 def p_text(p_value: float | None) -> str:
-    """A p-value; the least that is told apart is 0.001."""
+    """Formats a p-value; below 0.001 only that it is below."""
     if p_value is None:
         return "no test"
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}" if p_value < 0.1 else f"p = {p_value:.2f}"
 
 
 def number_text(value: float | None) -> str:
-    """A number with thousands apart."""
+    """Formats a number with separators between thousands."""
     return "\N{EN DASH}" if value is None else f"{value:,.0f}"
 
 
 def duration_text(seconds: float | None) -> str:
-    """A time span in its largest unit that leaves one decimal of meaning."""
+    """Formats a time span in seconds, minutes or hours."""
     if seconds is None:
         return "\N{EN DASH}"
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.1f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _recorded(comparison: Comparison, quantity: Quantity) -> bool:

@@ -1,5 +1,5 @@
-"""The panels of the comparison page: inline SVG whose groups the page can hide, and the numbers that it shows
-under the pointer.
+"""The panels of the comparison page: inline SVG whose groups the page can hide, and the numbers that the page
+shows under the pointer.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bapo_lightning.report.comparison.mean_curve import MeanCurve
-from bapo_lightning.report.comparison.study_plot import draw_mean
-from bapo_lightning.report.comparison.table import Comparison, Quantity
+from bapo_lightning.report.comparison.mean_curve import MeanCurve, draw_mean
+from bapo_lightning.report.comparison.quantities import Quantity
+from bapo_lightning.report.comparison.table import Comparison
 from bapo_lightning.report.plot_style import line_styles, new_figure, say_missing, style_axes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 3.7, 2.55  # inches
 _MOST_POINTS = 160  # of a curve; more cannot be told apart at this width
-_SPIKE = 20.0  # how many times the lowest mean the highest must be for a logarithmic axis
+_SPIKE = 20.0  # highest mean over lowest mean from which the axis is logarithmic
 _POINTS_PER_INCH = 72  # unit of matplotlib's SVG
 
 
@@ -38,8 +38,8 @@ class PanelPicture:
 def draw_panels(
     comparison: Comparison, quantity: Quantity, colours: Mapping[str, str], salt: str
 ) -> list[PanelPicture]:
-    """One panel for each condition, all with the same vertical axis. `salt`: unique on the page, as are then
-    the ids in the SVG.
+    """Draws one panel for each condition, all with the same vertical axis. `salt` must be unique on the page:
+    it makes the ids in the SVG unique.
     """
     cells = {
         condition: {
@@ -97,10 +97,10 @@ def _draw_panel(
 
 
 def _limits(curves: list[MeanCurve], spiky: bool) -> tuple[tuple[float, float] | None, bool]:
-    """Common limits of the vertical axis with a little room, and whether it is logarithmic.
+    """Common limits of the vertical axis with a little room, and whether the axis is logarithmic.
 
-    A band over very few seeds can be so wide that it would flatten every mean; it is then cut off at three
-    times the range of the means.
+    A band over very few seeds can be so wide that it would flatten every mean; it is then cut off one range
+    of the means beyond them, on either side.
     """
     means = [mean for curve in curves for mean in curve.means]
     if not means:
@@ -112,12 +112,12 @@ def _limits(curves: list[MeanCurve], spiky: bool) -> tuple[tuple[float, float] |
     lower = max(min(value for curve in curves for value in [*curve.lower, least]), least - spread)
     upper = min(max(value for curve in curves for value in [*curve.upper, most]), most + spread)
     room = 0.05 * spread
-    # What cannot be negative shows no room for it.
+    # A quantity that is never negative gets almost no room below zero.
     return (max(lower - room, -0.4 * room) if least >= 0 else lower - room, upper + room), False
 
 
 def _inline_svg(figure: Figure, salt: str) -> str:
-    """The drawing as an element of HTML: text stays text, ids are its own, and nothing names an address."""
+    """Turns a drawing into an element of HTML: text stays text, and nothing names an address."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -145,7 +145,7 @@ def _inline_svg(figure: Figure, salt: str) -> str:
 
 
 def _frame(axes: Axes) -> dict[str, Any]:
-    """Where the axes are in the coordinates of the SVG, and which updates their sides stand for."""
+    """Position of the axes in the coordinates of the SVG, and the updates at their left and right sides."""
     box = axes.get_position()
     width, height = _WIDTH * _POINTS_PER_INCH, _HEIGHT * _POINTS_PER_INCH
     sides = [box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height]

@@ -1,71 +1,35 @@
-"""What a comparison of runs says, as numbers: statistics per setting with intervals, differences paired by
-seed with p-values, curves.
+"""Several runs as numbers: statistics per setting and condition with intervals, differences paired by seed
+with p-values, mean curves.
 
-folders -> study.collect -> compare -> Comparison -> comparison_page (HTML), comparison_files (CSV, PNG)
+    folders -> collect -> runs -> compare -> Comparison -> console (table), picture (PNG), page (HTML), files
+    (CSV, JSON)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import Any
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
-from bapo_lightning.report.comparison.study import (
-    HELD_OUT,
-    Run,
-    cell_of,
-    conditions,
-    reference_setting,
-    settings,
-    study_notes,
+from bapo_lightning.report.comparison.notes import limits, unlike_runs
+from bapo_lightning.report.comparison.quantities import COMPARED, METRIC_NAMES, Column, statistic_of
+from bapo_lightning.report.comparison.runs import Run
+from bapo_lightning.report.comparison.settings import (
+    choose_reference,
+    conditions_in_order,
+    differing_keys,
+    settings_in_order,
 )
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
-from bapo_lightning.report.run.summary import moving_average
-from bapo_lightning.run_folder.config_keys import leaves, value_text
+from bapo_lightning.report.plot_style import setting_colours
 
-
-@dataclass(frozen=True)
-class Quantity:
-    """A metric that is compared."""
-
-    metric: str  # its name in metrics.jsonl, or `HELD_OUT`
-    title: str
-    unit: str
-    extreme: str  # best, lowest, largest: what the extreme of its moving average is called
-    spiky: bool = False  # rare large values matter: the extreme is the largest value itself
-
-    @property
-    def takes_least(self) -> bool:
-        """Whether the extreme is the least value."""
-        return self.extreme == "lowest"
-
-
-QUANTITIES = (
-    Quantity("train/reward", "Training reward", "mean per sample", "best"),
-    Quantity(HELD_OUT, "Held-out accuracy", "avg@k, mean over the sets", "best"),
-    Quantity("policy/entropy", "Policy entropy", "nats per token", "lowest"),
-    Quantity("bapo/positive_share", "Positive share of the gradient", "fraction", "lowest"),
-    Quantity("train/grad_norm", "Gradient norm", "L2, before clipping", "largest", spiky=True),
-    Quantity("train/clip_fraction", "Clipped tokens", "fraction", "largest"),
-    Quantity("bapo/clip_high", "Upper bound", "importance ratio", "largest"),
-    Quantity("bapo/clip_low", "Lower bound", "importance ratio", "largest"),
-    Quantity("policy/approx_kl", "KL to the behaviour policy", "nats per token, k3", "largest"),
-    Quantity("train/response_length", "Response length", "tokens", "largest"),
-)
-METRIC_NAMES = tuple(quantity.metric for quantity in QUANTITIES)
-STATISTICS = {
-    "final": "mean of the last tenth",
-    "extreme": "best or most extreme moving average",
-    "mean": "mean over the whole run",
-}
+Cell = tuple[str, str]  # setting, condition
 
 
 @dataclass(frozen=True)
 class Result:
-    """One quantity and statistic of one setting under one condition, and its difference to the reference,
+    """One statistic of one metric for a setting under a condition, and its difference to the reference,
     paired by seed.
     """
 
@@ -73,196 +37,125 @@ class Result:
     condition: str
     metric: str
     statistic: str
+    by_seed: Mapping[int, float]
     value: Interval | None
     difference: Interval | None
     p_value: float | None  # of the paired t-test
-    p_adjusted: float | None  # for all comparisons of this metric and statistic (Holm)
+    p_adjusted: float | None = None  # for all comparisons of this metric and statistic (Holm)
 
     @property
     def is_significant(self) -> bool:
-        """At the level of 5 % after the adjustment."""
+        """Whether the adjusted p-value is below 5 %."""
         return self.p_adjusted is not None and self.p_adjusted < 0.05
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that the page shows."""
+    """Everything that tables, page and pictures show."""
 
-    runs: list[Run]  # all, also those left out
-    usable: list[Run]
+    runs: list[Run]  # all, those left out included
     settings: list[str]
     conditions: list[str]
     reference: str
+    cells: dict[Cell, list[Run]]  # usable runs, condition by condition
     results: dict[tuple[str, str, str, str], Result]  # by (setting, condition, metric, statistic)
     curves: dict[tuple[str, str, str], MeanCurve]  # by (setting, condition, metric)
     differing: dict[str, dict[str, str]]  # key of the configuration -> value by setting
-    notes: list[str]
+    notes: list[str]  # on runs that are not alike where they should be
+    limits: list[str]  # notes on single cells
+
+    @property
+    def usable(self) -> list[Run]:
+        """Runs that enter means."""
+        return [run for run in self.runs if run.problem is None]
+
+    @property
+    def left_out(self) -> list[Run]:
+        """Runs that enter no mean; their `problem` says why."""
+        return [run for run in self.runs if run.problem is not None]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Lines below the table: the runs that are left out, and the notes."""
+        return [*(f"left out: {run.path}: {run.problem}" for run in self.left_out), *self.notes]
+
+    @property
+    def colours(self) -> dict[str, str]:
+        """Colour of each setting, in their order."""
+        return setting_colours({run.setting: run.algorithm for run in self.usable}, self.settings)
+
+    def result(self, cell: Cell, column: Column) -> Result:
+        """The result that a column of the short table shows."""
+        return self.results[(*cell, column.metric, column.statistic)]
+
+    def is_compared(self, cell: Cell) -> bool:
+        """Whether differences are taken for a cell: it is not the reference, which has runs there."""
+        setting, condition = cell
+        return setting != self.reference and (self.reference, condition) in self.cells
 
 
 def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
-    """Compare runs collected with `METRIC_NAMES`.
+    """Compares runs that were collected with `METRIC_NAMES`.
 
     Raises:
         DataError: no run can be compared, or none has the setting `reference`.
     """
-    usable = [run for run in runs if run["problem"] is None]
+    usable = [run for run in runs if run.problem is None]
     if not usable:
-        reasons = "\n  ".join(f"{run['path']}: {run['problem']}" for run in runs) or "no folder was given"
+        reasons = "\n  ".join(f"{run.path}: {run.problem}" for run in runs) or "no folder was given"
         raise DataError(f"no finished run to compare:\n  {reasons}")
-    chosen = reference_setting(usable, reference)
-    found, order = conditions(usable), settings(usable)
+    chosen = choose_reference(usable, reference)
+    conditions, settings = conditions_in_order(usable), settings_in_order(usable)
+    members = {
+        (setting, condition): [run for run in usable if (run.setting, run.condition) == (setting, condition)]
+        for condition in conditions
+        for setting in settings
+    }
+    cells = {cell: found for cell, found in members.items() if found}
     curves = {
-        (setting, condition, metric): mean_curve(
-            [run["curves"][metric] for run in cell], cell[0]["staleness"]
-        )
-        for setting in order
-        for condition in found
+        (*cell, metric): mean_curve([run.curves[metric] for run in found], found[0].staleness)
+        for cell, found in cells.items()
         for metric in METRIC_NAMES
-        if (cell := cell_of(usable, setting, condition))
     }
     results = [
-        result
-        for quantity in QUANTITIES
-        for statistic in STATISTICS
-        for result in _results(usable, order, found, quantity, statistic, chosen)
+        result for metric, statistic in COMPARED for result in _results(cells, chosen, metric, statistic)
     ]
     return Comparison(
         runs=list(runs),
-        usable=usable,
-        settings=order,
-        conditions=found,
+        settings=settings,
+        conditions=conditions,
         reference=chosen,
+        cells=cells,
         results={
             (result.setting, result.condition, result.metric, result.statistic): result for result in results
         },
         curves=curves,
-        differing=differing_keys(usable, order),
-        notes=[*study_notes(runs), *_footnotes(usable, order, found, curves)],
+        differing=differing_keys(usable, settings),
+        notes=unlike_runs(usable, conditions),
+        limits=limits(cells, curves),
     )
-
-
-def statistic_of(run: Run, quantity: Quantity, statistic: str) -> float | None:
-    """One number of a run; None where the metric was not recorded."""
-    values = run["curves"][quantity.metric][1]
-    if not values:
-        return None
-    averages = moving_average(values, max(1, len(values) // 10))
-    if statistic == "final":
-        return averages[-1]
-    if statistic == "mean":
-        return fmean(values)
-    if quantity.spiky:
-        return max(values)
-    return min(averages) if quantity.takes_least else max(averages)
-
-
-def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Configuration keys in which settings differ -> value by setting; several values of one setting are
-    joined, absent ones are "-".
-
-    Left out is what says where a run writes and with which seed.
-    """
-    places = {"seed", "run_folder", "output_root", "resume", "logger"}
-    tables = {
-        setting: [dict(leaves(run["config"])) for run in usable if run["setting"] == setting]
-        for setting in order
-    }
-    keys = dict.fromkeys(
-        key
-        for group in tables.values()
-        for table in group
-        for key in table
-        if key.partition(".")[0] not in places
-    )
-    rows = {
-        key: {
-            setting: ", ".join(
-                dict.fromkeys(value_text(table[key]) if key in table else "-" for table in group)
-            )
-            for setting, group in tables.items()
-        }
-        for key in keys
-    }
-    return {
-        key: values
-        for key, values in rows.items()
-        if len(set(values.values())) > 1 or any(", " in text for text in values.values())
-    }
 
 
 def _results(
-    usable: Sequence[Run],
-    order: list[str],
-    found: list[str],
-    quantity: Quantity,
-    statistic: str,
-    reference: str,
+    cells: Mapping[Cell, Sequence[Run]], reference: str, metric: str, statistic: str
 ) -> list[Result]:
+    """Results of all cells for one statistic of one metric, adjusted together."""
+    values = {
+        cell: {
+            run.seed: number for run in runs if (number := statistic_of(run, metric, statistic)) is not None
+        }
+        for cell, runs in cells.items()
+    }
     results = []
-    for condition in found:
-        against = _by_seed(cell_of(usable, reference, condition), quantity, statistic)
-        for setting in order:
-            cell = cell_of(usable, setting, condition)
-            if not cell:
-                continue
-            values = _by_seed(cell, quantity, statistic)
-            compared: Mapping[int, float] = {} if setting == reference else against
-            difference, p_value = paired_difference(values, compared), paired_p_value(values, compared)
-            value = mean_interval(list(values.values()))
-            results.append(
-                Result(setting, condition, quantity.metric, statistic, value, difference, p_value, None)
+    for (setting, condition), by_seed in values.items():
+        against = {} if setting == reference else values.get((reference, condition), {})
+        results.append(
+            Result(
+                setting, condition, metric, statistic, by_seed,
+                value=mean_interval(list(by_seed.values())),
+                difference=paired_difference(by_seed, against),
+                p_value=paired_p_value(by_seed, against),
             )
+        )  # fmt: skip
     adjusted = holm([result.p_value for result in results])
     return [replace(result, p_adjusted=p) for result, p in zip(results, adjusted, strict=True)]
-
-
-def _by_seed(cell: Sequence[Run], quantity: Quantity, statistic: str) -> dict[int, float]:
-    numbers = {run["seed"]: statistic_of(run, quantity, statistic) for run in cell}
-    return {seed: number for seed, number in numbers.items() if number is not None}
-
-
-def _footnotes(
-    usable: Sequence[Run],
-    order: list[str],
-    found: list[str],
-    curves: Mapping[tuple[str, str, str], MeanCurve],
-) -> list[str]:
-    """What limits the comparison: one seed only, curves that end early, metrics that some runs lack."""
-    notes = []
-    for condition in found:
-        for setting in order:
-            cell = cell_of(usable, setting, condition)
-            if not cell:
-                continue
-            where = f"{setting} at staleness {condition}"
-            if len(cell) == 1:
-                notes.append(f"{where}: one seed only, so there is neither an interval nor a test")
-            shortest, longest = curves[setting, condition, "train/reward"].last_recorded
-            if shortest != longest:
-                notes.append(
-                    f"{where}: curves end at update {shortest}, with the shortest of its runs; the longest "
-                    f"goes on to {longest}"
-                )
-            lacking = {
-                quantity.title: [run["seed"] for run in cell if not run["curves"][quantity.metric][1]]
-                for quantity in QUANTITIES
-            }
-            notes += [
-                f"{where}: {title} was not recorded by "
-                f"{'any run' if len(seeds) == len(cell) else f'seeds {seeds}'}"
-                for title, seeds in lacking.items()
-                if seeds
-            ]
-    return notes
-
-
-def damage(run: Mapping[str, Any]) -> dict[str, int]:
-    """Counts of what went wrong in a run or was dropped, zeros left out."""
-    summary = run.get("summary") or {}
-    counts = {kind.replace("_", " "): count for kind, count in (summary.get("drops") or {}).items()}
-    counts |= {
-        name.replace("_", " "): summary.get(name)
-        for name in ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
-    }
-    counts |= {"resumes": len((run.get("manifest") or {}).get("resumes", []))}
-    return {name: count for name, count in counts.items() if count}

@@ -1,1 +1,1 @@
-"""The paper's figures in small: from finished runs to pictures, and to verdicts on what the paper says."""
+"""The paper's figures in small: finished runs become pictures and verdicts on the paper's claims."""

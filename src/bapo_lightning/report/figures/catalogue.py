@@ -1,13 +1,13 @@
-"""`conf/figures.yaml` (which runs there are) and `conf/figure/*.yaml` (what is drawn from them, and what the
-paper says of it), checked.
+"""Reads and checks `conf/figures.yaml` (the runs) and `conf/figure/*.yaml` (pictures of them, and the paper's
+claims).
 
-kinds x seeds -> runs -> a figure's kinds -> picture, verdicts on its claims
+    variants x seeds -> runs -> a figure's variants -> picture, verdicts on its claims
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from bapo_lightning.report.figures.values import VALUES
 
 FIGURES = "sweeps/figures"  # below conf/
 PROTOCOL = "protocol"  # the file of the runs that figures are drawn from
-_FIGURE_KEYS = {"title", "paper", "draw", "kinds", "labels", "metrics", "series", "axis", "values", "claims"}
 _DRAWINGS = ("curves", "shares", "tokens", "bars", "entropy_rule")
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Runs that differ in their seeds only."""
+class Variant:
+    """Runs that differ only in their seeds."""
 
     label: str  # in legends
     overrides: dict[str, Any]
@@ -32,9 +31,9 @@ class Kind:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What all figures are drawn from."""
+    """The runs that all figures are drawn from."""
 
-    kinds: dict[str, Kind]
+    variants: dict[str, Variant]
     seeds: tuple[int, ...]
     common: dict[str, Any]  # overrides of all runs
     parallel_runs: int | None
@@ -55,9 +54,9 @@ class Claim:
     below: float | None = None
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """Kinds that it speaks of."""
-        return tuple(kind for kind in (self.more, self.less, self.of) if kind is not None)
+    def variants(self) -> tuple[str, ...]:
+        """Variants that it speaks of."""
+        return tuple(variant for variant in (self.more, self.less, self.of) if variant is not None)
 
 
 @dataclass(frozen=True)
@@ -68,32 +67,39 @@ class Figure:
     title: str
     paper: str  # what the paper shows
     draw: str
-    kinds: tuple[str, ...]
+    variants: tuple[str, ...]
     claims: tuple[Claim, ...]
-    labels: dict[str, str] = field(default_factory=dict)  # of kinds, where the protocol's are too long
+    labels: dict[str, str] = field(default_factory=dict)  # of variants, where the protocol's are too long
     metrics: tuple[str, ...] = ()  # of curves
-    series: dict[str, dict[str, str]] = field(
-        default_factory=dict
-    )  # of bars: label -> place on the axis -> kind
-    axis: str = ""  # of bars: what the places are
+    series: dict[str, dict[str, str]] = field(default_factory=dict)  # of bars: label -> group -> variant
+    axis: str = ""  # of bars: label of the groups
     values: tuple[str, ...] = ()  # of bars
 
 
+_FIGURE_KEYS = {item.name for item in fields(Figure)} - {"name"}
+
+
 def read_protocol(conf: Path) -> Protocol:
-    """The runs that figures are drawn from."""
+    """Reads the runs that figures are drawn from."""
     content = yaml.safe_load((conf / FIGURES / f"{PROTOCOL}.yaml").read_text(encoding="utf-8"))
-    kinds = {name: Kind(kind["label"], kind["set"]) for name, kind in content["kinds"].items()}
-    return Protocol(kinds, tuple(content["seeds"]), content["common"], content["parallel_runs"])
+    variants = {
+        name: Variant(variant["label"], variant["set"]) for name, variant in content["variants"].items()
+    }
+    return Protocol(variants, tuple(content["seeds"]), content["common"], content["parallel_runs"])
 
 
 def figure_names(conf: Path) -> list[str]:
-    """All figures, those of the paper by their numbers."""
+    """Names of all figures; those of the paper first, by their numbers."""
     names = [path.stem for path in (conf / FIGURES).glob("*.yaml") if path.stem != PROTOCOL]
     return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
 
 
 def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
-    """Raises ConfigError with all that is wrong with the figure's file, or when there is none."""
+    """Reads and checks the file of a figure.
+
+    Raises:
+        ConfigError: there is no such file; or all that is wrong with it.
+    """
     if name not in figure_names(conf):
         raise ConfigError(
             [f"figure={name} is no figure; write one of {', '.join(figure_names(conf))} (FIG=2 with make)"]
@@ -106,16 +112,18 @@ def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
         )
     series = content.get("series", {})
     claims = tuple(Claim(**claim) for claim in content["claims"])
-    drawn = content.get("kinds") or [kind for row in series.values() for kind in row.values()]
-    kinds = tuple(dict.fromkeys([*drawn, *(kind for claim in claims for kind in claim.kinds)]))
+    drawn = content.get("variants") or [variant for row in series.values() for variant in row.values()]
+    variants = tuple(dict.fromkeys([*drawn, *(variant for claim in claims for variant in claim.variants)]))
     figure = Figure(
         name=name,
         title=content["title"],
         paper=content["paper"],
         draw=content["draw"],
-        kinds=kinds,
+        variants=variants,
         claims=claims,
-        labels={kind: protocol.kinds[kind].label for kind in kinds if kind in protocol.kinds}
+        labels={
+            variant: protocol.variants[variant].label for variant in variants if variant in protocol.variants
+        }
         | content.get("labels", {}),
         metrics=tuple(content.get("metrics", ())),
         series=series,
@@ -128,11 +136,11 @@ def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
 
 
 def _problems(figure: Figure, protocol: Protocol) -> Sequence[str]:
-    known = ", ".join(protocol.kinds)
+    known = ", ".join(protocol.variants)
     found = [
-        f"the kind {kind} is not in figures.yaml; write one of {known}"
-        for kind in figure.kinds
-        if kind not in protocol.kinds
+        f"the variant {variant} is not in figures.yaml; write one of {known}"
+        for variant in figure.variants
+        if variant not in protocol.variants
     ]
     wanted = {claim.value for claim in figure.claims} | set(figure.values)
     found += [

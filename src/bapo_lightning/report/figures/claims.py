@@ -1,4 +1,4 @@
-"""Whether an ordering that the paper asserts holds over seeds here."""
+"""Verdicts on the orderings that the paper asserts: do they hold over the seeds here?"""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass, replace
 from bapo_lightning.report.figures.catalogue import Claim
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
 
-Table = Mapping[str, Mapping[str, Mapping[int, float]]]  # kind -> value's name -> seed -> value
+Table = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> value's name -> seed -> value
 HOLDS, OPPOSITE, OPEN, NO_DATA = "holds", "the opposite holds", "not shown", "no data"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the runs say of a claim."""
+    """Result of judging a claim on the runs."""
 
     figure: str
     claim: Claim
-    interval: (
-        Interval | None
-    )  # 95 %, of the difference in the claimed direction: positive agrees with the paper
+    interval: Interval | None  # 95 %, of the difference in the claimed direction: positive agrees
     verdict: str
-    p_value: float | None  # two-sided t-test, paired by seed where two kinds are compared
+    p_value: float | None  # two-sided t-test, paired by seed where two variants are compared
     adjusted: float | None = None  # by Holm over all claims that were judged together
 
 
 def judge(figure: str, claim: Claim, table: Table) -> Verdict:
-    """`holds` or `the opposite holds` when the 95 % interval lies wholly on that side of zero, else `not
-    shown`.
+    """Judges a claim: `holds` or `the opposite holds` when the 95 % interval lies wholly on that side of
+    zero, else `not shown`.
     """
     if claim.of is None:
-        more, less = (table.get(kind or "", {}).get(claim.value, {}) for kind in (claim.more, claim.less))
+        more, less = (
+            table.get(variant or "", {}).get(claim.value, {}) for variant in (claim.more, claim.less)
+        )
         interval, p_value = paired_difference(more, less), paired_p_value(more, less)
     else:
         found = table.get(claim.of, {}).get(claim.value, {})
@@ -48,6 +48,6 @@ def judge(figure: str, claim: Claim, table: Table) -> Verdict:
 
 
 def adjust(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The same with Holm's p-values over all of them."""
+    """Adds p-values adjusted by Holm's method over all verdicts."""
     adjusted = holm([verdict.p_value for verdict in verdicts])
     return [replace(verdict, adjusted=p_value) for verdict, p_value in zip(verdicts, adjusted, strict=True)]

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
+from bapo_lightning.report.comparison.mean_curve import draw_mean, mean_curve
+from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.figures.catalogue import Figure
-from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE, Run
+from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE
 from bapo_lightning.report.plot_style import (
     BLUE,
     GREEN,
@@ -23,6 +24,7 @@ from bapo_lightning.report.plot_style import (
     LineStyle,
     algorithm_colour,
     draw_legend,
+    draw_top_legend,
     new_figure,
     save_png,
     say_missing,
@@ -50,12 +52,12 @@ _LOGARITHMIC = {"train/grad_norm"}
 _COLUMNS = 2
 
 
-def kind_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, LineStyle]]:
-    """Colour and line of each kind that has runs: an algorithm's own colour where it comes once, else by
-    turns.
+def variant_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, tuple[str, LineStyle]]:
+    """Colour and line of each variant that has runs: its algorithm's colour where each algorithm has one
+    variant, else the next of a list.
     """
-    drawn = [kind for kind in figure.kinds if runs[kind]]
-    algorithms = [runs[kind][0]["algorithm"] for kind in drawn]
+    drawn = [variant for variant in figure.variants if runs[variant]]
+    algorithms = [runs[variant][0].algorithm for variant in drawn]
     others = [BLUE, ORANGE, VERMILLION, GREEN, PURPLE, SKY_BLUE]
     alone = len(set(algorithms)) == len(algorithms)
     colours = (
@@ -64,37 +66,33 @@ def kind_styles(figure: Figure, runs: Mapping[str, Sequence[Run]]) -> dict[str, 
         else [others[rank % len(others)] for rank in range(len(drawn))]
     )
     return {
-        kind: (colour, LINES[rank % len(LINES)])
-        for rank, (kind, colour) in enumerate(zip(drawn, colours, strict=True))
+        variant: (colour, LINES[rank % len(LINES)])
+        for rank, (variant, colour) in enumerate(zip(drawn, colours, strict=True))
     }
 
 
 def seeds_text(count: int) -> str:
-    """For legends."""
+    """Number of seeds, for legends."""
     return f"{count} seed{'' if count == 1 else 's'}"
 
 
 def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """One panel for each metric of the figure, one line for each kind."""
+    """Draws one panel for each metric of the figure, one line for each variant."""
     from matplotlib.lines import Line2D
 
     rows = -(-len(figure.metrics) // _COLUMNS)
     canvas = new_figure(11.0, 0.7 + 3.0 * rows)
-    styles = kind_styles(figure, runs)
+    styles = variant_styles(figure, runs)
     panels = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
     for number, (axes, metric) in enumerate(zip(panels, figure.metrics, strict=False)):
-        style_axes(
-            axes,
-            TITLES[metric][0],
-            XLABEL if number >= len(figure.metrics) - _COLUMNS else "",
-            TITLES[metric][1],
-        )
+        is_last_row = number >= len(figure.metrics) - _COLUMNS
+        style_axes(axes, TITLES[metric][0], XLABEL if is_last_row else "", TITLES[metric][1])
         reached: list[float] = []
-        for kind, (colour, line) in styles.items():
-            curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
+        for variant, (colour, line) in styles.items():
+            curves = [run.curves[metric] for run in runs[variant] if run.curves[metric][1]]
             if curves:
-                period = runs[kind][0]["staleness"]
-                draw_band(axes, mean_curve(curves, period), period, colour, line)
+                period = runs[variant][0].staleness
+                draw_mean(axes, mean_curve(curves, period), colour, line, period)
                 reached += [
                     value
                     for _, values in curves
@@ -105,26 +103,18 @@ def draw_curves(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -
         else:
             scale_to(axes, min(reached), max(reached), metric in _LOGARITHMIC)
     handles = [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            linestyle=line,
-            linewidth=2.0,
-            label=f"{figure.labels[kind]} ({seeds_text(len(runs[kind]))})",
-        )
-        for kind, (colour, line) in styles.items()
+        Line2D([], [], color=colour, linestyle=line, linewidth=2.0, label=label)
+        for variant, (colour, line) in styles.items()
+        for label in [f"{figure.labels[variant]} ({seeds_text(len(runs[variant]))})"]
     ]
     if handles:
-        canvas.legend(
-            handles=handles, loc="outside upper center", ncols=2, fontsize=10, frameon=False, labelcolor=INK
-        )
+        draw_top_legend(canvas, handles, 2)
     return save_png(canvas, path)
 
 
 def scale_to(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
-    """Show what single runs reach; where few seeds disagree a band goes far beyond it, and would flatten
-    everything else.
+    """Limits the axis to the values that single runs reach. Where few seeds disagree, a band goes far beyond
+    them and would flatten everything else.
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -140,43 +130,29 @@ def scale_to(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
 
 
 def draw_shares(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """Shares of positive and negative tokens in the loss and among the tokens, of the figure's first kind."""
+    """Draws the shares of positive and negative tokens in the loss and among the tokens, for the figure's
+    first variant.
+    """
     canvas = new_figure(11.0, 3.9)
-    kind = figure.kinds[0]
-    canvas.suptitle(
-        f"{figure.labels[kind]}: mean over {seeds_text(len(runs[kind]))} with 95 % band",
-        fontsize=11,
-        color=INK,
-    )
+    variant = figure.variants[0]
+    title = f"{figure.labels[variant]}: mean over {seeds_text(len(runs[variant]))} with 95 % band"
+    canvas.suptitle(title, fontsize=11, color=INK)
     panels = canvas.subplots(1, 2, sharey=True)
-    named = (
-        (
-            LOSS_SHARE,
-            "Share of the loss",
-            "share of the loss that is not clipped,\nweighted by behaviour probability",
-        ),
+    loss_label = "share of the loss that is not clipped,\nweighted by behaviour probability"
+    shares = (
+        (LOSS_SHARE, "Share of the loss", loss_label),
+        (TOKEN_SHARE, "Share of the tokens", "fraction of tokens"),
     )
-    for axes, (metric, title, ylabel) in zip(
-        panels, (*named, (TOKEN_SHARE, "Share of the tokens", "fraction of tokens")), strict=True
-    ):
+    for axes, (metric, title, ylabel) in zip(panels, shares, strict=True):
         style_axes(axes, title, XLABEL, ylabel)
-        curves = [run["curves"][metric] for run in runs[kind] if run["curves"][metric][1]]
+        curves = [run.curves[metric] for run in runs[variant] if run.curves[metric][1]]
         if not curves:
             say_missing(axes, "was not recorded")
             continue
-        period = runs[kind][0]["staleness"]
+        period = runs[variant][0].staleness
         mirrored = [(steps, [1 - value for value in values]) for steps, values in curves]
-        draw_band(axes, mean_curve(mirrored, period), period, NEGATIVE, "--", "negative")
-        draw_band(axes, mean_curve(curves, period), period, POSITIVE, "-", "positive")
+        draw_mean(axes, mean_curve(mirrored, period), NEGATIVE, "--", period, "negative")
+        draw_mean(axes, mean_curve(curves, period), POSITIVE, "-", period, "positive")
         axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
         draw_legend(axes)
     return save_png(canvas, path)
-
-
-def draw_band(
-    axes: Axes, curve: MeanCurve, staleness: int, colour: str, line: LineStyle, label: str = ""
-) -> None:
-    """A mean with its band over rollout batches, of which each is trained on for `staleness` updates."""
-    batches = [(step + 1) / staleness for step in curve.steps]
-    axes.plot(batches, curve.means, color=colour, linestyle=line, linewidth=1.8, label=label or None)
-    axes.fill_between(batches, curve.lower, curve.upper, color=colour, alpha=0.15, linewidth=0)

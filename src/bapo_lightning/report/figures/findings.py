@@ -1,4 +1,4 @@
-"""What the figures show, claim by claim: on the console, in figures.md and in figures.json."""
+"""Results of the figures, claim by claim: on the console, in figures.md and in figures.json."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.claims import Table, Verdict
 from bapo_lightning.report.intervals import Interval
-from bapo_lightning.report.run.summary import write_json
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.run_folder.text_file import write_json, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +20,7 @@ _PLUS_MINUS = "\u00b1"
 
 @dataclass(frozen=True)
 class Source:
-    """What a figure was made of."""
+    """The runs that a figure was made of."""
 
     num_runs: int
     seeds: tuple[int, ...]
@@ -30,7 +29,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that the command found out."""
+    """All results of the command."""
 
     figures: tuple[Figure, ...]
     pictures: dict[str, Path]
@@ -44,29 +43,19 @@ class Findings:
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:
-    """One table for all figures, then where the files are."""
+    """Prints one table for all figures, then the paths of the files."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as Printed
 
     console = console or Console()
     table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for title, right in (
-        ("figure", False),
-        ("the paper says", False),
-        ("difference", True),
-        ("p (Holm)", True),
-        ("here", False),
-    ):
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for title in ("figure", "the paper says", "difference", "p (Holm)", "here"):
+        is_number = title in ("difference", "p (Holm)")
+        table.add_column(title, justify="right" if is_number else "left", overflow="fold")
     for verdict in findings.verdicts:
-        table.add_row(
-            verdict.figure,
-            verdict.claim.says,
-            interval_text(verdict.interval),
-            p_text(verdict),
-            verdict.verdict,
-        )
+        numbers = interval_text(verdict.interval), p_text(verdict)
+        table.add_row(verdict.figure, verdict.claim.says, *numbers, verdict.verdict)
     console.print(table)
     console.print(
         f"  difference: mean {_PLUS_MINUS} 95 % interval over seeds, in the direction that the paper claims",
@@ -77,31 +66,19 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 
 
 def write_findings(findings: Findings, table: Table, folder: Path) -> None:
-    """figures.md, a page with all pictures and tables, and figures.json with every value of every run."""
-    page = "\n".join(
-        [
-            "# The paper's figures in small",
-            "",
-            *(line for figure in findings.figures for line in section(findings, figure)),
-        ]
-    )
-    write_text(folder / "figures.md", page)
+    """Writes figures.md (all pictures and tables) and figures.json (every value of every run)."""
+    sections = (line for figure in findings.figures for line in section(findings, figure))
+    write_text(folder / "figures.md", "\n".join(["# The paper's figures in small", "", *sections]))
     claims = [
         {
             **asdict(verdict.claim),
-            "figure": verdict.figure,
-            "verdict": verdict.verdict,
-            "p_value": verdict.p_value,
-        }
-        | {
-            "holm": verdict.adjusted,
-            "interval": None if verdict.interval is None else asdict(verdict.interval),
+            **{"figure": verdict.figure, "verdict": verdict.verdict, "p_value": verdict.p_value},
+            **{"holm": verdict.adjusted, "interval": verdict.interval},
         }
         for verdict in findings.verdicts
     ]
-    sources = {name: asdict(source) for name, source in findings.sources.items()}
-    values = {kind: {name: dict(found) for name, found in row.items()} for kind, row in table.items()}
-    write_json(folder / "figures.json", {"claims": claims, "sources": sources, "values": values})
+    content = {"claims": claims, "sources": findings.sources, "values": table}
+    write_json(folder / "figures.json", content)
 
 
 def section(findings: Findings, figure: Figure) -> Sequence[str]:
@@ -132,7 +109,7 @@ def section(findings: Findings, figure: Figure) -> Sequence[str]:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """A mean with its half-width, to three digits behind the point, or fewer of large numbers."""
+    """Formats a mean with its half-width: three decimals, one for large numbers."""
     if interval is None:
         return "-"
     decimals = 1 if abs(interval.mean) >= 10 else 3
@@ -141,6 +118,6 @@ def interval_text(interval: Interval | None) -> str:
 
 
 def p_text(verdict: Verdict, adjusted: bool = True) -> str:
-    """A p-value for people."""
+    """Formats a p-value."""
     value = verdict.adjusted if adjusted else verdict.p_value
     return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""The Entropy-Clip Rule against what an update did to the entropy: a panel for each kind, a dot for each
+"""The Entropy-Clip Rule against the measured change of entropy: a panel for each variant, a dot for each
 measured update.
 """
 
@@ -7,19 +7,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.figures.catalogue import Figure
-from bapo_lightning.report.figures.values import Run, rule_pairs
+from bapo_lightning.report.figures.values import rule_pairs
 from bapo_lightning.report.plot_style import BLUE, INK, new_figure, save_png, say_missing, style_axes
 
-_KEPT = 0.98  # of the dots lie within the axes; a few large ones would hide the others
+_KEPT = 0.98  # share of the dots within the axes; a few large ones would hide the others
 
 
 def draw_entropy_rule(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """Predicted against measured entropy change of the same tokens in one update."""
-    canvas = new_figure(4.0 * len(figure.kinds), 4.2)
-    for axes, kind in zip(canvas.subplots(1, len(figure.kinds), squeeze=False)[0], figure.kinds, strict=True):
-        pairs = [pair for run in runs[kind] for pair in rule_pairs(run)]
-        style_axes(axes, figure.labels[kind], "predicted by Eq. 6 [1e-4 nats]", "measured [1e-4 nats]")
+    """Draws predicted against measured entropy change of the same tokens in one update."""
+    canvas = new_figure(4.0 * len(figure.variants), 4.2)
+    for axes, variant in zip(
+        canvas.subplots(1, len(figure.variants), squeeze=False)[0], figure.variants, strict=True
+    ):
+        pairs = [pair for run in runs[variant] for pair in rule_pairs(run)]
+        style_axes(axes, figure.labels[variant], "predicted by Eq. 6 [1e-4 nats]", "measured [1e-4 nats]")
         if not pairs:
             say_missing(axes, "was not measured (callbacks.entropy_rule.every)")
             continue

@@ -1,6 +1,4 @@
-"""What tokens of which importance ratio are like: probability and entropy, over all recorded tokens of all
-seeds.
-"""
+"""Probability and entropy of tokens by their importance ratio, over all recorded tokens of all seeds."""
 
 from __future__ import annotations
 
@@ -10,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.curves import seeds_text
-from bapo_lightning.report.figures.values import Run
 from bapo_lightning.report.intervals import mean_interval
 from bapo_lightning.report.plot_style import (
     BLUE,
@@ -30,20 +28,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _EDGES = (0.0, 0.5, 0.8, 0.9, 0.98, 1.02, 1.1, 1.2, 1.5, float("inf"))
-_DRAWN = 20_000  # dots; more only hide each other
+_DRAWN = 20_000  # dots; more would hide each other
 _SHOWN_RATIOS = (0.1, 10.0)
 
 
 def draw_tokens(figure: Figure, runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """Scatter of ratio against probability coloured by entropy, and means by classes of the ratio, for the
-    figure's first kind.
+    """Draws ratio against probability, coloured by entropy, and means by classes of the ratio, for the
+    figure's first variant.
     """
     canvas = new_figure(12.0, 4.6)
-    tables: list[Columns] = [run["tokens"] for run in runs[figure.kinds[0]] if run["tokens"] is not None]
+    tables: list[Columns] = [run.tokens for run in runs[figure.variants[0]] if run.tokens is not None]
     scatter, probabilities, entropies = canvas.subplots(1, 3, width_ratios=(1.35, 1.0, 1.0))
     count = sum(len(table["ratio"]) for table in tables)
     canvas.suptitle(
-        f"{figure.labels[figure.kinds[0]]}: {count:,} recorded tokens of {seeds_text(len(tables))}",
+        f"{figure.labels[figure.variants[0]]}: {count:,} recorded tokens of {seeds_text(len(tables))}",
         fontsize=11,
         color=INK,
     )
@@ -86,8 +84,8 @@ def _draw_scatter(canvas: Canvas, axes: Axes, tables: Sequence[Columns]) -> None
 
 
 def _draw_classes(axes: Axes, tables: Sequence[Columns], name: str, colour: str) -> None:
-    """Mean over the tokens of a class within each seed, then over seeds."""
-    for place, (low, high) in enumerate(pairwise(_EDGES)):
+    """Draws the mean over the tokens of a class within each seed, then over seeds."""
+    for index, (low, high) in enumerate(pairwise(_EDGES)):
         means = []
         for table in tables:
             members = [
@@ -97,7 +95,7 @@ def _draw_classes(axes: Axes, tables: Sequence[Columns], name: str, colour: str)
                 means.append(fmean(members))
         interval = mean_interval(means)
         if interval is not None:
-            axes.errorbar(place, interval.mean, interval.half_width or 0.0, fmt="o", color=colour, capsize=3)
+            axes.errorbar(index, interval.mean, interval.half_width or 0.0, fmt="o", color=colour, capsize=3)
     names = [f"{low:g} to {high:g}" for low, high in pairwise(_EDGES[1:-1])]
     axes.set_xticks(
         range(len(_EDGES) - 1), [f"< {_EDGES[1]:g}", *names, f"≥ {_EDGES[-2]:g}"], rotation=45, ha="right"

@@ -1,69 +1,53 @@
-"""One number per run for each quantity that figures make claims about."""
+"""The numbers of a run that figures make claims about: one function for each."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import fmean
-from typing import Any
 
-from bapo_lightning.report.comparison.study import HELD_OUT
+from bapo_lightning.report.comparison.quantities import COLUMNS, statistic_of
+from bapo_lightning.report.comparison.runs import HELD_OUT, Run
 
-Run = dict[str, Any]  # of `study.collect`, and `tokens`: what `read_tokens` found, or None
 PREDICTED, MEASURED = "entropy_rule/predicted_delta", "entropy_rule/measured_delta"
 LOSS_SHARE, TOKEN_SHARE = "bapo/positive_share", "bapo/positive_token_fraction"
 CURVES = (
+    *("train/reward", "policy/entropy", "train/grad_norm", "train/clip_fraction", LOSS_SHARE, TOKEN_SHARE),
     *(
-        "train/reward",
-        "policy/entropy",
-        "train/grad_norm",
-        "train/clip_fraction",
-        LOSS_SHARE,
-        TOKEN_SHARE,
         "bapo/clip_high",
+        "bapo/clip_low",
+        "bapo/target_met",
+        "staleness/age_mean",
+        PREDICTED,
+        MEASURED,
+        HELD_OUT,
     ),
-    *("bapo/clip_low", "bapo/target_met", "staleness/age_mean", PREDICTED, MEASURED, HELD_OUT),
 )
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's, in [-1, 1], ties at their mean rank; None with fewer than 3 pairs or where one side does
-    not vary.
+    """Spearman's rank correlation, in [-1, 1], ties at their mean rank; None with fewer than 3 pairs or where
+    one side does not vary.
     """
+    from scipy.stats import spearmanr
+
     if len(first) < 3 or len(set(first)) == 1 or len(set(second)) == 1:
         return None
-    x, y = _ranks(first), _ranks(second)
-    middle = (len(x) + 1) / 2
-    covariance = math.fsum((a - middle) * (b - middle) for a, b in zip(x, y, strict=True))
-    spread = math.sqrt(math.fsum((a - middle) ** 2 for a in x) * math.fsum((b - middle) ** 2 for b in y))
-    return covariance / spread
+    return float(spearmanr(first, second).statistic)
 
 
 def rule_pairs(run: Run) -> list[tuple[float, float]]:
     """(predicted, measured) entropy change in nats of every update in which both are known."""
-    predicted, measured = (dict(zip(*run["curves"][name], strict=True)) for name in (PREDICTED, MEASURED))
+    predicted, measured = (dict(zip(*run.curves[name], strict=True)) for name in (PREDICTED, MEASURED))
     return [(predicted[step], measured[step]) for step in sorted(predicted.keys() & measured.keys())]
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
-            end += 1
-        for index in order[start : end + 1]:
-            ranks[index] = (start + end) / 2 + 1
-        start = end + 1
-    return ranks
-
-
 def _mean(name: str, part: float = 1.0, negative: bool = False) -> Callable[[Run], float | None]:
-    """Mean of a metric over the first `part` of its updates; with `negative` what is missing to 1."""
+    """Mean of a metric over the first `part` of its updates; with `negative` 1 minus that mean."""
 
     def mean(run: Run) -> float | None:
-        values = run["curves"][name][1]
+        values = run.curves[name][1]
         if not values:
             return None
         found = fmean(values[: max(1, round(part * len(values)))])
@@ -72,16 +56,12 @@ def _mean(name: str, part: float = 1.0, negative: bool = False) -> Callable[[Run
     return mean
 
 
-def _stored(name: str) -> Callable[[Run], float | None]:
-    return lambda run: run[name]
-
-
 def _token_correlation(first: str, second: str) -> Callable[[Run], float | None]:
     def correlation(run: Run) -> float | None:
-        if run["tokens"] is None:
+        if run.tokens is None:
             return None
-        distances = [abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in run["tokens"]["ratio"]]
-        columns = {**run["tokens"], "distance": distances}
+        distances = [abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in run.tokens["ratio"]]
+        columns = {**run.tokens, "distance": distances}
         return rank_correlation(columns[first], columns[second])
 
     return correlation
@@ -98,11 +78,10 @@ def _entropy_rule_sign(run: Run) -> float | None:
 
 
 VALUES: dict[str, Callable[[Run], float | None]] = {
-    "reward_last": _stored("reward_last"),
-    "accuracy_last": _stored("accuracy_last"),
-    "entropy_last": _stored("entropy_last"),
-    "grad_norm_max": _stored("grad_norm_max"),
-    "positive_share": _stored("positive_share"),
+    **{
+        column.key: partial(statistic_of, metric=column.metric, statistic=column.statistic)
+        for column in COLUMNS
+    },
     "clip_fraction": _mean("train/clip_fraction"),
     "clip_high_mean": _mean("bapo/clip_high"),
     "clip_low_mean": _mean("bapo/clip_low"),

@@ -1,6 +1,4 @@
-"""Results on the console: the summary of one run, the table of a study. Readable at 80 columns and when
-piped.
-"""
+"""The summary of one run on the console, readable at 80 columns and when piped."""
 
 from __future__ import annotations
 
@@ -13,14 +11,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
-_LABEL_WIDTH = 16  # of the longest label, so that every summary is aligned alike
+_LABEL_WIDTH = 16  # of the longest label, so that all summaries are aligned
 _ARTEFACTS = ("summary.json", "metrics.jsonl", "ledger.jsonl", "rollouts.jsonl", "checkpoints", "plots")
 
 
 def print_summary(summary: dict[str, Any], folder: str | Path, console: Console | None = None) -> None:
-    """Print what a run achieved, what it cost and where its files are. `summary` is that of
-    `write_summary`.
-    """
+    """Prints what a run achieved, what it cost and where its files are; `summary` is of `write_summary`."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -142,7 +138,7 @@ def _idle(shares: dict[str, float | None]) -> str:
 
 
 def _draws(draws: dict[str, dict[str, int]]) -> list[tuple[str, str]]:
-    """What became of the problems drawn in the newest epochs of the stream."""
+    """Fates of the problems in the newest three epochs of the stream."""
     newest = list(draws.items())[-3:]
     return [
         (f"epoch {epoch}", ", ".join(f"{count:,} {fate}" for fate, count in fates.items()))
@@ -151,11 +147,11 @@ def _draws(draws: dict[str, dict[str, int]]) -> list[tuple[str, str]]:
 
 
 def _drops(drops: dict[str, int | None]) -> str:
-    counted = {kind: drops[kind] for kind in DROP_KINDS if drops[kind] is not None}
+    counted = {name: drops[name] for name in DROP_KINDS if drops[name] is not None}
     if not counted:
         return ""
     return (
-        ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in counted.items() if count) or "none"
+        ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counted.items() if count) or "none"
     )
 
 
@@ -172,7 +168,7 @@ def _irregularities(summary: dict[str, Any]) -> str:
 
 
 def _labelled(pairs: list[tuple[str, str]], unit: str = "") -> str:
-    """'name value, name value' of the values that were recorded; empty when none was."""
+    """Joins the recorded values as 'name value, name value'; empty when there is none."""
     text = ", ".join(f"{name} {value}" for name, value in pairs if value)
     return text + unit if text else ""
 

@@ -49,7 +49,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: which curves, and what is drawn around them."""
+    """One plot: its curves and decoration."""
 
     name: str  # file name without .png
     title: str
@@ -59,8 +59,8 @@ class Panel:
 
 
 def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]:
-    """Draw the plots of the run in `folder` into `plots/` (under `output`, by default the folder itself);
-    returns the PNG paths.
+    """Draws the plots of the run in `folder` into `plots/` (under `output`, by default the folder itself);
+    returns the paths of the PNGs.
 
     Raises:
         DataError: `folder` is not a run folder.
@@ -83,7 +83,7 @@ def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]
 
 
 def run_panels(algorithm: str) -> tuple[Panel, ...]:
-    """The six panels, the leading curve of each in the algorithm's colour."""
+    """The six panels; the main curve of each has the algorithm's colour."""
     colour = algorithm_colour(algorithm)
     share = (
         Curve("bapo/positive_share_unclipped", FAINT, "without clipping", "--"),
@@ -121,7 +121,7 @@ def run_panels(algorithm: str) -> tuple[Panel, ...]:
 
 
 def draw_panel(axes: Axes, panel: Panel, record: RunRecord) -> None:
-    """Draw one panel; curves that were not recorded are left out, and a panel without any says so."""
+    """Draws one panel without the curves that were not recorded; a panel without any curve says so."""
     from matplotlib.ticker import MaxNLocator
 
     style_axes(axes, panel.title, _XLABEL, panel.ylabel)
@@ -148,8 +148,7 @@ def batch_period(manifest: dict[str, Any]) -> int:
 def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float], period: int) -> None:
     window = smoothing_window(len(values), period)
     if curve.spiky:
-        # Spikes are the message: join the raw points, and keep them out of the smooth curve, where a mean
-        # would smear them.
+        # Spikes are the message: raw points are joined, and a median keeps spikes out of the smooth curve.
         axes.plot(steps, values, color=curve.colour, alpha=0.35, linewidth=0.8)
         middle = smoothed(values, window, median)
     else:
@@ -168,8 +167,8 @@ def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float],
 
 
 def target_share(config: dict[str, Any]) -> tuple[float, str] | None:
-    """(share, kind) that the algorithm in `config` aims at: `target` in `algorithm` or below, converted when
-    its `measure` is P/N.
+    """(share, kind of contribution) that the algorithm in `config` aims at: `target` in `algorithm` or below,
+    converted when its `measure` is P/N.
     """
     stack: list[Any] = [config.get("algorithm")]
     while stack:
@@ -187,8 +186,8 @@ def _draw_target(axes: Axes, record: RunRecord) -> None:
     target = target_share(record.config)
     if target is not None:
         share, kind = target
-        # The curves show the gradient; a search over the surrogate balances another quantity, so its target
-        # need not be met here.
+        # The curves show the gradient; a search over the surrogate balances another quantity, whose target
+        # these curves need not meet.
         label = f"target {share:.3g}" if kind == "gradient" else f"target {share:.3g} (of the {kind})"
         axes.axhline(share, color=INK, linewidth=1.0, linestyle=":", label=label)
 

@@ -1,5 +1,4 @@
-"""The numbers that a run ends with: `summary.json`. Every mean, window and sum behind them is defined here,
-once.
+"""The numbers that a run ends with: `summary.json`, with the windows, means and sums behind them.
 
 A quantity that was never recorded is None, never zero, so that a missing metric cannot pass for a measured
 one.
@@ -7,20 +6,19 @@ one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.run_folder.record import Row, finite, read_run, series
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run, series
+from bapo_lightning.run_folder.text_file import write_json
 
 TIME_PARTS = ("rollout", "reward", "update", "sync", "proximal", "wait")
 DROP_KINDS = (
-    "dropped", "evicted", "resumed", "cut", "wasted_tokens", "unparsable", "reward_timeouts", "reward_failures", "uniform_groups",
-    "engine_restarts",
-)  # fmt: skip
+    *("dropped", "evicted", "resumed", "cut", "wasted_tokens", "unparsable", "reward_timeouts"),
+    *("reward_failures", "uniform_groups", "engine_restarts"),
+)
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
 _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 
@@ -28,11 +26,11 @@ _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 def summarise(
     rows: list[Row], manifest: dict[str, Any], config: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Summary of a run: JSON-ready, every value finite or None.
+    """Summarises the rows of a run: JSON-ready, every value finite or None.
 
     `first` / `last` are means over the first / last tenth of the recorded updates (at least one), `best` /
     `lowest` the extreme moving average over a window of that size. Bounds count as raised above the start
-    that `config` gives them. Works with zero rows and with metrics that are missing.
+    that `config` gives them. Works with zero rows and with missing metrics.
     """
     summary: dict[str, Any] = {key: manifest.get(key) for key in IDENTITY}
     summary |= {
@@ -59,32 +57,38 @@ def summarise(
         "seconds": _seconds(rows, manifest),
         "idle": _idle_shares(rows),
         "rollout_tokens_per_second": _tokens_per_second(rows),
-        "drops": {kind: _count(_total(_values(rows, f"rollout/{kind}"))) for kind in DROP_KINDS},
+        "drops": {name: _count(_total(_values(rows, f"rollout/{name}"))) for name in DROP_KINDS},
         "validation": _validation(rows),
         "non_finite_values": _non_finite(rows),
     }
     return summary
 
 
+def summarise_record(record: RunRecord) -> dict[str, Any]:
+    """Summary of a run as its folder holds it: `summarise`, fates of the problems, and irregular lines."""
+    return {
+        **summarise(record.rows, record.manifest, record.config),
+        "draws": count_fates(record.ledger),
+        "unreadable_lines": record.unreadable_lines,
+        "rolled_back_rows": record.rolled_back_rows,
+    }
+
+
 def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[str, Any]:
-    """Summarise the run in `folder` into `summary.json` (in `output`, by default the folder itself) and
-    return the summary.
+    """Writes the summary of the run in `folder` to `summary.json`, by default into the same folder; returns
+    the summary.
 
     Raises:
         DataError: `folder` is not a run folder.
     """
-    record = read_run(folder)
-    summary = summarise(record.rows, record.manifest, record.config)
-    summary["draws"] = count_fates(record.ledger)
-    summary["unreadable_lines"] = record.unreadable_lines
-    summary["rolled_back_rows"] = record.rolled_back_rows
+    summary = summarise_record(read_run(folder))
     write_json(Path(output or folder) / "summary.json", summary)
     return summary
 
 
 def count_fates(ledger: list[Row]) -> dict[str, dict[str, int]]:
-    """What became of the draws of each epoch of the problem stream: epoch -> fate, with its reason if it has
-    one -> number.
+    """Counts what became of the problems in each epoch of the stream: epoch -> fate, with its reason if it
+    has one -> number.
     """
     counts: dict[str, dict[str, int]] = {}
     for row in ledger:
@@ -92,12 +96,6 @@ def count_fates(ledger: list[Row]) -> dict[str, dict[str, int]]:
         fate = f"{row['fate']} ({row['reason']})" if "reason" in row else row["fate"]
         epoch[fate] = epoch.get(fate, 0) + 1
     return counts
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write JSON so that a reader sees the old file or the whole new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def moving_average(values: Sequence[float], window: int) -> list[float]:
@@ -133,7 +131,7 @@ def _bounds(rows: list[Row], config: dict[str, Any]) -> dict[str, float | None]:
 
 
 def _start(config: dict[str, Any], side: str) -> float | None:
-    """Where a bound starts in every update: the start of its search, or the fixed bound itself."""
+    """Value that a bound starts from in every update: the start of its search, or the fixed bound itself."""
     bound = config.get("algorithm", {}).get("bounds", {}).get(side)
     return bound.get("start") if isinstance(bound, dict) else bound
 
@@ -155,9 +153,7 @@ def _seconds(rows: list[Row], manifest: dict[str, Any]) -> dict[str, float | Non
 
 def _idle_shares(rows: list[Row]) -> dict[str, float | None]:
     """Shares of the updates' wall time in which the trainer waited for data, and the engine for room or
-    weights.
-
-    Synchronous halves wait for each other: the trainer while rollouts are made, the engine otherwise.
+    weights. Without asynchronous generation the trainer waits while rollouts are made, the engine otherwise.
     """
     steps = _total(_values(rows, "time/step_seconds"))
     engine = _total(_values(rows, "time/engine_idle_seconds"))
@@ -172,9 +168,7 @@ def _idle_shares(rows: list[Row]) -> dict[str, float | None]:
 
 
 def _tokens_per_second(rows: list[Row]) -> float | None:
-    """Tokens over seconds of all rollouts: rates weighted by the time that each lasted, or plainly averaged
-    without times.
-    """
+    """Tokens over seconds of all rollouts: the mean rate, weighted by seconds where these are known."""
     timed = [
         (finite(row.get("rollout/tokens_per_second")), finite(row.get("time/rollout_seconds")))
         for row in rows
@@ -196,7 +190,7 @@ def _validation(rows: list[Row]) -> dict[str, dict[str, float]]:
 
 
 def _best(name: str, values: list[float]) -> dict[str, float]:
-    # Accuracies are named <measure>@k; of others, such as a length, the largest is not the best.
+    # Accuracies are named <measure>@k; for other metrics, such as a length, the largest is not the best.
     return {"best": max(values)} if "@" in name else {}
 
 

@@ -19,40 +19,19 @@ from bapo_lightning.configuration.changes import ABSENT
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.evaluation.outcome import Outcomes, SampleOutcome
-from bapo_lightning.run_folder.config_keys import leaves
+from bapo_lightning.run_folder.config_keys import leaves, may_differ_in_evaluation, names_evaluation
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.types import FinishReason, ScoreStatus
 
 Row = dict[str, Any]
 SAMPLES = "samples.jsonl"
 RESULTS = "results.json"
-NAMES = ("name", "group", "job_type", "run_name")  # for people
-# Where things are and how fast they go. Weights and problems are known by their digests, whatever their
-# paths.
-MAY_DIFFER = (
-    *(
-        "checkpoint",
-        "model.path",
-        "model.made_by",
-        "output_root",
-        "run_folder",
-        "logger",
-        "samples_per_call",
-        "cpu_threads",
-    ),
-    *("data.validation", "problems_per_set"),
-    *(f"rollout.{name}" for name in ("max_restarts", "serve_port", "weight_sync.tolerance")),
-    *(
-        f"rollout.engine.{name}"
-        for name in ("urls", "log_folder", "cpu_threads", "cpu_affinity", "deadline_seconds", "start_seconds")
-    ),
-)
 
 
 def default_folder(config: EvaluationConfig, evaluated: Mapping[str, Any]) -> Path:
     """A folder of its own for every checkpoint and setting, so that the same command finds what it began."""
     described = {**config.plain, "evaluated": evaluated}
-    settings = {key: value for key, value in leaves(described) if not _may_differ(key) and key not in NAMES}
+    settings = {key: value for key, value in leaves(described) if names_evaluation(key)}
     short = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
     name = f"{config.name}-{'+'.join(config.data.validation)}-k{config.k}-{short}"
     return Path(config.output_root, "eval", name)
@@ -75,11 +54,16 @@ def check_same_settings(folder: Path, plain: Mapping[str, Any]) -> None:
         return
     old, new = dict(leaves(read_config(folder))), dict(leaves(plain))
     differing = [
-        key for key in {**old, **new} if old.get(key, ABSENT) != new.get(key, ABSENT) and not _may_differ(key)
+        key
+        for key in {**old, **new}
+        if old.get(key, ABSENT) != new.get(key, ABSENT) and not may_differ_in_evaluation(key)
     ]
     if differing:
         raise ConfigError([
-            *(f"{key}={new.get(key, ABSENT)}: {folder} began with {old.get(key, ABSENT)}" for key in differing),
+            *(
+                f"{key}={new.get(key, ABSENT)}: {folder} began with {old.get(key, ABSENT)}"
+                for key in differing
+            ),
             f"write the values of {folder / 'config.yaml'} to go on with it, or another run_folder",
         ])  # fmt: skip
 
@@ -126,7 +110,3 @@ def outcomes(rows: Sequence[Row]) -> dict[str, dict[str, Outcomes]]:
 def content_digest(parts: Sequence[Any]) -> str:
     """SHA-256 of plain values."""
     return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
-
-
-def _may_differ(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER)

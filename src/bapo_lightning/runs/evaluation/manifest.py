@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from bapo_lightning.callbacks.run_manifest import git_commit, installed_versions
-from bapo_lightning.report.run.summary import write_json
 from bapo_lightning.run_folder.record import read_manifest
+from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.types import Sample
 
 

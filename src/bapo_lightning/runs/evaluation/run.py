@@ -22,9 +22,9 @@ from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.data.rollouts.answers import Asked, sample_answers
 from bapo_lightning.evaluation.results import set_estimates, status_counts
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.report.run.summary import write_json
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.lock import RunLock
+from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.evaluation.console import EvaluationProgress, print_results
 from bapo_lightning.runs.evaluation.engine import make_sampler
 from bapo_lightning.runs.evaluation.folder import (

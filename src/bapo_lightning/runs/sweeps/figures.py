@@ -1,6 +1,7 @@
-"""Which runs `make figures` needs: `conf/figures.yaml`, the figures that are asked for, and the command line.
+"""The runs that `make figures` needs, from `conf/figures.yaml`, the figures that are asked for, and the
+command line.
 
-figures -> their kinds -> kinds x seeds -> one run each, named <kind>-s<seed>, whatever figure asked for it
+    figures -> their variants -> variants x seeds -> one run each, named <variant>-s<seed>, shared by figures
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ FIGURE, SEED = "figure", "seed"
 
 @dataclass(frozen=True)
 class FiguresPlan:
-    """What will be drawn, and from which runs."""
+    """The figures to draw and the runs they are drawn from."""
 
     figures: tuple[Figure, ...]
     runs: Plan
-    kind_of_run: dict[str, str]
+    variant_of_run: dict[str, str]
     arguments: tuple[str, ...]  # of the command line, but for the choice of figures
 
 
@@ -44,25 +45,25 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
             figures.append(read_figure(conf, name, protocol))
         except ConfigError as error:
             problems += error.problems
-    in_kinds = {key for kind in protocol.kinds.values() for key in kind.overrides}
+    in_variants = {key for variant in protocol.variants.values() for key in variant.overrides}
     problems += [
-        f"{key} is set by the kinds of figures.yaml; leave it out, or change it there"
-        for key in sorted(in_kinds & set(changes))
+        f"{key} is set by the variants of conf/sweeps/figures/protocol.yaml; leave it out, or change it there"
+        for key in sorted(in_variants & set(changes))
     ]
     seeds = _seeds(own[SEED]) if SEED in own else protocol.seeds
     if problems:
         raise ConfigError(problems)
-    wanted = {kind for figure in figures for kind in figure.kinds}
+    wanted = {variant for figure in figures for variant in figure.variants}
     common = protocol.common | changes
-    jobs, kind_of_run = {}, {}
+    jobs, variant_of_run = {}, {}
     for seed in seeds:  # whole seeds first: what is there when a sweep is stopped early can be compared
-        for name in (name for name in protocol.kinds if name in wanted):
+        for name in (name for name in protocol.variants if name in wanted):
             run = f"{name}-s{seed}"
             jobs[run] = (
-                *(f"{key}={hydra_value(value)}" for key, value in protocol.kinds[name].overrides.items()),
+                *(f"{key}={hydra_value(value)}" for key, value in protocol.variants[name].overrides.items()),
                 f"seed={seed}",
             )
-            kind_of_run[run] = name
+            variant_of_run[run] = name
     changed = [f"{key}={hydra_value(value)}" for key, value in changes.items()]
     plan = Plan(
         name="figures",
@@ -79,7 +80,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     return FiguresPlan(
         tuple(figures),
         plan,
-        kind_of_run,
+        variant_of_run,
         tuple(argument for argument in arguments if not argument.startswith("figure=")),
     )
 

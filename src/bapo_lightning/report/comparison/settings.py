@@ -1,0 +1,149 @@
+"""Names and order of what is compared: the settings of each algorithm, the conditions, the reference."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.comparison.quantities import METRIC_NAMES
+from bapo_lightning.report.comparison.runs import Run, read_runs
+from bapo_lightning.report.plot_style import algorithm_rank
+from bapo_lightning.run_folder.config_keys import is_listed, is_setting, leaves, short_names, value_text
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
+
+
+def collect(folders: Iterable[str | Path], curves: Sequence[str] = METRIC_NAMES) -> list[Run]:
+    """Reads runs and names their settings.
+
+    Of two finished runs with one setting, condition and seed the later one counts, and the earlier one's
+    problem names it.
+
+    Args:
+        folders: of the runs.
+        curves: metrics whose series are kept.
+    """
+    runs = read_runs(folders, curves)
+    name_settings([run for run in runs if run.problem is None])
+    usable: dict[tuple[str, str, int], Run] = {}
+    for run in sorted(
+        (run for run in runs if run.problem is None),
+        key=lambda run: (str(run.summary["started_at"]), run.path),
+    ):
+        identity = (run.setting, run.condition, run.seed)
+        if identity in usable:
+            usable[identity].problem = f"replaced by the later run {Path(run.path).name}"
+        usable[identity] = run
+    return runs
+
+
+def name_settings(runs: Sequence[Run]) -> None:
+    """Gives every run its `setting`: the algorithm, followed by the values in which its runs differ
+    (`setting_keys`).
+
+    Left out are keys that only affect speed, logging or length, the seed, and what the condition says.
+    """
+    for algorithm in {run.algorithm for run in runs}:
+        peers = [run for run in runs if run.algorithm == algorithm]
+        varying = _varying_keys(peers)
+        short = short_names(varying)
+        for run in peers:
+            values = dict(leaves(run.config))
+            label = [f"{short[key]}={value_text(values[key])}" for key in varying if key in values]
+            run.setting = " ".join([algorithm, *label])
+            run.setting_keys = varying
+
+
+def settings_in_order(usable: Sequence[Run]) -> list[str]:
+    """All settings: algorithms from the baseline to BAPO, the settings of an algorithm by their values."""
+    found = {run.setting: run.algorithm for run in usable}
+    return sorted(found, key=lambda setting: (algorithm_rank(found[setting]), _natural(setting)))
+
+
+def conditions_in_order(usable: Sequence[Run]) -> list[str]:
+    """All conditions: the least stale first; at equal staleness the largest token budget first."""
+    keys = {
+        run.condition: (run.staleness, -(run.config.get("regime", {}).get("partial_tokens") or 10**9))
+        for run in usable
+    }
+    return sorted(keys, key=lambda condition: keys[condition])
+
+
+def choose_reference(usable: Sequence[Run], wanted: str | None) -> str:
+    """The setting that differences are taken to: `wanted`, or the first setting of the algorithm `wanted`; by
+    default the first of all.
+
+    Raises:
+        DataError: there is no such setting.
+    """
+    found = settings_in_order(usable)
+    algorithms = {run.setting: run.algorithm for run in usable}
+    matching = [setting for setting in found if wanted in (None, setting)] or [
+        setting for setting in found if algorithms[setting] == wanted
+    ]
+    if not matching:
+        raise DataError(
+            f"no finished run has the setting {wanted!r} that differences are to be taken to; there are: "
+            f"{', '.join(found)}"
+        )
+    return matching[0]
+
+
+def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Configuration keys in which settings differ -> value by setting. Several values of one setting are
+    joined, an absent one is "-".
+    """
+    tables = {
+        setting: [dict(leaves(run.config)) for run in usable if run.setting == setting] for setting in order
+    }
+    keys = dict.fromkeys(
+        key for group in tables.values() for table in group for key in table if is_listed(key)
+    )
+    rows = {
+        key: {
+            setting: ", ".join(
+                dict.fromkeys(value_text(table[key]) if key in table else "-" for table in group)
+            )
+            for setting, group in tables.items()
+        }
+        for key in keys
+    }
+    return {
+        key: values
+        for key, values in rows.items()
+        if len(set(values.values())) > 1 or any(", " in text for text in values.values())
+    }
+
+
+def _varying_keys(peers: Sequence[Run]) -> list[str]:
+    """Keys of settings that differ among runs of one algorithm; where several always differ together, the one
+    nearest to the root.
+    """
+    tables: list[dict[str, Any]] = [dict(leaves(run.config)) for run in peers]
+    keys = list(dict.fromkeys(key for table in tables for key in table if is_setting(key)))
+    found: dict[tuple[str, ...], str] = {}
+    for key in sorted(keys, key=lambda key: key.count(".")):
+        values = tuple(value_text(table[key]) if key in table else "" for table in tables)
+        if len(set(values)) > 1 and not _follows(values, peers):
+            found.setdefault(values, key)
+    return [key for key in keys if key in found.values()]
+
+
+def _follows(values: Sequence[str], peers: Sequence[Run]) -> bool:
+    """Whether the values are those of the seed, or are fixed by the condition of a run."""
+    by_condition: dict[str, set[str]] = {}
+    for value, run in zip(values, peers, strict=True):
+        by_condition.setdefault(run.condition, set()).add(value)
+    of_seed = all(value == str(run.seed) for value, run in zip(values, peers, strict=True))
+    return of_seed or all(len(found) == 1 for found in by_condition.values())
+
+
+def _natural(text: str) -> list[tuple[float, str]]:
+    """Sort key by which x=4 comes before x=16: numbers by value, the rest by letter."""
+    return [
+        (float(part), "") if _NUMBER.fullmatch(part) else (math.inf, part) for part in re.split(r"[ =]", text)
+    ]

@@ -1,0 +1,53 @@
+"""Run folders by path, glob or the folder that they lie in."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from bapo_lightning.errors import DataError
+
+SWEEP_RECORD = "sweep.json"  # in the folder of a sweep: the runs that belong to it
+
+
+def find_runs(patterns: Sequence[str]) -> list[Path]:
+    """Finds the runs that paths, globs and folders of runs name; sorted, each once. A path that does not
+    exist is kept.
+
+    Raises:
+        DataError: a glob matches nothing.
+    """
+    found: set[Path] = set()
+    for pattern in patterns:
+        matches = [Path(match) for match in glob.glob(pattern) if Path(match).is_dir()]
+        if not matches and glob.has_magic(pattern):
+            raise DataError(
+                f"no folder matches {pattern!r}; give run folders like outputs/<experiment>/<run>"
+            )
+        for folder in matches or [Path(pattern)]:
+            runs = [] if _is_run(folder) else [*filter(_is_run, folder.glob("*")), *_planned_runs(folder)]
+            found.update(runs or [folder])
+    return sorted(found)
+
+
+def common_folder(folders: Sequence[Path]) -> Path:
+    """The innermost folder that all `folders` lie in."""
+    return Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
+
+
+def _planned_runs(folder: Path) -> list[Path]:
+    """Runs that a sweep has in `folder`, including those that failed before they made their own folder."""
+    try:
+        return [
+            folder / run for run in json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))["runs"]
+        ]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    # A run that failed while it was set up has its configuration only; it must show up as left out.
+    return any((folder / name).exists() for name in ("manifest.json", "config.yaml"))
