@@ -48,7 +48,9 @@ def gold_answer(cell: Any, form: str, marker: str, several: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    r"""What the last \boxed or \fbox of a solution holds, braces balanced; `\boxed 5` holds 5. None without one."""
+    r"""What the last \boxed or \fbox of a solution holds, braces balanced; `\boxed 5` holds 5. None without
+    one.
+    """
     boxes = list(_BOX.finditer(text))
     if not boxes:
         return None

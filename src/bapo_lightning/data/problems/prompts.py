@@ -121,7 +121,9 @@ def rendered(
 
 
 def filled(template: str, problem: Problem) -> str:
-    r"""A template with the problem in it. Not str.format: other braces, as in \boxed{} or in a problem's text, are meant as they stand."""
+    r"""A template with the problem in it. Not str.format: other braces, as in \boxed{} or in a problem's
+    text, are meant as they stand.
+    """
     return template.replace(PLACE, problem.prompt)
 
 
