@@ -12,8 +12,8 @@ from bapo_lightning.modules.policy.folder import model_path
 
 def engine_problems(config: RunConfig) -> Iterator[str]:
     """An engine that can sample beside training where it must, and responses that the model can hold."""
-    spans_ranks = getattr(config.rollout.engine.object, "spans_ranks", False)
-    if config.staleness.async_generation and spans_ranks:
+    shares_gpu = getattr(config.rollout.engine.object, "shares_gpu", False)
+    if config.staleness.async_generation and shares_gpu:
         yield (
             "regime.async_generation=true with rollout=vllm: inside the training process vLLM shares the "
             "random state, the environment and on a GPU the memory with the update, so the two cannot run "

@@ -48,19 +48,19 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
 
 def _placement_problems(config: RunConfig) -> Iterator[str]:
     placement, engine, ranks = config.rollout.placement, config.rollout.engine, config.num_ranks
-    spans_ranks = getattr(engine.object, "spans_ranks", False)
+    shares_gpu = getattr(engine.object, "shares_gpu", False)
     if getattr(engine.object, "runs_in", None) == "server" and placement == "each":
         yield (
             f"rollout.placement=each with rollout=vllm_server: each of {ranks} ranks would have servers; "
             "write rollout.placement=controller"
         )
-    if spans_ranks and placement == "controller":
+    if shares_gpu and placement == "controller":
         yield (
             "rollout.placement=controller with rollout=vllm: vLLM inside the training processes runs in all "
             "of them together; write rollout.placement=each, or rollout=vllm_child or rollout=vllm_server"
         )
     size = (engine.options.get("options") or {}).get("tensor_parallel_size", 1)
-    if spans_ranks and ranks % size:
+    if shares_gpu and ranks % size:
         yield (
             f"rollout.engine.options.tensor_parallel_size={size} does not divide {ranks} ranks, whose GPUs "
             "vLLM shares; write a number that does"

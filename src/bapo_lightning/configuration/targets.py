@@ -6,7 +6,8 @@ text beginning with the name of an option; a user's class is checked in the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, isclass, signature
@@ -113,7 +114,8 @@ def option_problems(called: Any, name: str, options: Mapping[str, Any], path: st
             found += [f"{path}.{option}={value} {problem}"] if problem else []
     yield from found
     if not found and hasattr(called, "problems"):
-        yield from (f"{path}.{text}" for text in called.problems(options_with_defaults(called, options)))
+        given = options_with_defaults(called, options)
+        yield from (_with_path(text, parameters, path) for text in called.problems(given))
 
 
 def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +137,12 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield f"{path}.{TARGET}={target} cannot be imported ({reason}); check its spelling"
         return
     yield from option_problems(called, target, node, path)
+
+
+def _with_path(text: str, options: Iterable[str], path: str) -> str:
+    """A text about options of one class, with the full key of every option that it names."""
+    named = rf"(?<![\w.])({'|'.join(map(re.escape, options))})(?=[.=:])"
+    return re.sub(named, rf"{path}.\1", text)
 
 
 def _taken(option: str, options: list[str]) -> str:

@@ -1,33 +1,35 @@
-"""The contract between the data module and whatever samples tokens."""
+"""The contract between the data module and the engines that sample tokens."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
 
-UNSYNCED_VERSION = -1  # an engine that holds no weights of the trainer: new, restarted, or asleep
+UNSYNCED_VERSION = -1  # of an engine that holds no weights of the trainer: new, restarted, or asleep
+DType = Literal["bfloat16", "float16", "float32"]  # of an engine's weights and cache
+RunsIn = Literal["trainer", "child", "server"]  # the process in which an engine samples
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn. The same temperature must be used by the trainer when it scores them.
+    """The sampling distribution. The trainer must score tokens at the same temperature.
 
-    `top_p` and `top_k` are for evaluation: the nucleus that the trainer would recompute from its own
-    log-probs differs at the edge from the engine's, so that some sampled tokens would have probability zero
-    there and a ratio that means nothing.
+    `top_p` and `top_k` are for evaluation: at its edge, the nucleus that the trainer would recompute from its
+    own log-probs differs from the engine's, so that some sampled tokens would have probability zero there and
+    a meaningless ratio.
     """
 
     temperature: float  # 1.0 = the model's own distribution; 0.0 = greedy, for evaluation only
     stop_token_ids: tuple[int, ...]  # a response ends with the first of these
     top_p: float = 1.0  # smallest set of tokens with this much mass; 1.0 = off
-    top_k: int = 0  # so many of the likeliest tokens; 0 = off
+    top_k: int = 0  # number of the likeliest tokens that are kept; 0 = off
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -40,8 +42,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Continue `token_ids` by at most `max_new_tokens`. A resumed rollout is a request whose tokens include
-    the part sampled before.
+    """Asks to continue `token_ids` by at most `max_new_tokens`. The tokens of a resumed rollout include the
+    part sampled before.
     """
 
     token_ids: array[int]
@@ -53,23 +55,23 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one request gave: the sampled tokens, stamped with the engine's version, and why they end."""
+    """The result of one request: the sampled tokens with the engine's version, and why they end."""
 
     segment: Segment
     finish: FinishReason
 
 
 class EngineDied(EngineError):
-    """An engine's process is gone, or hangs. What it had finished is not lost."""
+    """An engine's process is gone or hangs. Finished generations are not lost."""
 
     def __init__(self, reason: str, finished: Mapping[int, Generation] | None = None) -> None:
-        """`finished`: generations by the place of their request in the interrupted call."""
+        """`finished`: generations by the number of their request in the interrupted call."""
         super().__init__(reason)
         self.finished = dict(finished or {})
 
 
 def check_synced(version: int) -> None:
-    """Raises EngineError for an engine of version `UNSYNCED_VERSION`, whose samples would be of no policy."""
+    """Raises EngineError for an engine without the trainer's weights, whose samples would be of no policy."""
     if version == UNSYNCED_VERSION:
         raise EngineError(
             "the engine was asked to generate before it was given weights: push them with WeightSync first"
@@ -77,11 +79,11 @@ def check_synced(version: int) -> None:
 
 
 class WeightSource(Protocol):
-    """Where an engine's weights come from."""
+    """A policy whose weights an engine can load."""
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Full weights under their Hugging Face names, one at a time, tied weights once. Every call starts
-        anew, in the same order.
+        again from the first, in the same order.
         """
         ...
 
@@ -94,6 +96,10 @@ class RolloutEngine(Protocol):
     temperature included (0 under greedy sampling); equal seeds give equal tokens on the same machine,
     whatever else is sampled beside them; the trainer's random state, threads, environment and process group
     are left alone; `generate` returns one result per request, in order.
+
+    A class that a configuration can choose has two more attributes, read before an engine is made:
+    `runs_in: RunsIn`, and `shares_gpu: bool`, true if all ranks together take turns with the trainer on its
+    GPUs, so that nothing is generated beside training.
     """
 
     @property
@@ -102,30 +108,30 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Sample one continuation per request. Raises EngineDied when the engine's process is lost or makes
+        """Samples one continuation per request. Raises EngineDied when the engine's process is lost or makes
         no progress.
         """
         ...
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """Replace all weights, streamed tensor by tensor, and forget what was cached under the old ones.
+        """Replaces all weights, streamed tensor by tensor, and clears what was cached under the old ones.
 
         Raises EngineError unless every weight came.
         """
         ...
 
     def sleep(self) -> None:
-        """Give device memory to the trainer until the next `load_weights`, where the engine shares its
-        device; nothing otherwise.
+        """Gives device memory to the trainer until the next `load_weights`, where the engine shares its
+        device; does nothing otherwise.
         """
         ...
 
     def restart(self) -> None:
-        """Start a dead engine's process anew, without the trainer's weights. Raises EngineError where there
-        is none to restart.
+        """Starts a dead engine's process anew, without the trainer's weights. Raises EngineError where there
+        is no process to restart.
         """
         ...
 
     def close(self) -> None:
-        """Give back memory and processes. Calling it twice is fine."""
+        """Gives back memory and processes. Calling it twice is fine."""
         ...

@@ -1,7 +1,7 @@
-"""Random numbers that belong to a request, not to an engine: a draw can be repeated whatever was sampled
-before or beside it.
+"""Random numbers that belong to a request, not to an engine.
 
-After a restart of an engine, or in another order, the same request gives the same tokens on the same machine.
+After a restart of an engine, in another order, or beside other requests, the same request gives the same
+tokens on the same machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def request_seed(
     Args:
         run_seed: of the run.
         version: policy version that samples.
-        problem_id: of the problem.
+        problem_id: id of the problem.
         sample_index: number of the sample in its group.
-        epoch: of the problem stream. A small set can be drawn twice under one version.
+        epoch: of the problem stream. A small set can come twice under one version.
         position: tokens sampled before, under this version or an older one; a resumed rollout must not repeat
-            its first draws.
+            its first random numbers.
     """
     key = f"{run_seed}/{version}/{sample_index}/{problem_id}" + (
         f"/{epoch}/{position}" if epoch or position else ""
@@ -40,7 +40,7 @@ def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
 
     Args:
         seeds: [B] uint64.
-        position: place in the stream, from 0.
+        position: index in the stream, from 0.
     """
     z = seeds + np.uint64((position + 1) * _GOLDEN_GAMMA % 2**64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

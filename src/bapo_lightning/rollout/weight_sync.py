@@ -3,8 +3,8 @@
     WeightSync.push(policy, engine, version):
         policy.named_weights() --stream--> engine.load_weights --> sample a probe, score it, compare
 
-*When* to push is the data module's decision; this file is only about *how*. A push that cannot be proven
-raises, because stale weights in an engine show up as nothing but slightly wrong log-probs, days later.
+The data module decides *when* to push; this file is only about *how*. A push that cannot be proven raises,
+because stale weights in an engine show up as nothing but slightly wrong log-probs, days later.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import random
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
-from typing import Protocol
+from typing import Any, Protocol
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import (
@@ -26,6 +26,7 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
 )
 from bapo_lightning.types import Rollout
+from bapo_lightning.values import Count, NonNegative
 
 PROBE_TOKEN_BUDGET = 4096  # a probe passes through the trainer's model at once
 
@@ -42,19 +43,18 @@ class ScoringWeightSource(WeightSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """What one push cost and how well both sides agree after it."""
+    """Cost of one push, and agreement of both sides after it."""
 
     version: int
     transfer_seconds: float  # load_weights
     probe_seconds: float  # the proof
-    mean_logprob_difference: (
-        float  # nats, over the probe's tokens; of the worst engine where there are several
-    )
+    # Nats, over the probe's tokens; of the worst engine where there are several.
+    mean_logprob_difference: float
     max_logprob_difference: float
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Duration of the whole push."""
         return self.transfer_seconds + self.probe_seconds
 
 
@@ -62,24 +62,23 @@ class WeightSync:
     """Streams weights into an engine, then lets it sample from fixed prompts and compares its log-probs with
     the trainer's.
 
-    Sampling, not scoring: this goes the way that training data go, so that a stale prefix cache, a wrong
-    temperature or log-probs of another distribution are found as well as weights that did not arrive. It does
-    not decide when to push, and keeps no weights.
+    The engine samples instead of scoring, as it does for training data, so that the proof also finds a stale
+    prefix cache, a wrong temperature, or log-probs of another distribution.
     """
 
     def __init__(
         self,
         tolerance: float,
-        temperature: float = 1.0,
-        num_probes: int = 4,
-        probe_tokens: int = 16,
-        sampled_tokens: int = 4,
+        temperature: NonNegative = 1.0,
+        num_probes: Count = 4,
+        probe_tokens: Count = 16,
+        sampled_tokens: Count = 4,
     ) -> None:
         """
         Args:
             tolerance: largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute
-                in float32, 0.2 when one of them computes in bfloat16. What it must catch is 1 to 18 nats.
-            temperature: the one that training samples at.
+                in float32, 0.2 when one of them computes in bfloat16. Real faults cause 1 to 18 nats.
+            temperature: of training's sampling.
             num_probes: number of prompts.
             probe_tokens: their length, drawn uniformly from the vocabulary; longer than a block of the
                 engine's prefix cache, if it has one, so that a stale cache is met.
@@ -91,9 +90,18 @@ class WeightSync:
         self.probe_tokens = probe_tokens
         self.sampled_tokens = sampled_tokens
 
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """A tolerance that no push would meet."""
+        if options["tolerance"] <= 0:
+            yield (
+                f"tolerance={options['tolerance']}: no two computations agree to the last bit; write e.g. "
+                "1e-3"
+            )
+
     def probe(self, vocab_size: int, num_engines: int = 1) -> list[GenerationRequest]:
-        """The same requests for every push, so that differences can be followed over time; as many for each
-        engine.
+        """Returns the same requests for every push, so that differences can be followed over time, and the
+        same number for each engine.
         """
         generator = random.Random(0)
         count = self.num_probes * num_engines
@@ -111,15 +119,15 @@ class WeightSync:
         vocab_size: int,
         num_engines: int = 1,
     ) -> SyncReport:
-        """Make `engine` hold the weights of `source` as policy version `version`.
+        """Loads the weights of `source` into `engine` as policy version `version`, and proves it.
 
         Args:
             source: the trainer's policy.
-            engine: maybe several ones, that share requests in contiguous parts of equal number; each is
-                proven for itself.
+            engine: several ones must share requests in contiguous parts of equal number; each is proven by
+                itself.
             version: of the policy.
             vocab_size: of its tokenizer.
-            num_engines: behind `engine`.
+            num_engines: number of engines behind `engine`.
 
         Raises:
             EngineError: a weight is missing or has another shape, or the two sides disagree about the probe
@@ -152,8 +160,8 @@ class WeightSync:
 
 
 def worst_part(differences: Sequence[float], num_parts: int) -> float:
-    """The largest mean of `num_parts` equal parts: one engine of many that is wrong must not be hidden by the
-    others.
+    """The largest mean of `num_parts` equal parts, so that many right engines do not hide one that is wrong.
+    NaN counts as the largest.
     """
     size = len(differences) // num_parts
     means = [fmean(differences[first : first + size]) for first in range(0, len(differences), size)]

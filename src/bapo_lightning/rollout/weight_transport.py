@@ -1,7 +1,5 @@
-"""Sending weights to vLLM servers, the trainer's side: through shared memory on one machine here, between
-GPUs in `nccl_transport`.
-
-Both ends of a part in shared memory, for whoever has weights to hand to another process of this machine.
+"""Weights on their way to another process: parts of them in shared memory, both ends, and the transport to
+vLLM servers that uses such parts. The transport between GPUs is `vllm.nccl`.
 """
 
 from __future__ import annotations
@@ -9,73 +7,44 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
 import torch
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import WeightSource
+from bapo_lightning.rollout.engine import DType, WeightSource
+from bapo_lightning.rollout.vllm.http import ServerClient
+from bapo_lightning.values import Count
 
 SHARED_MEMORY_BACKEND = "bapo_shared_memory"
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
-ALIGNMENT = 64  # bytes; a view of another dtype must start at a multiple of its size
-
-
-class ControlClient(Protocol):
-    """The control plane of one server: vLLM's own `VLLMWeightSyncClient`, and calls of the worker
-    extension.
-    """
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Once after the server's start."""
-        ...
-
-    def start_weight_update(self) -> None:
-        """Begin."""
-        ...
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Load a part."""
-        ...
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """End."""
-        ...
-
-    def missing_weights(self) -> list[str]:
-        """What the last update did not bring, on any worker."""
-        ...
-
-    def update_weight_version(self, version: str) -> None:
-        """Name the weights held."""
-        ...
-
-    def get_world_size(self) -> int:
-        """Number of the server's workers."""
-        ...
+ALIGNMENT = 64  # bytes: a view of another dtype must start at a multiple of its size
 
 
 class WeightTransport(Protocol):
-    """Sends all weights to all servers. One that was (re)started must be announced with `connect` first."""
+    """Sends all weights to all servers. A server that was (re)started must be announced with `connect`
+    first.
+    """
 
     backend: str  # name in vLLM's factory
 
-    def connect(self, client: ControlClient, source: WeightSource) -> None:
-        """Prepare a new server."""
+    def connect(self, client: ServerClient, source: WeightSource) -> None:
+        """Prepares a new server."""
         ...
 
-    def send(self, source: WeightSource, clients: Sequence[ControlClient], version: int) -> None:
-        """Replace the weights of all servers. Raises EngineError when one of them did not get all."""
+    def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
+        """Replaces the weights of all servers. Raises EngineError when one of them did not get all."""
         ...
 
 
 class WeightPart(TypedDict):
-    """Some weights in one file of shared memory."""
+    """A number of weights in one file of shared memory."""
 
     path: str
     num_bytes: int
@@ -92,46 +61,44 @@ class SharedMemoryTransport:
 
     backend = SHARED_MEMORY_BACKEND
 
-    def __init__(self, part_megabytes: int = 256, dtype: str | None = None) -> None:
+    def __init__(self, part_megabytes: Count = 256, dtype: DType | None = None) -> None:
         """
         Args:
-            part_megabytes: size of a part; a larger tensor is a part of its own.
+            part_megabytes: size of a part in MiB; a larger tensor is a part of its own.
             dtype: weights are cast to it before they are written, for engines of lower precision; None sends
                 them as they are.
         """
         self._part_bytes = part_megabytes << 20
         self._dtype = getattr(torch, dtype) if dtype else None
 
-    def connect(self, client: ControlClient, source: WeightSource) -> None:
+    def connect(self, client: ServerClient, source: WeightSource) -> None:
         """See `WeightTransport.connect`."""
         client.init_weight_transfer_engine({})
 
-    def send(self, source: WeightSource, clients: Sequence[ControlClient], version: int) -> None:
+    def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
         """See `WeightTransport.send`."""
         with ThreadPoolExecutor(len(clients)) as pool:
 
-            def all_clients(call: Callable[[ControlClient], Any]) -> list[Any]:
-                return list(pool.map(call, clients))
+            def all_clients(method: str, *arguments: Any) -> list[Any]:
+                return list(pool.map(methodcaller(method, *arguments), clients))
 
-            all_clients(lambda client: client.start_weight_update())
+            all_clients("start_weight_update")
             try:
                 for part in weight_parts(source, self._part_bytes, self._dtype):
-                    all_clients(lambda client, part=part: client.update_weights({"part": part}))  # type: ignore[misc]
+                    all_clients("update_weights", {"part": part})
             except EngineError:
                 with suppress(EngineError):  # vLLM would refuse the next update if this one had no end
-                    all_clients(lambda client: client.finish_weight_update())
+                    all_clients("finish_weight_update")
                 raise
-            all_clients(lambda client: client.finish_weight_update(str(version)))
-            missing = sorted(
-                {name for names in all_clients(lambda client: client.missing_weights()) for name in names}
-            )
-        check_complete(missing)
+            all_clients("finish_weight_update", str(version))
+            missing = set(chain.from_iterable(all_clients("missing_weights")))
+        check_complete(sorted(missing))
 
 
 def weight_parts(
     source: WeightSource, part_bytes: int, dtype: torch.dtype | None = None
 ) -> Generator[WeightPart, None, None]:
-    """All weights in files of shared memory, each of which exists until the next one is asked for.
+    """Writes all weights into files of shared memory, each of which exists until the next one is requested.
 
     Args:
         source: of the weights.
@@ -155,8 +122,8 @@ def weight_parts(
 
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:
-    """Write tensors into a file of shared memory, hand it out once, remove it. Raises EngineError when there
-    is no room.
+    """Writes tensors into a file of shared memory, yields it once, and removes it. Raises EngineError when
+    there is no room.
     """
     sizes = (-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for _, weight in tensors)
     *offsets, num_bytes = accumulate(sizes, initial=0)

@@ -185,7 +185,7 @@ def _distributed_engine(
     """The engines of all ranks as one, for rank 0, whose own is `engine`."""
     node = config.rollout.engine
     options = node.options.get("options") or {}
-    ranks_per_engine = options["tensor_parallel_size"] if getattr(node.object, "spans_ranks", False) else 1
+    ranks_per_engine = options["tensor_parallel_size"] if getattr(node.object, "shares_gpu", False) else 1
     on_controller_only = config.rollout.placement == "controller"
     control, engines = channels
     return DistributedEngine(LocalEngine(engine), control, engines, ranks_per_engine, on_controller_only)

@@ -1,1 +1,1 @@
-"""From problems to scored groups: what is generated when, and what becomes of it."""
+"""From problems to scored groups: the scheduler, the sampler and the collectors."""

@@ -1,4 +1,6 @@
-"""Which groups are trained on: all of them, or DAPO's dynamic sampling (arXiv 2503.14476, section 3.2)."""
+"""Admission of groups to training: all of them, or DAPO's dynamic sampling (arXiv 2503.14476, section
+3.2).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bapo_lightning.types import Group
+from bapo_lightning.values import Count
 
 
 class Admission(Protocol):
-    """Says which groups are trained on. Those refused are replaced by fresh ones, for at most `max_rounds`
+    """Decides which groups are trained on. Rejected ones are replaced by fresh ones, for at most `max_rounds`
     rounds of generation per rollout batch; then they fill it, so that its size never changes.
     """
 
-    max_rounds: int
+    max_rounds: Count
 
     def admits(self, group: Group) -> bool:
         """Whether a scored group is trained on."""
@@ -22,21 +25,21 @@ class Admission(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdmitAll:
-    """Every sampled group is trained on, also those that carry no signal."""
+    """Trains on every sampled group, even without a signal."""
 
-    max_rounds: int = 1
+    max_rounds: Count = 1
 
     def admits(self, group: Group) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicSampling:
-    """Groups whose scores are all equal are replaced: their advantages are zero."""
+    """Replaces groups whose scores are all equal, because their advantages are zero."""
 
-    max_rounds: int
+    max_rounds: Count
 
     def admits(self, group: Group) -> bool:
-        """When scores differ."""
+        """True when scores differ."""
         return not group.is_uniform

@@ -1,10 +1,10 @@
-"""What became of every draw: `ledger.jsonl`, one line for each, written when its fate is decided.
+"""Fates of all work items: `ledger.jsonl`, one line for each, written when its fate is decided.
 
     {"epoch": 0, "problem": "37+85", "fate": "trained", "version": 16}
     {"epoch": 0, "problem": "12+40", "fate": "filtered", "reason": "all scores equal", "version": 16}
 
-The file is append-only; a checkpoint remembers how long it was, and a resume cuts it back to that, so that no
-draw stands in it twice.
+The file is append-only. A checkpoint stores its length and a resume cuts it back to that, so that no item
+stands in it twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bapo_lightning.types import WorkItem
 
 
 class Fate(StrEnum):
-    """What became of a draw."""
+    """Fate of a work item."""
 
     TRAINED = "trained"  # its group entered training
     FILTERED = "filtered"  # sampled, but nothing could be learned from it
@@ -27,10 +27,10 @@ class Fate(StrEnum):
 
 
 class Ledger:
-    """Writes the fates down."""
+    """Writes fates to a file."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path` of the file; None keeps no ledger."""
+        """`path` of the file; None writes none."""
         self._journal = Journal(path) if path is not None else None
 
     @property
@@ -38,18 +38,18 @@ class Ledger:
         """Bytes written so far."""
         return self._journal.size if self._journal is not None else 0
 
-    def record(self, draws: Iterable[WorkItem], fate: Fate, version: int, reason: str | None = None) -> None:
-        """Decide. `version` is the trainer's policy version at this moment."""
+    def record(self, items: Iterable[WorkItem], fate: Fate, version: int, reason: str | None = None) -> None:
+        """Writes one line per item; `version` is the trainer's policy version at this moment."""
         if self._journal is None:
             return
         why = {"reason": reason} if reason is not None else {}
         self._journal.append(
-            {"epoch": draw.epoch, "problem": draw.problem.id, "fate": fate, **why, "version": version}
-            for draw in draws
+            {"epoch": item.epoch, "problem": item.problem.id, "fate": fate, **why, "version": version}
+            for item in items
         )
 
     def cut(self, size: int) -> None:
-        """Forget what was decided after a checkpoint. Raises DataError when the file is shorter than it was
+        """Removes the lines after a checkpoint. Raises DataError when the file is shorter than it was
         then.
         """
         if self._journal is not None:

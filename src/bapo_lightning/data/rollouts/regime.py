@@ -1,4 +1,4 @@
-"""How stale the data may be when it is trained on (conf group `regime/`).
+"""Regimes: how stale the data may be when it is trained on (conf group `regime/`).
 
 Symbols: P groups in a rollout batch, which is trained on for U = epochs * minibatches updates; N rollout
 batches in the run; K segments at most in a rollout. The *clock* counts updates attempted; ages count policy
@@ -8,8 +8,13 @@ versions, which never run ahead of the clock.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Lt
+
+from bapo_lightning.values import Count, CountOrZero, Positive
 
 StaleAction = Literal["evict", "mask"]
 ReusePriority = Literal["newest", "oldest", "reward_spread"]
@@ -22,28 +27,34 @@ class Regime:
     """
 
     name: str
-    epochs: int  # E: passes over each rollout batch
-    minibatches: int  # M: optimizer updates in one pass
-    max_new_tokens: int = 1  # longest response, over all its segments
+    epochs: Count  # E: passes over each rollout batch
+    minibatches: Count  # M: optimizer updates in one pass
+    max_new_tokens: Count = 1  # longest response, over all its segments
     async_generation: bool = False  # generation goes on while training
-    max_age: int | None = (
-        None  # hard bound on the age of a trained token, in updates; None: `age_bound` derives it
-    )
-    stale_action: StaleAction = (
-        "evict"  # what happens beyond it: to the whole group, or to the old tokens alone
-    )
-    partial_tokens: int | None = (
-        None  # a rollout is stopped after so many tokens of a generation pass, and resumed; None: never
-    )
-    max_segments: int | None = None  # policy versions in one rollout
-    reuse_share: float = 0.0  # of past groups in a rollout batch
-    max_reuses: int = 0  # further rollout batches that a group may enter
+    # Hard bound on the age of a trained token, in updates; None: `natural_age`.
+    max_age: CountOrZero | None = None
+    stale_action: StaleAction = "evict"  # beyond it: evict the whole group, or mask the old tokens alone
+    # A rollout is stopped after so many tokens of a generation pass, and resumed; None: never.
+    partial_tokens: Count | None = None
+    max_segments: Count | None = None  # policy versions in one rollout
+    reuse_share: Annotated[float, Ge(0), Lt(1)] = 0.0  # of past groups in a rollout batch
+    max_reuses: CountOrZero = 0  # further rollout batches that a group may enter
     reuse_priority: ReusePriority = "newest"
-    wait_warning_seconds: float = 300  # training says what it waits for when this is exceeded
+    wait_warning_seconds: Positive = 300  # a longer wait says what it waits for; async generation only
+
+    @classmethod
+    def problems(cls, options: Mapping[str, Any]) -> Iterator[str]:
+        """Options that do not go together, each with the reason and what to write instead. Their types must
+        be right.
+        """
+        regime = cls(**{key: value for key, value in options.items() if key != "_target_"})
+        yield from regime._age_problems()
+        yield from regime._partial_problems()
+        yield from regime._reuse_problems()
 
     @property
     def updates_per_rollout_batch(self) -> int:
-        """U, the paper's staleness: so many updates use one rollout batch."""
+        """U, the paper's staleness: the number of updates on one rollout batch."""
         return self.epochs * self.minibatches
 
     @property
@@ -53,8 +64,8 @@ class Regime:
 
     @property
     def segments_bound(self) -> int:
-        """K: passes that a rollout can need, since each but the last brings `partial_tokens` tokens, and at
-        most `max_segments`.
+        """K: largest number of passes that a rollout can need, since each but the last brings
+        `partial_tokens` tokens; at most `max_segments`.
         """
         if self.partial_tokens is None:
             return 1
@@ -63,7 +74,7 @@ class Regime:
 
     @property
     def natural_age(self) -> int:
-        """Largest age that synchronous generation can bring about by itself, in updates: (2K - 1) U - 1.
+        """Largest age that synchronous generation can cause by itself, in updates: (2K - 1) U - 1.
 
         At most P groups start in a pass, and never are more than K P in flight (running or ready). While a
         rollout makes its K passes at most (K - 1) P groups start after it, so at most K P - 1 + (K - 1) P
@@ -75,13 +86,13 @@ class Regime:
 
     @property
     def age_bound(self) -> int:
-        """No token older than this is ever trained on, in updates."""
+        """Largest age of a trained token, in updates."""
         return self.natural_age if self.max_age is None else self.max_age
 
     @property
     def admission_age(self) -> int:
-        """The age that admission plans for: the bound; where only single tokens are masked, what comes by
-        itself.
+        """The age that admission plans for, in updates: the bound, or the natural age if that is larger and
+        only single tokens are masked.
         """
         return max(self.age_bound, self.natural_age) if self.stale_action == "mask" else self.age_bound
 
@@ -89,7 +100,59 @@ class Regime:
         """Whether a group must not enter training at policy `version`, where it stays for U updates.
 
         With `stale_action="mask"` old tokens do not matter as long as a newer one is left to train on in the
-        last of them.
+        last of these updates.
         """
         last_use = version + self.updates_per_rollout_batch - 1
         return last_use - (newest_version if self.stale_action == "mask" else oldest_version) > self.age_bound
+
+    def _age_problems(self) -> Iterator[str]:
+        updates = self.updates_per_rollout_batch
+        if self.max_age is None:
+            unbounded = ["async_generation=true"] if self.async_generation else []
+            unbounded += [f"reuse_share={self.reuse_share}"] if self.reuse_share else []
+            for setting in unbounded:
+                yield (
+                    f"{setting} needs max_age: nothing else bounds how old the data get; one rollout batch "
+                    f"ahead is max_age={2 * updates - 1}"
+                )
+        elif self.max_age < updates - 1:
+            yield (
+                f"max_age={self.max_age}: a rollout batch is trained on for epochs x minibatches = {updates} "
+                f"updates, so its last update sees tokens of age {updates - 1} at least; write "
+                f"max_age={updates - 1} or fewer updates"
+            )
+
+    def _partial_problems(self) -> Iterator[str]:
+        if self.is_partial:
+            return
+        if self.stale_action == "mask":
+            yield (
+                "stale_action=mask without partial_tokens: all tokens of a whole rollout are equally old, so "
+                "that masking them is evicting it; write stale_action=evict, or regime=partial"
+            )
+        if self.max_segments is not None:
+            yield (
+                f"max_segments={self.max_segments} without partial_tokens has no effect: whole rollouts have "
+                "one segment"
+            )
+
+    def _reuse_problems(self) -> Iterator[str]:
+        oldest_reused = 2 * self.updates_per_rollout_batch - 1
+        if not self.reuse_share:
+            if self.max_reuses:
+                yield (f"max_reuses={self.max_reuses} without reuse_share has no effect; write regime=reuse")
+            return
+        if not self.max_reuses:
+            yield f"max_reuses=0 with reuse_share={self.reuse_share} reuses nothing; write max_reuses=1"
+        if self.async_generation:
+            yield (
+                "async_generation=true with reuse_share: how many fresh groups a batch needs then depends on "
+                "the content of the buffer when the batch is trained on, so that admission cannot know how "
+                "old a group will get; write one of the two"
+            )
+        elif self.max_age is not None and self.max_age < oldest_reused:
+            yield (
+                f"max_age={self.max_age} lets no group be reused: it is {self.updates_per_rollout_batch} "
+                f"updates old when the next rollout batch begins and {oldest_reused} at the end of it; write "
+                f"max_age={oldest_reused} at least"
+            )

@@ -1,4 +1,4 @@
-"""What generation cost and lost between two updates, and the metrics made of it."""
+"""Costs and losses of generation between two updates, and their metrics."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from bapo_lightning.types import FinishReason, Group, ScoreStatus
 
 @dataclass(slots=True)
 class RolloutStatistics:
-    """Sums since they were last taken; ratios are made where they are logged."""
+    """Sums since the last `take`; `metrics` turns them into metrics."""
 
     rollout_seconds: float = 0.0
     reward_seconds: float = 0.0
-    # of the engine, while it waited for room, weights or validation; 0 where generation is synchronous
+    # Of the engine, while it waited for room, weights or validation; 0 where generation is synchronous.
     idle_seconds: float = 0.0
     num_passes: int = 0
     num_tokens: int = 0
     num_rollouts: int = 0  # ended
-    num_cut: int = 0  # of them at the token limit, or at the limit of segments
-    num_resumed: int = 0  # continuations of a rollout that was stopped at a pass's budget
-    num_resumed_tokens: int = 0  # tokens in front of those, which the engine had to read again
+    num_cut: int = 0  # rollouts ended at the token limit, or at the limit of segments
+    num_resumed: int = 0  # resumes of a rollout that was stopped at the token budget of a pass
+    num_resumed_tokens: int = 0  # response tokens that the engine had to read again for them
     num_reward_timeouts: int = 0
     num_reward_failures: int = 0  # answers on which the verifier broke
     num_unparsable: int = 0  # responses without a final answer
-    num_uniform_groups: int = 0  # groups whose scores are all equal, whatever was then done with them
+    num_uniform_groups: int = 0  # groups whose scores are all equal, admitted or not
     num_dropped_groups: int = 0  # groups sampled but not admitted to training
-    num_evicted_groups: int = 0  # groups thrown away because they were, or had to become, too old
+    num_evicted_groups: int = 0  # groups thrown away because they were too old or would become so
     num_wasted_tokens: int = 0  # of the groups dropped and evicted
 
     def count_groups(self, groups: Sequence[Group]) -> None:
-        """Count groups that were finished and scored."""
+        """Counts groups that were finished and scored."""
         samples = [sample for group in groups for sample in group.samples]
         self.num_rollouts += len(samples)
         self.num_cut += sum(sample.rollout.finish is FinishReason.LENGTH for sample in samples)
@@ -44,14 +44,14 @@ class RolloutStatistics:
         self.num_uniform_groups += sum(group.is_uniform for group in groups)
 
     def take(self) -> RolloutStatistics:
-        """Return the sums so far and start again at zero."""
+        """Returns the sums so far and starts again at zero."""
         taken = RolloutStatistics(**{f.name: getattr(self, f.name) for f in fields(self)})
         for f in fields(self):
             setattr(self, f.name, f.default)
         return taken
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of what was generated since the last update; zeros when nothing was."""
+        """Metrics of the generation since the last update; zeros when there was none."""
         metrics: dict[str, float] = {
             "time/rollout_seconds": self.rollout_seconds,
             "time/reward_seconds": self.reward_seconds,
@@ -76,8 +76,8 @@ class RolloutStatistics:
 
 
 def sync_metrics(reports: Sequence[SyncReport]) -> dict[str, float]:
-    """Time of the weight syncs since the last update, and how far engine and trainer were apart after the
-    last one.
+    """Metrics of the weight syncs since the last update: their time, and the log-prob difference of engine
+    and trainer after the last one.
     """
     metrics = {"time/sync_seconds": sum(report.seconds for report in reports)}
     if reports:

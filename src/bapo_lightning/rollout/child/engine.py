@@ -1,19 +1,20 @@
 """An in-process engine in a process of its own on this machine: it samples while the trainer trains, and its
 crash is not the trainer's.
 
-Weights go through shared memory, part by part; requests and generations through a pipe (`child_main` has what
-is said there).
+Weights go through shared memory, part by part; requests and generations through a pipe, whose messages are
+listed in `child.main`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.main import Answer
@@ -24,50 +25,52 @@ from bapo_lightning.rollout.engine import (
     Generation,
     GenerationRequest,
     RolloutEngine,
+    RunsIn,
     SamplingParams,
     WeightSource,
     check_synced,
 )
 from bapo_lightning.rollout.weight_transport import weight_parts
+from bapo_lightning.values import Count, CountOrZero, Positive
 
 
 class ChildEngine:
-    """Runs another engine in a child process. Calls may come from different threads, but for `close` not at
-    the same time.
+    """Runs another engine in a child process. Calls may come from different threads, but not at the same time
+    (except `close`).
     """
 
-    runs_in = "child"
+    runs_in: ClassVar[RunsIn] = "child"
+    shares_gpu: ClassVar[bool] = False
 
     def __init__(
         self,
         model_path: str,
         make_engine: Callable[..., RolloutEngine],
-        deadline_seconds: float = 600,
-        start_seconds: float = 900,
-        cpu_threads: int | None = None,
-        cpu_affinity: Sequence[int] = (),
+        deadline_seconds: Positive = 600,
+        start_seconds: Positive = 900,
+        cpu_threads: Count | None = None,
+        cpu_affinity: Sequence[CountOrZero] = (),
         visible_gpus: str | None = None,
-        part_megabytes: int = 64,
+        part_megabytes: Count = 64,
     ) -> None:
-        """The process is started here, so that what the inner engine's constructor complains of is told
-        before a run begins.
+        """Starts the process, so that an error of the inner engine's constructor shows before a run begins.
 
         Args:
             model_path: Hugging Face folder or hub name.
             make_engine: called in the child as `make_engine(model_path=model_path)`; must be picklable, such
                 as a partial of a class.
             deadline_seconds: a child that needs longer for a call of `generate`, or for a part of the
-                weights, is taken for dead.
-            start_seconds: the same for the engine's making and its first weights, with which vLLM starts.
-            cpu_threads: of the child's kernels; None takes what torch takes in a new process.
-            cpu_affinity: cores that the child may run on; empty leaves it this process's. Ignored where the
-                system has no such thing.
+                weights, counts as dead.
+            start_seconds: the same for the start of the engine and its first weights, with which vLLM starts.
+            cpu_threads: of the child's kernels; None: torch's default in a new process.
+            cpu_affinity: cores that the child may run on; empty: this process's. Ignored on systems without
+                affinities.
             visible_gpus: GPUs that the child sees, such as "1" or "2,3"; None: the same as this process.
             part_megabytes: extra memory of a weight sync, in MiB; a larger tensor is a part of its own.
 
         Raises:
-            BapoLightningError: what the inner engine's constructor raises; any other error, and the child's
-                death, as EngineError.
+            BapoLightningError: an error of the inner engine's constructor; errors that are not ours, and the
+                child's death, come as EngineError.
         """
         self._recipe = pickle.dumps(partial(make_engine, model_path=model_path))
         self._deadline_seconds = deadline_seconds
@@ -85,6 +88,17 @@ class ChildEngine:
         self._closed = False
         self._start()
 
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Options that this machine cannot meet."""
+        wanted, cores = options.get("cpu_affinity", ()), range(os.cpu_count() or 1)
+        missing = [core for core in wanted if core not in cores]
+        if missing:
+            yield (
+                f"cpu_affinity={list(wanted)}: this machine has no core {missing[0]}, its cores are 0 to "
+                f"{cores[-1]}"
+            )
+
     @property
     def version(self) -> int:
         """Policy version of the weights held."""
@@ -96,8 +110,8 @@ class ChildEngine:
         return self._child.pid if self._child is not None else None
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`. All requests have one deadline together; of a call that is
-        interrupted, none is finished.
+        """See `RolloutEngine.generate`. All requests have one deadline together; an interrupted call has no
+        finished request.
         """
         check_synced(self._version)
         with self._talk() as child:
@@ -115,13 +129,13 @@ class ChildEngine:
         self._version = version
 
     def sleep(self) -> None:
-        """See `RolloutEngine.sleep`. A child that is dead sleeps: the next `load_weights` tells."""
+        """See `RolloutEngine.sleep`. The death of a child shows at the next `load_weights`."""
         with contextlib.suppress(EngineDied), self._talk() as child:
             if result(child.ask(("sleep",), self._deadline_seconds)) == UNSYNCED_VERSION:
                 self._version = UNSYNCED_VERSION
 
     def restart(self) -> None:
-        """Start a new child, which has no weights. Raises EngineError when it ends while it starts, or the
+        """Starts a new child, which has no weights. Raises EngineError when it ends while it starts, or the
         engine was closed.
         """
         with self._busy:
@@ -129,7 +143,7 @@ class ChildEngine:
             self._start()
 
     def close(self) -> None:
-        """End the child. A call that another thread is in ends with EngineError."""
+        """Ends the child. A call in another thread ends with EngineError."""
         self._closed = True
         self._version = UNSYNCED_VERSION
         if self._busy.acquire(blocking=False):
@@ -138,7 +152,7 @@ class ChildEngine:
             finally:
                 self._busy.release()
         elif (child := self._child) is not None:
-            child.kill()  # the thread that is in a call forgets it
+            child.kill()  # the thread inside the call drops it
 
     def _start(self) -> None:
         if self._closed:
@@ -147,7 +161,7 @@ class ChildEngine:
         child = self._child = ChildProcess(self._environment)
         try:
             result(child.ask((sys.path, self._cores, self._cpu_threads, self._recipe), self._start_seconds))
-            if self._closed:  # by another thread, which may have come before there was a process to kill
+            if self._closed:  # by another thread, maybe before there was a process to kill
                 raise EngineDied("the engine was closed")
         except EngineDied as death:
             self._end()
@@ -164,14 +178,12 @@ class ChildEngine:
 
     @contextlib.contextmanager
     def _talk(self) -> Iterator[ChildProcess]:
-        """The child, for a call; its death leaves no child and no weights."""
+        """Context of one call to the child; its death leaves no child and no weights."""
         with self._busy:
             if self._child is None:
-                raise (
-                    EngineError("the engine was closed")
-                    if self._closed
-                    else EngineDied("its process ended before")
-                )
+                if self._closed:
+                    raise EngineError("the engine was closed")
+                raise EngineDied("its process ended before")
             try:
                 yield self._child
             except EngineDied:
@@ -182,7 +194,7 @@ class ChildEngine:
                 raise
 
     def _send_weights(self, child: ChildProcess, source: WeightSource, version: int, seconds: float) -> None:
-        """Give the child part after part, as its engine asks for them."""
+        """Gives the child part after part, as its engine asks for them."""
         parts = weight_parts(source, self._part_bytes)
         try:
             answer, content = child.ask(("load_weights", version), seconds)
@@ -199,12 +211,12 @@ class ChildEngine:
                     raise
                 answer, content = child.ask(part, seconds)
         finally:
-            parts.close()  # removes the file of the part at hand
+            parts.close()  # removes the file of the present part
         result((answer, content))
 
 
 def result(answered: tuple[str, Any]) -> Any:
-    """Content of a child's answer. Raises the error that it holds, if it does."""
+    """Content of a child's answer. Raises the error if the answer is one."""
     answer, content = answered
     if answer == Answer.FAILED:
         raise content

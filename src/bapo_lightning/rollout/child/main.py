@@ -1,7 +1,7 @@
 """The process of a `ChildEngine`: `python -m bapo_lightning.rollout.child.main FD`, where FD is its end of a
 pipe to the trainer.
 
-What goes through the pipe, pickled:
+Messages through the pipe, pickled:
 
     trainer                                  engine
     (sys.path, cores, threads, recipe)   ->  done, version         the pickled recipe makes the engine
@@ -13,7 +13,7 @@ What goes through the pipe, pickled:
     None, or the end of the pipe                                   the process ends
     anything                             ->  failed, an error      reported; the process goes on
 
-It imports torch after its cores are set: OpenMP looks at them once, when it loads.
+It imports torch after its cores are set, because OpenMP reads them once, when it loads.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
     from bapo_lightning.rollout.engine import RolloutEngine
 
 PARENT_LOOK_SECONDS = 0.5
-END_SECONDS = 2  # for an engine to close itself after the trainer's death
+END_SECONDS = 2  # after the trainer's death, for an engine to close itself
 
 
 class Answer(StrEnum):
-    """What the engine's process says."""
+    """First word of each message of the engine's process."""
 
     DONE = "done"
     FAILED = "failed"
@@ -53,14 +54,15 @@ class Answer(StrEnum):
 
 
 def main(connection: Connection, parent: int) -> None:
-    """Make the engine, then do as told until the trainer wants no more or is gone.
+    """Makes the engine, then obeys until the trainer ends it or is gone.
 
     Args:
         connection: to the trainer.
         parent: process id of the trainer.
     """
-    # Ctrl-C and a scheduler's SIGTERM are for the trainer, which finishes its update first. A handler,
-    # because a started program inherits what is ignored, and vLLM ends its workers by SIGTERM.
+    # Ctrl-C and a scheduler's SIGTERM are for the trainer, which finishes its update first. They get a
+    # handler and are not ignored, because programs started here would inherit that, and vLLM ends its workers
+    # by SIGTERM.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: None)
     faulthandler.enable()
@@ -84,13 +86,13 @@ def main(connection: Connection, parent: int) -> None:
         return
     try:
         while (command := received(connection)) is not None:
-            answer(connection, lambda command=command: obeyed(made[0], connection, *command))  # type: ignore[misc]
+            answer(connection, partial(obey, made[0], connection, *command))
     finally:
         made[0].close()
 
 
-def obeyed(engine: RolloutEngine, connection: Connection, command: str, *arguments: Any) -> Any:
-    """Do what a message says; returns what is told the trainer."""
+def obey(engine: RolloutEngine, connection: Connection, command: str, *arguments: Any) -> Any:
+    """Carries out one command of the trainer; returns the content of the answer."""
     if command == "generate":
         return engine.generate(*arguments)
     if command == "sleep":
@@ -101,8 +103,8 @@ def obeyed(engine: RolloutEngine, connection: Connection, command: str, *argumen
 
 
 def answer(connection: Connection, work: Callable[[], Any]) -> None:
-    """Tell the trainer what came of some work. Errors that are not ours may not be known to the trainer, or
-    not be picklable.
+    """Does some work and sends its result or its error to the trainer. Errors that are not ours are replaced:
+    the trainer may not know them, or they may not be picklable.
     """
     try:
         message = Answer.DONE, work()
@@ -114,12 +116,12 @@ def answer(connection: Connection, work: Callable[[], Any]) -> None:
             Answer.FAILED,
             EngineError(f"the rollout engine failed in its process ({type(error).__name__}: {error})"),
         )
-    with contextlib.suppress(OSError):  # a trainer that is gone: the next look at the pipe ends this process
+    with contextlib.suppress(OSError):  # the trainer is gone: the next read of the pipe ends this process
         connection.send(message)
 
 
 def received(connection: Connection) -> Any:
-    """The trainer's next message; SystemExit, which no engine takes for its own error, when the trainer is
+    """Returns the trainer's next message. Raises SystemExit, which no engine handles, when the trainer is
     gone.
     """
     try:
@@ -129,14 +131,14 @@ def received(connection: Connection) -> Any:
 
 
 class PipedWeights:
-    """The trainer's weights, as a `WeightSource` of the engine's."""
+    """The trainer's weights as a `WeightSource` for the engine."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Views of shared memory, part by part; asking for the next part tells the trainer that it may remove
-        this one's file.
+        """Views of shared memory, part by part. The request for the next part allows the trainer to remove
+        the file of the present one.
         """
         from bapo_lightning.rollout.weight_transport import read_part
 
@@ -154,8 +156,8 @@ class PipedWeights:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process and all it started soon after the trainer's end, whatever it is doing then, and
-    whoever else holds the pipe.
+    """Ends this process and all that it started soon after the trainer's end, even inside native code, and
+    even if another process still holds the pipe.
     """
     while os.getppid() == parent:
         time.sleep(PARENT_LOOK_SECONDS)
@@ -164,17 +166,15 @@ def end_with_parent(parent: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Serve on the file descriptor named by the first argument; the second is the trainer's process id."""
+    """Serves on the file descriptor named by the first argument; the second is the trainer's process id."""
     descriptor, parent = map(int, arguments)
-    os.set_inheritable(
-        descriptor, False
-    )  # a process below this one would hold the pipe open after this one's death
+    # Else a process below this one would hold the pipe open after this one's death.
+    os.set_inheritable(descriptor, False)
     main(Connection(descriptor), parent)
 
 
 if __name__ == "__main__":
-    # Under the module's own name: what is pickled here must be found by the trainer, whose __main__ is
-    # another.
+    # Under the module's own name: the trainer, whose __main__ is another, must find the classes pickled here.
     from bapo_lightning.rollout.child import main as child_main
 
     child_main.run(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The trainer's end of the process of a `ChildEngine`: starts it, talks to it, knows when it is dead, ends
+"""The trainer's end of the process of a `ChildEngine`: starts it, talks to it, notices its death, and ends
 it.
 """
 
@@ -19,7 +19,8 @@ from bapo_lightning.rollout.engine import EngineDied
 
 STOP_SECONDS = 15  # for an engine to close itself
 LOOK_SECONDS = 1.0  # between looks at a process that says nothing
-# Of a launcher such as torchrun: they name the trainer's process group, which the engine's process is not in.
+# Set by launchers such as torchrun: they name the trainer's process group, to which the engine's process does
+# not belong.
 GROUP_VARIABLES = (
     "RANK",
     "LOCAL_RANK",
@@ -32,8 +33,8 @@ GROUP_VARIABLES = (
 
 
 class ChildProcess:
-    """A process of `child_main` in a session of its own: no Ctrl-C of the terminal reaches it, and nothing of
-    it stays when it is ended.
+    """A process of `child.main` in a session of its own: no Ctrl-C of the terminal reaches it, and it is
+    ended together with all that it started.
 
     It is a fresh interpreter, not a fork and not multiprocessing's spawn: a fork of a process with threads
     may hang, and a spawn imports the trainer's main module again and takes its environment only from the
@@ -52,16 +53,16 @@ class ChildProcess:
                 pass_fds=[number],
                 start_new_session=True,
             )
-        # For an engine that nobody closes; at the latest when Python ends.
+        # For an engine that is never closed; at the latest when Python ends.
         self._finalizer = weakref.finalize(self, kill, self._process, os.getpid())
 
     @property
     def pid(self) -> int:
-        """Of the process; its process group has the same number."""
+        """Process id; the process group has the same number."""
         return self._process.pid
 
     def ask(self, message: Any, deadline_seconds: float) -> tuple[str, Any]:
-        """Send a message, wait for the answer: its kind and content.
+        """Sends a message and waits for the answer: its first word and its content.
 
         Raises:
             EngineDied: the process ended, or did not answer within `deadline_seconds` and was killed.
@@ -74,7 +75,7 @@ class ChildProcess:
             return self._connection.recv()
 
     def stop(self) -> None:
-        """Let the engine close itself, then end its process. Only while nobody waits for an answer."""
+        """Lets the engine close itself, then ends its process. Only while no thread waits for an answer."""
         with contextlib.suppress(OSError):
             self._connection.send(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -83,12 +84,14 @@ class ChildProcess:
         self._connection.close()
 
     def kill(self) -> None:
-        """End the process at once. Whoever waits for its answer gets EngineDied."""
+        """Ends the process at once. A thread that waits for its answer gets EngineDied."""
         self._finalizer()
 
     @contextlib.contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
-        """A watch that kills the process: only its death ends a write into a pipe that nobody reads."""
+        """Context that kills the process after so many seconds: only its death ends a write into a pipe that
+        is not read.
+        """
         overdue = threading.Event()
 
         def end() -> None:
@@ -101,17 +104,14 @@ class ChildProcess:
         try:
             yield
         except (EOFError, OSError):
-            with contextlib.suppress(
-                subprocess.TimeoutExpired
-            ):  # it closes its pipe a moment before it ends by itself
+            # it closes its pipe a moment before it ends by itself
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(LOOK_SECONDS)
             self.kill()
             raise EngineDied(
                 f"it did not answer within {seconds:g} s and was killed" if overdue.is_set() else self._end()
             ) from None
-        except (
-            BaseException
-        ):  # such as a second Ctrl-C: its answer would be taken for that of the next message
+        except BaseException:  # such as a second Ctrl-C: the next message would get the answer to this one
             self.kill()
             raise
         finally:
@@ -127,20 +127,19 @@ class ChildProcess:
 
 
 def kill(process: subprocess.Popen[bytes], owner: int) -> None:
-    """End a process and its group, and leave no zombie; nothing in a fork of process `owner`, whose own it is
-    not.
+    """Ends a process and its group, without a zombie. Does nothing in a fork of `owner`, the process that
+    started it.
     """
     if os.getpid() != owner:
         return
-    with contextlib.suppress(
-        ProcessLookupError, PermissionError
-    ):  # macOS: no permission for a group of zombies
+    # macOS gives no permission for a group of zombies.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def inherited() -> dict[str, str]:
-    """This process's environment without what names its process group."""
+    """This process's environment without the variables that name its process group."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -1,9 +1,8 @@
 """The policy's weights for the engines of several ranks at once.
 
-Weights that are sharded over the ranks are gathered tensor by tensor by all ranks together, but engines do
-not ask in step: one starts anew with the first tensor, another dies half-way, a third rank has none. So ranks
-agree before each pass over the weights, and every rank goes through the whole pass, whether its engine still
-listens or not.
+All ranks together gather sharded weights tensor by tensor, but engines do not ask in step: one starts again
+with the first tensor, another dies half-way, a third rank has none. So ranks agree before each pass over the
+weights, and every rank goes through the whole pass, even if its engine listens no more.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class CollectiveWeightSource:
         self._passes: list[Generator[tuple[str, torch.Tensor]]] = []
 
     def feed(self, engine: RolloutEngine | None, version: int) -> None:
-        """Give `engine` the weights as policy `version`; without one, only help the other ranks. Every rank
+        """Gives `engine` the weights as policy `version`; without one, only helps the other ranks. Every rank
         must call it.
 
         Raises:

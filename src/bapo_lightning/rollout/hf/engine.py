@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,8 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
+    DType,
     Generation,
     GenerationRequest,
+    RunsIn,
     SamplingParams,
     WeightSource,
     check_synced,
@@ -25,10 +28,10 @@ from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.types import FinishReason, Segment
+from bapo_lightning.values import Count
 
-COMPACTION_SHARE = (
-    0.125  # rows leave the batch once this share of it has finished: each compaction copies the KV cache
-)
+# Rows leave the batch once this share of it has finished: each compaction copies the KV cache.
+COMPACTION_SHARE = 0.125
 
 
 class HFEngine:
@@ -36,16 +39,19 @@ class HFEngine:
     change only by a sync.
     """
 
+    runs_in: ClassVar[RunsIn] = "trainer"
+    shares_gpu: ClassVar[bool] = False
+
     def __init__(
-        self, model_path: str, max_rows: int = 512, dtype: str = "float32", device: str = "auto"
+        self, model_path: str, max_rows: Count = 512, dtype: DType = "float32", device: str = "auto"
     ) -> None:
         """
         Args:
             model_path: Hugging Face folder or hub name; only its config is read, weights come from the
                 trainer.
             max_rows: rows sampled at once; bounds the KV cache.
-            dtype: of weights and cache, for example float32 or bfloat16.
-            device: torch device to sample on; auto takes a GPU where there is one.
+            dtype: of weights and cache.
+            device: torch device, such as cpu or cuda:1; auto takes a GPU where there is one.
         """
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -93,19 +99,19 @@ class HFEngine:
         self._version = version
 
     def sleep(self) -> None:
-        """Nothing: its memory is small and stays."""
+        """Does nothing: its memory is small and stays."""
 
     def restart(self) -> None:
-        """There is no process that could have died."""
+        """Raises EngineError: there is no process that could have died."""
         raise EngineError("an engine inside the training process cannot be restarted")
 
     def close(self) -> None:
-        """Nothing to give back beyond memory, which goes with the object."""
+        """Does nothing: its memory goes with the object."""
 
     def _generate_rows(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> list[Generation]:
-        """Sample all rows together; a row leaves the batch soon after it finishes."""
+        """Samples all rows together; a row leaves the batch soon after it finishes."""
         limits = torch.tensor([request.max_new_tokens for request in requests], device=self._device)
         stops = torch.tensor(sampling.stop_token_ids, device=self._device)
         sampled = torch.zeros(len(requests), int(limits.max()), dtype=torch.int32, device=self._device)
@@ -119,8 +125,8 @@ class HFEngine:
             self._model, [request.token_ids for request in requests], sampled.shape[1], self._device
         )
         for step in range(sampled.shape[1]):
-            draws = torch.from_numpy(uniforms(seeds, step)).to(self._device)
-            chosen, chosen_logprobs = sample_tokens(context.logits, sampling, draws)
+            uniform = torch.from_numpy(uniforms(seeds, step)).to(self._device)
+            chosen, chosen_logprobs = sample_tokens(context.logits, sampling, uniform)
             sampled[rows, step] = chosen.int()
             logprobs[rows, step] = chosen_logprobs
             lengths[rows] += alive
@@ -141,7 +147,7 @@ class HFEngine:
 
 
 class _Context:
-    """What the model has read of each row, and the logits [B, V] of its next token.
+    """The KV cache of all rows, and the logits [B, V] of their next tokens.
 
     A prompt that many rows share, as a group's samples do, passes through the model once. Where all prompts
     are equally long nothing is padded, and attention needs no mask.
@@ -150,7 +156,7 @@ class _Context:
     def __init__(
         self, model: PreTrainedModel, prompts: Sequence[array[int]], new_tokens: int, device: torch.device
     ) -> None:
-        """Read the prompts; `new_tokens` is the largest number that may follow."""
+        """Reads the prompts; `new_tokens` is the largest number that may follow."""
         self._model = model
         number: dict[bytes, int] = {}
         owner = torch.tensor(
@@ -166,13 +172,13 @@ class _Context:
             self.logits = self.logits[owner]
 
     def keep_rows(self, rows: torch.Tensor) -> None:
-        """Go on with these rows, in their order; the next call must be `append`."""
+        """Keeps these rows, in their order; the next call must be `append`."""
         move_rows(self._cache, rows)
         if self._mask is not None and self._positions is not None:
             self._mask, self._positions = self._mask[rows], self._positions[rows]
 
     def append(self, tokens: torch.Tensor) -> None:
-        """Read one more token of each row."""
+        """Reads one more token of each row."""
         if self._mask is not None and self._positions is not None:
             self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
             self._positions = self._positions[:, -1:] + 1

@@ -1,5 +1,5 @@
-"""A KV cache with room for whole responses, so that a step writes one column instead of copying all that is
-there.
+"""A KV cache with room for whole responses, so that a step writes one column instead of copying the whole
+cache.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from transformers import Cache, DynamicLayer
 
 
 def roomy_cache(capacity: int) -> Cache:
-    """For any decoder whose layers attend to all tokens before, `capacity` tokens of prompt and response
-    together.
+    """Makes a cache for any decoder whose layers attend to all tokens before; `capacity` counts the tokens of
+    prompt and response together.
     """
     return Cache(layer_class_to_replicate=partial(RoomyLayer, capacity))  # type: ignore[arg-type]
 
@@ -30,35 +30,32 @@ class RoomyLayer(DynamicLayer):
         self._capacity = capacity
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make the buffers for as many rows as come first."""
+        """Makes the buffers for the first number of rows."""
         super().lazy_initialization(key_states, value_states)
         self._buffers = [self._room(states, len(states)) for states in (key_states, value_states)]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write new tokens behind those that are there. More than `capacity` of them do not fit, which is an
-        error of the caller.
-        """
+        """Writes new tokens behind the present ones. Raises RuntimeError beyond `capacity` tokens."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
         for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
-            buffer[: len(states)].narrow(2, start, states.shape[-2]).copy_(
-                states
-            )  # unlike a slice, raises beyond the end
+            # unlike a slice, narrow raises beyond the end
+            buffer[: len(states)].narrow(2, start, states.shape[-2]).copy_(states)
         return self._show(len(key_states), end)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep the rows `indices`, in their order; a row may be taken many times. Fewer rows than before stay
-        in the same buffers.
+        """Keeps the rows `indices`, in their order; a row may be taken many times. Fewer rows than before
+        stay in the same buffers.
         """
         length, count = self.get_seq_length(), len(indices)
-        for place, buffer in enumerate(self._buffers):
+        for index, buffer in enumerate(self._buffers):
             chosen = buffer[:, :, :length].index_select(0, indices)
             if count > len(buffer):
-                self._buffers[place] = buffer = self._room(chosen, count)
+                self._buffers[index] = buffer = self._room(chosen, count)
             buffer[:count, :, :length] = chosen
         self._show(count, length)
 
@@ -72,6 +69,6 @@ class RoomyLayer(DynamicLayer):
 
 
 def move_rows(cache: Cache, indices: Tensor) -> None:
-    """`batch_select_indices` of every layer."""
+    """Keeps the rows `indices` in every layer."""
     for layer in cache.layers:
         layer.batch_select_indices(indices)  # type: ignore[union-attr]

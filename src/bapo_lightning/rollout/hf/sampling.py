@@ -1,4 +1,4 @@
-"""Drawing tokens from logits with one given random number each.
+"""Sampling of tokens from logits with one given random number each.
 
 Shapes: B rows, V vocabulary.
 """
@@ -14,15 +14,15 @@ from bapo_lightning.rollout.engine import SamplingParams
 BLOCK = 512  # tokens summed together: a vocabulary of 150 000 is 300 numbers to search, then 512
 
 
-def sample_tokens(logits: Tensor, sampling: SamplingParams, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw one token per row of `logits[B, V]`: (tokens[B], log-probs[B] in nats under the distribution drawn
-    from).
+def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples one token per row of `logits[B, V]`: (tokens[B], log-probs[B] in nats of the sampling
+    distribution).
 
     Args:
         logits: next-token logits.
         sampling: temperature, top_k, top_p, in that order. Greedy (temperature 0) puts all mass on the best
             token: log-prob 0.
-        draws: [B] numbers in [0, 1), float64; each picks the token at whose share of the cumulative
+        uniform: [B] numbers in [0, 1), float64; each picks the token at whose share of the cumulative
             probability it falls.
     """
     if sampling.temperature == 0:
@@ -32,13 +32,13 @@ def sample_tokens(logits: Tensor, sampling: SamplingParams, draws: Tensor) -> tu
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     logprobs = truncated(logits, sampling.top_k, sampling.top_p).log_softmax(-1)
-    chosen = tokens_at(logprobs.exp(), draws)
+    chosen = tokens_at(logprobs.exp(), uniform)
     return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
 
 
-def tokens_at(mass: Tensor, draws: Tensor) -> Tensor:
-    """Token [B] at which the cumulative sum of `mass[B, V]` passes the share `draws[B]` of its total; never
-    one without mass.
+def tokens_at(mass: Tensor, uniform: Tensor) -> Tensor:
+    """Token [B] at which the cumulative sum of `mass[B, V]` passes the share `uniform[B]` of its total. A
+    token without mass is never taken.
 
     Two short searches, of blocks of tokens and inside the chosen block, so that sums in float64 are not made
     over the whole vocabulary.
@@ -47,7 +47,7 @@ def tokens_at(mass: Tensor, draws: Tensor) -> Tensor:
     size = min(BLOCK, mass.shape[-1])
     blocks = pad(mass, (0, -mass.shape[-1] % size)).unflatten(-1, (-1, size))  # [B, V / size, size]
     up_to = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    aim = draws * up_to[:, -1]
+    aim = uniform * up_to[:, -1]
     block = first_above(up_to, aim)
     inside = blocks[rows, block].double().cumsum(-1)
     token = block * size + first_above(inside, aim - pad(up_to, (1, 0))[rows, block])
@@ -55,13 +55,13 @@ def tokens_at(mass: Tensor, draws: Tensor) -> Tensor:
 
 
 def first_above(cumulative: Tensor, aim: Tensor) -> Tensor:
-    """First place [B] at which `cumulative[B, n]` is above `aim[B]`, so that it rises there; where rounding
-    put `aim` beyond all of it, the last place at which it rises. Sums that are no numbers give the last
-    place: whoever scores the token meets the NaN.
+    """First index [B] at which `cumulative[B, n]` is above `aim[B]`, so that it rises there; the last index
+    at which it rises where rounding put `aim` beyond all of it. NaN sums give the last index; the NaN shows
+    when the token is scored.
     """
     below_all = torch.nextafter(cumulative[:, -1], cumulative.new_zeros(()))
-    place = torch.searchsorted(cumulative, torch.minimum(aim, below_all)[:, None], right=True)[:, 0]
-    return place.clamp(max=cumulative.shape[-1] - 1)
+    index = torch.searchsorted(cumulative, torch.minimum(aim, below_all)[:, None], right=True)[:, 0]
+    return index.clamp(max=cumulative.shape[-1] - 1)
 
 
 def truncated(logits: Tensor, top_k: int, top_p: float) -> Tensor:
@@ -71,8 +71,8 @@ def truncated(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     if 0 < top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
     if top_p < 1:
-        ordered, places = logits.sort(descending=True)
+        ordered, order = logits.sort(descending=True)
         mass = ordered.softmax(-1)
-        beyond = mass.cumsum(-1) - mass >= top_p  # what stands before a token already holds enough
-        logits = logits.masked_fill(beyond.scatter(-1, places, beyond), -torch.inf)
+        beyond = mass.cumsum(-1) - mass >= top_p  # the tokens before it already hold enough
+        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
     return logits

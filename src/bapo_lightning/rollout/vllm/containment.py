@@ -1,4 +1,4 @@
-"""Keeps what vLLM does to its process inside its own calls, because that process is the trainer's.
+"""Confines vLLM's changes of its process to its own calls, because that process is the trainer's.
 
 In process, vLLM seeds and draws from the global random generators, replaces `torch.set_num_threads` and
 `torch.accelerator` functions on a CPU, writes environment variables that children inherit, freezes the
@@ -25,8 +25,8 @@ PATCHED = ((torch, "set_num_threads"), (torch.accelerator, "synchronize"), (torc
 
 
 class Containment:
-    """A context for every call into an in-process engine: vLLM finds the process as it left it, and so does
-    the trainer.
+    """A context for every call into an in-process engine. vLLM finds the process as vLLM left it, the trainer
+    as the trainer left it.
     """
 
     def __init__(self, environment: Mapping[str, str], eager: bool) -> None:
@@ -41,7 +41,7 @@ class Containment:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Enter vLLM's view of the process."""
+        """Enters vLLM's view of the process."""
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore", FutureWarning)
@@ -85,7 +85,9 @@ class Containment:
 
 @contextmanager
 def garbage_collector_kept() -> Iterator[None]:
-    """Undo a freeze of the garbage collector, which would keep the trainer's own garbage for ever."""
+    """Context that undoes a freeze of the garbage collector, which would keep the trainer's garbage for
+    ever.
+    """
     frozen = gc.get_freeze_count()
     try:
         yield
@@ -96,8 +98,8 @@ def garbage_collector_kept() -> Iterator[None]:
 
 @contextmanager
 def default_group_kept() -> Iterator[None]:
-    """Let nobody destroy the default process group, as vLLM does when it shuts down; its own groups it
-    may.
+    """Context in which the default process group cannot be destroyed, as vLLM does when it shuts down; it may
+    destroy its own groups.
     """
     destroy = dist.destroy_process_group
 
@@ -126,7 +128,7 @@ class Deadline:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Watch over a call."""
+        """Watches over a call."""
         self._arm()
         try:
             yield
@@ -134,7 +136,7 @@ class Deadline:
             faulthandler.cancel_dump_traceback_later()
 
     def progress(self) -> None:
-        """Start to count anew; cheap enough to be called at every step."""
+        """Restarts the countdown; cheap enough to be called at every step."""
         if time.monotonic() - self._armed_at > 1:
             self._arm()
 

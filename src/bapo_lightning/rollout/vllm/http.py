@@ -1,6 +1,4 @@
-"""The control plane of one vLLM server over HTTP: health, weight updates, caches. Generation:
-`vllm_server`.
-"""
+"""The control plane of one vLLM server over HTTP: health, weight updates, caches. `server` generates."""
 
 from __future__ import annotations
 
@@ -12,16 +10,16 @@ from typing import Any
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import EngineDied
 
-# Servers are on this machine or in its cluster: a proxy in the environment is for the outside.
+# Servers are on this machine or in its cluster; a proxy of the environment leads outside.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerClient:
-    """Calls one server, each call with a deadline. The routes exist when it was started with
-    VLLM_SERVER_DEV_MODE=1.
+    """Calls one server, each call with a deadline. Its methods include those of vLLM's own
+    `VLLMWeightSyncClient`. The routes exist when the server was started with VLLM_SERVER_DEV_MODE=1.
 
-    Raises everywhere: EngineDied when the server is gone, hangs or reports a dead engine; EngineError when it
-    refuses.
+    Every method may raise EngineDied, when the server is gone, hangs or reports a dead engine, and
+    EngineError, when it refuses.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
@@ -44,19 +42,19 @@ class ServerClient:
         return str(card["id"]), int(card["max_model_len"])
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """See `ControlClient`."""
+        """Prepares weight transfer, once after the server's start."""
         self._call("POST", "/init_weight_transfer_engine", {"init_info": init_info})
 
     def start_weight_update(self) -> None:
-        """See `ControlClient`."""
+        """Begins a replacement of all weights."""
         self._call("POST", "/start_weight_update")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """See `ControlClient`."""
+        """Loads one part of the weights."""
         self._call("POST", "/update_weights", {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """See `ControlClient`."""
+        """Ends the replacement and names the new weights."""
         self._call(
             "POST",
             "/finish_weight_update",
@@ -64,11 +62,11 @@ class ServerClient:
         )
 
     def update_weight_version(self, version: str) -> None:
-        """See `ControlClient`."""
+        """Names the weights held."""
         self._call("POST", "/update_weight_version", {"new_version": version})
 
     def missing_weights(self) -> list[str]:
-        """See `ControlClient`."""
+        """Weights that the last update did not bring, on any worker."""
         return [
             name
             for names in self._call("POST", "/collective_rpc", {"method": "missing_weights"})["results"]
@@ -76,7 +74,7 @@ class ServerClient:
         ]
 
     def get_world_size(self) -> int:
-        """See `ControlClient`."""
+        """Number of the server's workers."""
         return int(self._call("GET", "/get_world_size")["world_size"])
 
     def weight_version(self) -> str:

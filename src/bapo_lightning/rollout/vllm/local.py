@@ -1,8 +1,9 @@
 """vLLM inside the training process: on a CPU plainly, on GPUs one engine per trainer rank or tensor-parallel
 group of ranks (SPMD).
 
-load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer) ->
-load_weights ...
+    load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer)
+         ^                                                 |
+         +-------------------------------------------------+
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.distributed as dist
 
@@ -22,12 +23,17 @@ from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     Generation,
     GenerationRequest,
+    RunsIn,
     SamplingParams,
     WeightSource,
     check_synced,
 )
 from bapo_lightning.rollout.vllm.containment import Containment, Deadline, default_group_kept
 from bapo_lightning.rollout.vllm.options import VLLMOptions, check_lengths, generation_of
+from bapo_lightning.values import Positive
+
+# Raised by vLLM for weights that do not fit; it has no class of its own for this.
+VLLM_LOADING_ERRORS = (KeyError, ValueError, RuntimeError, AssertionError)
 
 
 class VLLMLocalEngine:
@@ -38,9 +44,10 @@ class VLLMLocalEngine:
     same requests.
     """
 
-    spans_ranks = True  # runs in all ranks together
+    runs_in: ClassVar[RunsIn] = "trainer"
+    shares_gpu: ClassVar[bool] = True
 
-    def __init__(self, model_path: str, options: VLLMOptions, deadline_seconds: float = 600) -> None:
+    def __init__(self, model_path: str, options: VLLMOptions, deadline_seconds: Positive = 600) -> None:
         """
         Args:
             model_path: Hugging Face folder or hub name; only its config is read, weights come from the
@@ -96,12 +103,7 @@ class VLLMLocalEngine:
                     self._llm.collective_rpc(partial(reload_worker, weights=self._watched(source)))
                 except EngineError:
                     raise
-                except (
-                    KeyError,
-                    ValueError,
-                    RuntimeError,
-                    AssertionError,
-                ) as error:  # vLLM has no one class for this
+                except VLLM_LOADING_ERRORS as error:
                     raise EngineError(
                         f"vLLM did not take the trainer's weights ({type(error).__name__}: {error})"
                     ) from error
@@ -115,8 +117,8 @@ class VLLMLocalEngine:
         self._version = version
 
     def sleep(self) -> None:
-        """Drop weights and cache on a GPU; `version` becomes `UNSYNCED_VERSION`, so that the next use brings
-        weights again.
+        """Drops weights and cache on a GPU. `version` becomes `UNSYNCED_VERSION`, so that weights come again
+        before the next use.
         """
         if self._llm is None or self._asleep or not self._can_sleep:
             return
@@ -126,14 +128,14 @@ class VLLMLocalEngine:
         self._version = UNSYNCED_VERSION
 
     def restart(self) -> None:
-        """Its process is the trainer's."""
+        """Raises EngineError: its process is the trainer's."""
         raise EngineError(
             "an engine inside the training process cannot be restarted; rollout=vllm_server has a process "
             "of its own"
         )
 
     def close(self) -> None:
-        """Shut vLLM down; a process group that was there before it stays."""
+        """Shuts vLLM down; a process group that was there before it stays."""
         llm, self._llm = self._llm, None
         self._version = UNSYNCED_VERSION
         if llm is None:
@@ -166,7 +168,7 @@ class VLLMLocalEngine:
     def _generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         engine = self._llm.llm_engine
         self._num_calls += 1
-        names = [f"{self._num_calls}/{place}" for place in range(len(requests))]
+        names = [f"{self._num_calls}/{number}" for number in range(len(requests))]
         for name, request in zip(names, requests, strict=True):
             engine.add_request(
                 name, {"prompt_token_ids": request.token_ids.tolist()}, vllm_sampling(request, sampling)
@@ -198,7 +200,7 @@ def require_vllm() -> None:
 
 
 def spmd_environment() -> dict[str, str]:
-    """What vLLM's external launcher reads; Lightning does not set all of it."""
+    """Variables of vLLM's external launcher; Lightning does not set all of them."""
     return {
         "RANK": str(dist.get_rank()),
         "WORLD_SIZE": str(dist.get_world_size()),
@@ -209,8 +211,8 @@ def spmd_environment() -> dict[str, str]:
 
 
 def vllm_sampling(request: GenerationRequest, sampling: SamplingParams) -> Any:
-    """vLLM's parameters of one request. `logprobs=0` asks for the sampled token alone; ending is by our stop
-    tokens alone.
+    """Converts to vLLM's parameters of one request. `logprobs=0` asks for the sampled token alone; only our
+    stop tokens end a response.
     """
     from vllm import SamplingParams as VLLMSamplingParams
 

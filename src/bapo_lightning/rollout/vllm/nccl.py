@@ -1,5 +1,5 @@
-"""Weights from the trainer's GPUs to those of vLLM servers, by vLLM's own NCCL weight transfer. The GPUs must
-be different ones.
+"""Weights from the trainer's GPUs to those of vLLM servers, by vLLM's own NCCL weight transfer. Trainer and
+servers must have different GPUs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from bapo_lightning.rollout.engine import WeightSource
-from bapo_lightning.rollout.weight_transport import ControlClient
+from bapo_lightning.rollout.engine import DType, WeightSource
+from bapo_lightning.rollout.vllm.http import ServerClient
 
 
 class NCCLTransport:
@@ -29,17 +29,17 @@ class NCCLTransport:
 
     backend = "nccl"
 
-    def __init__(self, master_address: str = "127.0.0.1", dtype: str | None = None) -> None:
+    def __init__(self, master_address: str = "127.0.0.1", dtype: DType | None = None) -> None:
         """
         Args:
-            master_address: of this machine, as the servers reach it.
+            master_address: address of this machine for the servers.
             dtype: weights are cast to it before they are sent; None sends them as they are.
         """
         self._master_address = master_address
         self._dtype = getattr(torch, dtype) if dtype else None
         self._engines: dict[int, Any] = {}  # vLLM's trainer engine of each client
 
-    def connect(self, client: ControlClient, source: WeightSource) -> None:
+    def connect(self, client: ServerClient, source: WeightSource) -> None:
         """See `WeightTransport.connect`."""
         previous = self._engines.pop(id(client), None)
         if previous is not None:
@@ -52,7 +52,7 @@ class NCCLTransport:
             info, client=client, source=StreamedWeights(source, self._dtype)
         )
 
-    def send(self, source: WeightSource, clients: Sequence[ControlClient], version: int) -> None:
+    def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
         """See `WeightTransport.send`. vLLM's engine ends an update without a version, so it is stamped
         afterwards.
         """
@@ -62,7 +62,7 @@ class NCCLTransport:
 
 
 class StreamedWeights(VLLMWeightSource):
-    """Our weight source as vLLM's: it wants to know names, types and shapes before the weights come."""
+    """Our weight source as vLLM's, which needs names, types and shapes before the weights come."""
 
     def __init__(self, source: WeightSource, dtype: torch.dtype | None = None) -> None:
         """`dtype`: weights are cast to it; None leaves them as they are."""
@@ -71,7 +71,7 @@ class StreamedWeights(VLLMWeightSource):
         self._metadata: list[ParamMeta] | None = None
 
     def metadata(self) -> list[ParamMeta]:
-        """Found by going through the weights once; their shapes do not change."""
+        """Names, types and shapes, from one pass over the weights; they do not change."""
         if self._metadata is None:
             self._metadata = [ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in self]
         return self._metadata

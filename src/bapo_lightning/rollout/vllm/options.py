@@ -1,4 +1,4 @@
-"""What a vLLM engine is started with, for the engine in this process and for a server alike."""
+"""Options of a vLLM engine, in this process or as a server."""
 
 from __future__ import annotations
 
@@ -8,29 +8,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import DType, Generation, GenerationRequest, SamplingParams
 from bapo_lightning.types import FinishReason, Segment
+from bapo_lightning.values import Count, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class VLLMOptions:
-    """The options that a run has to think about; everything else of vLLM goes through `extra`."""
+    """The options that matter to a run; all others of vLLM go through `extra`."""
 
-    max_model_len: int  # tokens of prompt and response together
-    dtype: str | None = (
-        # of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, few of which compute in bfloat16
-        None
-    )
-    max_num_seqs: int = 256  # requests in one step
-    tensor_parallel_size: int = 1
-    kv_cache_bytes: int | None = None  # None: on a CPU 1 GiB, on a GPU what gpu_memory_utilization leaves
-    gpu_memory_utilization: float = 0.4  # share of the whole GPU; the trainer needs the rest
+    max_model_len: Count  # tokens of prompt and response together
+    # Of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, few of which compute in bfloat16.
+    dtype: DType | None = None
+    max_num_seqs: Count = 256  # requests in one step
+    tensor_parallel_size: Count = 1
+    kv_cache_bytes: Count | None = None  # None: 1 GiB on a CPU; the rest of gpu_memory_utilization on a GPU
+    gpu_memory_utilization: Share = 0.4  # share of the whole GPU; the trainer needs the rest
     enforce_eager: bool | None = None  # None: on a CPU yes (compiling takes a minute), on a GPU no
-    extra: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # further vLLM engine arguments under vLLM's own names
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments under vLLM's own names
 
     def engine_arguments(self, model_path: str, on_cpu: bool) -> dict[str, Any]:
         """Arguments of `vllm.LLM`.
@@ -52,9 +49,8 @@ class VLLMOptions:
             "enable_prefix_caching": True,  # a group shares its prompt
         }
         if on_cpu:
-            arguments["block_size"] = (
-                32  # the CPU default of 128 leaves short prompts out of the prefix cache
-            )
+            # The CPU default of 128 leaves short prompts out of the prefix cache.
+            arguments["block_size"] = 32
             # vLLM 0.32 on a CPU dies of a prompt that is read in several steps beside requests with seeds.
             arguments["enable_chunked_prefill"] = False
         else:
@@ -72,8 +68,8 @@ def generation_of(
     sampling: SamplingParams,
     version: int,
 ) -> Generation:
-    """Our record of what vLLM answers, in process or over HTTP. Greedy tokens have log-prob 0: all mass was
-    on them.
+    """Converts an answer of vLLM, in process or over HTTP. Greedy tokens have log-prob 0: all mass was on
+    them.
     """
     segment = Segment(
         array("i", token_ids),
@@ -87,16 +83,16 @@ def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> 
     """Raises EngineError for a request that does not fit: vLLM would cut its response short without saying
     so.
     """
-    for place, request in enumerate(requests):
+    for number, request in enumerate(requests):
         if len(request.token_ids) + request.max_new_tokens > max_model_len:
             raise EngineError(
-                f"request {place} has {len(request.token_ids)} prompt tokens and asks for "
+                f"request {number} has {len(request.token_ids)} prompt tokens and asks for "
                 f"{request.max_new_tokens} more; vLLM was started for {max_model_len} in all (max_model_len)"
             )
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """Engine arguments as flags of vLLM's server: `--max-model-len 64 --enforce-eager
+    """Converts engine arguments to flags of vLLM's server: `--max-model-len 64 --enforce-eager
     --no-enable-prefix-caching`.
     """
     flags: list[str] = []

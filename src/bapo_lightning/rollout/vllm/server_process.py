@@ -25,9 +25,7 @@ STOP_SECONDS = 15  # vLLM ends within half a second when it is well
 
 
 class ServerProcess:
-    """A server in a process group of its own, so that nothing of it stays when it is ended. Its output goes
-    to a file.
-    """
+    """A server in a process group of its own, so that all of it can be ended. Its output goes to a file."""
 
     def __init__(
         self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, port: int | None = None
@@ -36,7 +34,7 @@ class ServerProcess:
         Args:
             arguments: vLLM's flags without host and port.
             environment: variables on top of this process's.
-            log: file that its output is appended to.
+            log: file to which its output is appended.
             port: None takes a free one.
         """
         self.port = port or free_port()
@@ -47,12 +45,12 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Base of its addresses."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """Of the HTTP server; its engine and workers are below it."""
+        """Process id of the HTTP server; its engine and workers are below it."""
         return self._process.pid if self._process is not None else None
 
     def is_running(self) -> bool:
@@ -60,8 +58,8 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, deadline_seconds: float) -> None:
-        """Start, and wait until it answers. Raises EngineError, with the reason from its log, when it ends or
-        takes too long.
+        """Starts it and waits until it answers. Raises EngineError, with the reason from its log, when it
+        ends or takes too long.
         """
         self.stop()
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +91,7 @@ class ServerProcess:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """End it, politely first; nothing of its process group is left."""
+        """Ends it, gently first, and all of its process group."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -116,7 +114,7 @@ def own_servers(
     gpus: Sequence[str] = (),
     first_port: int | None = None,
 ) -> list[ServerProcess]:
-    """Servers for this machine, not started yet.
+    """Makes servers for this machine, not started yet.
 
     Args:
         model_path: Hugging Face folder or hub name.
@@ -145,7 +143,7 @@ def own_servers(
 def server_arguments(
     model_path: str, options: VLLMOptions, backend: str, cpu_threads: int
 ) -> tuple[list[str], dict[str, str]]:
-    """Flags and environment of a server that a trainer can send weights to."""
+    """Flags and environment of a server that takes a trainer's weights."""
     on_cpu = not torch.cuda.is_available()
     arguments = options.engine_arguments(model_path, on_cpu)
     flags = [
@@ -153,10 +151,8 @@ def server_arguments(
         *("--weight-transfer-config", f'{{"backend": "{backend}"}}'),
         *("--worker-extension-cls", WORKER_EXTENSION),
         *("--served-model-name", "policy"),
-        *(
-            "--generation-config",
-            "vllm",
-        ),  # not the model's own file, whose top_p, top_k and penalties would be applied silently
+        # Not the model's own file, whose top_p, top_k and penalties would be applied silently.
+        *("--generation-config", "vllm"),
         "--disable-uvicorn-access-log",
     ]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
