@@ -23,16 +23,16 @@ FIGURE, SEED = "figure", "seed"
 
 @dataclass(frozen=True)
 class FiguresPlan:
-    """What will be drawn, and from which runs."""
+    """Figures to draw, and the runs that they need."""
 
     figures: tuple[Figure, ...]
     runs: Plan
     kind_of_run: dict[str, str]
-    arguments: tuple[str, ...]  # of the command line, but for the choice of figures
+    arguments: tuple[str, ...]  # command line without the choice of figures
 
 
 def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
-    """Raises ConfigError with all that is wrong with the command line or the files of the figures."""
+    """Reads the command line and the files of the figures. Raises ConfigError with all that is wrong."""
     own, changes = _sort_arguments(arguments)
     conf = Path(conf_dir())
     protocol = read_protocol(conf)
@@ -69,10 +69,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
         folder=Path(own.get(ROOT, "outputs"), folder_name("figures", changed).removeprefix("sweep-")),
         jobs=jobs,
         common=tuple(f"{key}={hydra_value(value)}" for key, value in common.items()),
-        launcher=read_launcher(
-            own.get(LAUNCHER, "local"),
-            {key: value for key, value in own.items() if key.startswith(f"{LAUNCHER}.")},
-        ),
+        launcher=read_launcher(own),
         parallel_runs=protocol.parallel_runs,
         reference=None,
     )
@@ -85,7 +82,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
 
 
 def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """(this command's own keys, overrides of all runs)."""
+    """Sorts the command line into this command's own keys and overrides of all runs."""
     own: dict[str, str] = {}
     changes: dict[str, Any] = {}
     problems = []
