@@ -36,10 +36,8 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     own, changes = _sort_arguments(arguments)
     conf = Path(conf_dir())
     protocol = read_protocol(conf)
-    names = own[FIGURE].split(",") if FIGURE in own else figure_names(conf)
-    figures: list[Figure] = []
-    problems: list[str] = []
-    for name in dict.fromkeys(names):
+    figures, problems = list[Figure](), list[str]()
+    for name in dict.fromkeys(own[FIGURE].split(",") if FIGURE in own else figure_names(conf)):
         try:
             figures.append(read_figure(conf, name, protocol))
         except ConfigError as error:
