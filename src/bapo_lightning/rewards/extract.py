@@ -2,12 +2,10 @@ r"""Finds the final answer that a response marks as such. Nothing is parsed or e
 
 A mark is one of
 
-    \boxed{...}, \fbox{...}     braces balanced, `\{` and `\}` not counted; boxes in a row (`\boxed{1},
-    \boxed{2}` or `\boxed{1}` and
+    \boxed{...}, \fbox{...}     braces balanced, `\{` and `\}` not counted; boxes in a row (`\boxed{1}, \boxed{2}` or `\boxed{1}` and
                                 `\boxed{2}`) are one answer, joined by commas
     final answer is ...         up to the end of the sentence; a colon may follow
-    Answer: ...                 up to the end of the line, or the next line that holds something when nothing
-        follows on the same one
+    Answer: ...                 up to the end of the line, or the next line that holds something when nothing follows on the same one
     #### 42                     GSM8K's: a number, a unit may follow; a heading is none
 
 and **the mark that stands last wins**, whatever its kind: a response that corrects itself means what it says
@@ -19,13 +17,12 @@ from __future__ import annotations
 
 import re
 
-from bapo_lightning.rewards.braces import closing_brace
-
 MAX_ANSWER_CHARACTERS = 2000  # what is longer is no answer
 MAX_MARKS = 64  # of one kind that are looked at, from the end: a response may be a flood of them
 MAX_SEARCHED_CHARACTERS = 200_000  # at the end of the response
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BETWEEN_BOXES = re.compile(
     r"(?:\s[a-z]{2,}(?=\s+(?:and|or)\b|,))?(?:[\s$,;&]|\\[()\[\],;:!]|\\q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\band\b|\bor\b"
     r"|\\?[A-Za-z]+(?:_\{?\w{1,8}\}?)?(?:\([a-z]\))?\s*=)*+"
@@ -76,11 +73,21 @@ def _boxes_from_the_end(text: str) -> list[tuple[int, int, str]]:
     boxes: list[tuple[int, int, str]] = []
     taken_from = len(text)
     for opening in _last_matches(_BOX, text):
-        end = closing_brace(text, opening.end(), opening.end() + MAX_ANSWER_CHARACTERS + 1)
+        end = _closing_brace(text, opening.end())
         if end is not None and end < taken_from:
             boxes.append((opening.start(), end + 1, text[opening.end() : end].strip()))
             taken_from = opening.start()
     return boxes
+
+
+def _closing_brace(text: str, start: int) -> int | None:
+    """Index of the brace that closes the one right before `start`."""
+    depth = 1
+    for brace in _BRACE.finditer(text, start, start + MAX_ANSWER_CHARACTERS + 1):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if depth == 0:
+            return brace.start()
+    return None
 
 
 def _one_row(between: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.rewards.braces import closing_brace
 from bapo_lightning.rewards.numbers import canonical, first_number, same_number, whole_number_text
 from bapo_lightning.rewards.numbers import last_number as last_number_text
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
@@ -75,5 +74,9 @@ def _boxed(text: str) -> str:
     _, box, behind = text.rpartition(_BOX)
     if not box:
         return ""
-    end = closing_brace(behind, 0)
-    return "" if end is None else behind[:end].replace("{,}", ",")
+    depth = 1
+    for position, character in enumerate(behind):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return behind[:position].replace("{,}", ",")
+    return ""
