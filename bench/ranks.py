@@ -1,8 +1,7 @@
-"""Compares one run on 1, 2 and 4 ranks: bounds, losses, gradient norms and weights.
+"""One run on 1, 2 and 4 ranks: the same bounds, losses, gradient norms and weights? `make bench
+ARGS="--only ranks"`, on a CPU.
 
-    python bench/ranks.py [--cases "ddp 2" "ddp 2 -> fsdp 2"]
-
-The run makes 10 updates of the tiny world on the CPU, on 2 rollout batches, with several micro-batches each.
+10 updates of the tiny world, on 2 rollout batches, with several micro-batches each.
 Every case is `cli.train` in its own processes, compared with one process: the largest relative differences
 over all updates, and of the weights at the end. A case with an arrow stops after 5 updates of the left side
 and continues from that checkpoint with the right side.

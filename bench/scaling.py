@@ -81,7 +81,7 @@ def random_batch(size: Size, vocab_size: int) -> TrainBatch:
             )
             completion = Completion("", size.response_tokens, FinishReason.LENGTH)
             samples.append(Sample(rollout, completion, Score(0.0, ScoreStatus.WRONG), reward=0.0))
-        advantages = tuple(1.0 if index % 2 else -1.0 for index in range(size.group_size))
+        advantages = tuple(1.0 if place % 2 else -1.0 for place in range(size.group_size))
         groups.append(Group(problem, tuple(samples), advantages))
     return collate(groups, {})
 

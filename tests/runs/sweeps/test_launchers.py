@@ -39,8 +39,8 @@ def stop(number, frame):
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
 manifest("running")
-threads, gpus = os.environ.get("OMP_NUM_THREADS"), os.environ.get("CUDA_VISIBLE_DEVICES")
-print("threads", threads, "gpus", gpus, flush=True)
+print("threads", os.environ.get("OMP_NUM_THREADS"), end=" ")
+print("gpus", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 time.sleep(seconds)
 if code:
     sys.exit(code)

@@ -23,12 +23,12 @@ FIGURE, SEED = "figure", "seed"
 
 @dataclass(frozen=True)
 class FiguresPlan:
-    """Figures to draw, and the runs that they need."""
+    """What will be drawn, and from which runs."""
 
     figures: tuple[Figure, ...]
     runs: Plan
     kind_of_run: dict[str, str]
-    arguments: tuple[str, ...]  # command line without the choice of figures
+    arguments: tuple[str, ...]  # of the command line, but for the choice of figures
 
 
 def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
