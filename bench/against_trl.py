@@ -4,19 +4,19 @@ machine's CPU.
     python bench/against_trl.py tiny --cycles 5
     python bench/against_trl.py smollm2 --cycles 3 --engines hf vllm
 
-A cycle is one rollout batch and all updates on it. Each side is a process of its own with an ordinary run
-(ours: `cli.train`); cycles take turns, and the first of each, with the start, is not counted. Both sides have
+A cycle is one rollout batch and all updates on it. Each side is an ordinary run in its own process (ours:
+`cli.train`). Cycles take turns; the first of each side includes its start and is not counted. Both sides have
 the same model, prompts, group size, response limit, sampling (temperature 1, no truncation), number of
-updates and sequences in each, GRPO objective, learning rate, float32 and threads. The rate is so small that
-both keep sampling from the same policy; mean response lengths are printed, to see it.
+updates, sequences per update, GRPO objective, learning rate, float32 and threads. The learning rate is so
+small that both keep sampling from the same policy, as the printed mean response lengths show.
 
-rollout: from prompts to scored responses (ours with the hand-over of weights, TRL's with the log-probs that
-it computes again, as it must to train on a batch more than once). update: all else, divided by the number of
+rollout: from prompts to scored responses. Ours includes the transfer of weights, TRL's the log-probs that it
+recomputes, as it must to train on a batch more than once. update: everything else, divided by the number of
 updates.
 
 TRL's settings are in bench/trl_job.py; `--trl-options '{"torch_compile": true}'` tries others. Our side keeps
-its monitors and its metrics file; validation, samples, checkpoints and the measured entropy change are off,
-as are TRL's logs and checkpoints.
+its monitors and its metrics file. Validation, samples, checkpoints and the measured entropy change are off,
+like TRL's logs and checkpoints.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bapo_lightning.runs.build import read_inputs
 ROOT = Path(__file__).resolve().parents[1]
 TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
 LEARNING_RATE = 1e-7
-NUM_PROBLEMS = 512  # at most so many different ones
+NUM_PROBLEMS = 512  # largest number of different problems
 QUIET = [
     "callbacks.validation.every=0",
     "callbacks.entropy_rule.every=0",
@@ -55,16 +55,16 @@ QUIET = [
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained."""
+    """A training job for both sides."""
 
-    options: list[str]  # of our run
+    options: list[str]  # overrides of our run
     epochs: int
     minibatches: int
     engines: dict[str, list[str]]
 
     @property
     def updates(self) -> int:
-        """On each rollout batch."""
+        """Updates on each rollout batch."""
         return self.epochs * self.minibatches
 
 
@@ -84,7 +84,7 @@ JOBS = {
 
 
 def our_overrides(job: Job, engine: str, threads: int) -> list[str]:
-    """Everything on the command line of our side but for the folder."""
+    """Returns the command line of our side without the folder."""
     return [
         *job.options,
         *job.engines[engine],
@@ -102,7 +102,7 @@ def our_overrides(job: Job, engine: str, threads: int) -> list[str]:
 def trl_job(
     job: Job, config: dict[str, Any], threads: int, options: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """The same job in the words of bench/trl_job.py."""
+    """Returns the same job in the format of bench/trl_job.py."""
     inputs, scale = read_inputs(config), config["scale"]
     problems = []
     for problem in inputs.problems.train[:NUM_PROBLEMS]:
@@ -127,7 +127,7 @@ def trl_job(
 def commands(
     job: Job, engines: Sequence[str], threads: int, options: dict[str, Any], folder: Path
 ) -> dict[str, list[str]]:
-    """What starts each side: TRL, then ours with each engine."""
+    """Returns the command of each side: TRL, then ours with each engine."""
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         config = resolve(
             compose("train", overrides=[*our_overrides(job, engines[0], threads), f"run_folder={folder}"])
@@ -143,7 +143,7 @@ def commands(
 
 
 def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitStack) -> dict[str, Worker]:
-    """Each is started when the one before it has made its first cycle."""
+    """Starts the sides, each after the first cycle of the one before it."""
     environment = {
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -161,7 +161,7 @@ def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitSt
 
 
 def measure(job: Job, workers: dict[str, Worker], cycles: int) -> dict[str, list[dict[str, float]]]:
-    """Let them take turns."""
+    """Returns the measured cycles of all sides, which take turns."""
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
     for _ in range(cycles):
         for name, worker in workers.items():
@@ -171,7 +171,7 @@ def measure(job: Job, workers: dict[str, Worker], cycles: int) -> dict[str, list
 
 
 def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    """Print the table; returns it for the record."""
+    """Prints the table; returns it for the record."""
     record: dict[str, Any] = {}
     reference = taken["TRL"]
     for name, cycles in taken.items():
@@ -202,12 +202,12 @@ def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("job", choices=sorted(JOBS))
-    parser.add_argument("--cycles", type=int, default=5, help="counted, of each side")
+    parser.add_argument("--cycles", type=int, default=5, help="counted cycles of each side")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--engines", nargs="+", default=["hf"], choices=["hf", "vllm"])
     parser.add_argument(
@@ -219,9 +219,7 @@ def main() -> None:
         sys.exit("TRL is not there: make setup-trl")
     job = JOBS[arguments.job]
     if unknown := [engine for engine in arguments.engines if engine not in job.engines]:
-        sys.exit(
-            f"the job {arguments.job} is not made for rollout={unknown[0]}; it knows {', '.join(job.engines)}"
-        )
+        sys.exit(f"the job {arguments.job} has no rollout={unknown[0]}; choose from {', '.join(job.engines)}")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         sides = commands(job, arguments.engines, arguments.threads, arguments.trl_options, Path(folder))
         print(f"{' '.join(job.options)}: {job.updates} updates on each rollout batch")

@@ -1,12 +1,12 @@
-"""What BAPO's search adds to an update: `training_step` with searched against fixed bounds, on the same
+"""Cost of BAPO's search within an update: `training_step` with searched and with fixed bounds, on the same
 minibatch of one micro-batch.
 
     python bench/bapo_overhead.py [--rounds 60]
 
 Both modules update their own copy of the shipped tiny model at the quickstart's sizes. Updates alternate
-(GRPO, BAPO, GRPO, ...), so that a drift of the machine's speed meets both alike. Printed: median and range of
-each, the median of the ratios of neighbouring pairs, and the search alone, since its share of the update is
-far smaller than the noise between two updates.
+(GRPO, BAPO, GRPO, ...), so that a drift of the machine's speed affects both alike. The output holds median
+and range of each, the median of the ratios of neighbouring pairs, and the search alone, because its share of
+the update is far smaller than the noise between two updates.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.ranks.rank_group import ALONE
 from bapo_lightning.runs.build import build_data_module, build_module, make, read_inputs
 
+WARM_UP = 5  # updates of each algorithm that are not counted
+
 
 class Attached:
     """The few services of a trainer that one update needs."""
@@ -36,13 +38,13 @@ class Attached:
 
 
 def quickstart(algorithm: str) -> dict[str, Any]:
-    """Resolved configuration of the quickstart with another algorithm, in replay."""
+    """Returns the resolved configuration of the quickstart with another algorithm, in replay."""
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         return resolve(compose("train", overrides=[f"algorithm={algorithm}", "run_folder=unused"]))
 
 
 def ready_module(config: dict[str, Any]) -> BapoModule:
-    """A module that can be stepped without a trainer."""
+    """Builds a module that can be stepped without a trainer."""
     module = build_module(config, make(config["regime"]))
     module.configure_model()
     optimizer = module.configure_optimizers()["optimizer"]
@@ -54,7 +56,7 @@ def ready_module(config: dict[str, Any]) -> BapoModule:
 
 
 def first_minibatch(config: dict[str, Any], module: BapoModule, folder: Path) -> TrainBatch:
-    """A real minibatch, sampled by the shipped model. The run's ledger goes into `folder`."""
+    """Returns a real minibatch, sampled by the shipped model. The run's ledger goes into `folder`."""
     data_module = build_data_module(config, read_inputs(config), folder, ALONE)
     data_module.trainer = type(
         "Fixed", (), {"lightning_module": type("Owner", (), {"policy": module.policy, "policy_version": 0})}
@@ -62,16 +64,13 @@ def first_minibatch(config: dict[str, Any], module: BapoModule, folder: Path) ->
     return data_module.next_batch()
 
 
-WARM_UP = 5  # updates of each kind that are not counted
-
-
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rounds", type=int, default=60, help="updates of each kind, after 5 that are not counted"
+        "--rounds", type=int, default=60, help="updates of each algorithm, after 5 that are not counted"
     )
     parser.add_argument("--threads", type=int, default=2)
     add_json_option(parser)
@@ -81,11 +80,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         batch = first_minibatch(quickstart("bapo"), modules["bapo"], Path(folder))
     tables = [modules["bapo"].training_step(batch, 0)["tokens"]]
-    kinds = {f"update, {name}": partial(module.training_step, batch, 0) for name, module in modules.items()}
-    kinds["search alone"] = partial(modules["bapo"].bound_rule.choose, tables)
+    works = {f"update, {name}": partial(module.training_step, batch, 0) for name, module in modules.items()}
+    works["search alone"] = partial(modules["bapo"].bound_rule.choose, tables)
     taken = {
         name: [turn.wall for turn in turns]
-        for name, turns in in_turns(kinds, arguments.rounds, WARM_UP).items()
+        for name, turns in in_turns(works, arguments.rounds, WARM_UP).items()
     }
     spreads = {name: Spread.of(seconds) for name, seconds in taken.items()}
     print(f"{batch.num_tokens} response tokens, {batch.num_samples} samples, one micro-batch")

@@ -1,9 +1,9 @@
-"""Time of one update's bound search: curves + search of this package against the while-loop of Algorithm 1.
+"""Time of one update's bound search: curves and search of this package against the while-loop of Algorithm 1.
 
     python bench/bound_search.py --tokens 1000000 --threads 2
 
-The loop evaluates the two sums over all tokens at every trial and reads their quotient back to decide, as the
-authors' code does (there with an all-reduce per trial). Both run on the same tokens, turn by turn, and must
+The loop evaluates the two sums over all tokens at every trial and reads their quotient back to decide, like
+the authors' code (which adds an all-reduce per trial). Both run on the same tokens, turn by turn, and must
 choose the same bounds.
 """
 
@@ -40,7 +40,7 @@ class HostSyncs(TorchDispatchMode):
 
 
 def trial(tokens: Tokens, low: float, high: float, kind: Kind) -> float:
-    """Positive share at one pair of bounds. The `.item()` is where the host waits."""
+    """Returns the positive share at one pair of bounds. The host waits at `.item()`."""
     ratio, advantage, mask, weight = tokens
     positive = advantage >= 0
     if kind == "surrogate":
@@ -56,7 +56,7 @@ def trial(tokens: Tokens, low: float, high: float, kind: Kind) -> float:
 def while_loop(
     tokens: Tokens, lows: list[float], highs: list[float], target: float, kind: Kind
 ) -> tuple[int, int, int]:
-    """Algorithm 1. Returns the indices of the chosen bounds and the number of trials."""
+    """Runs Algorithm 1. Returns the indices of the chosen bounds and the number of trials."""
     low = high = 0
     trials = 1
     while trial(tokens, lows[low], highs[high], kind) < target and low + 1 < len(lows):
@@ -68,15 +68,15 @@ def while_loop(
 def curves_and_search(
     tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind
 ) -> tuple[Tensor, Tensor]:
-    """The same choice by this package."""
+    """Returns the bounds that this package chooses."""
     positive, negative = contribution_curves(*tokens, lows, highs, kind)
     found = search_bounds(positive, negative, lows, highs, target, "upper_first", "share")
     return found.low, found.high
 
 
 def lognormal_tokens(count: int, spread: float) -> Tokens:
-    """Ratios exp(spread * normal); two fifths of the advantages positive; one token in ten masked; behaviour
-    probabilities.
+    """Returns random tokens: ratios exp(spread * normal), two fifths of the advantages positive, one token in
+    ten masked, uniform behaviour probabilities.
     """
     generator = torch.Generator().manual_seed(0)
     ratio = torch.randn(count, generator=generator).mul(spread).exp()
@@ -92,8 +92,8 @@ def lognormal_tokens(count: int, spread: float) -> Tokens:
 
 
 def targets(tokens: Tokens, lows: Tensor, highs: Tensor, kind: Kind) -> dict[str, float]:
-    """A target inside a step of the second half of the upper bounds, where rounding moves nothing; and one
-    nothing reaches.
+    """Returns two targets: one inside a step of the second half of the upper bounds, where rounding changes
+    nothing, and one that is never reached.
     """
     positive, negative = contribution_curves(*tokens, lows, highs, kind)
     share = positive_contribution(positive, negative[0], "share")[len(highs) // 2 :]
@@ -102,7 +102,7 @@ def targets(tokens: Tokens, lows: Tensor, highs: Tensor, kind: Kind) -> dict[str
 
 
 def host_syncs(work: Callable[[], object]) -> int:
-    """Host synchronisations of one call, counted."""
+    """Counts the host synchronisations of one call."""
     with HostSyncs() as syncs:
         work()
     return syncs.count
@@ -111,7 +111,7 @@ def host_syncs(work: Callable[[], object]) -> int:
 def compare(
     name: str, tokens: Tokens, lows: Tensor, highs: Tensor, target: float, kind: Kind, repeats: int
 ) -> dict[str, Spread]:
-    """Time the loop and this package in alternation, print and return both; stop if they disagree about the
+    """Times the loop and this package in alternation, prints and returns both; exits if they choose different
     bounds.
     """
     low_values, high_values = lows.tolist(), highs.tolist()
@@ -137,7 +137,7 @@ def compare(
         f"{name}: {spreads['times_faster'].text(digits=1)} times faster, bounds ({chosen[0]:.2f}, "
         f"{chosen[1]:.2f})"
     )
-    # Across ranks, the loop needs the two global sums at every trial; the curves travel once.
+    # Across ranks, the loop needs the two global sums at every trial, the curves only once.
     print(
         f"  while-loop      {spreads['loop'].text('ms', 1e3)}  {trials} trials, {host_syncs(loop)} host "
         f"syncs, {trials} collectives"
@@ -150,7 +150,7 @@ def compare(
 
 
 def main() -> None:
-    """Print a table for both kinds and both targets."""
+    """Prints a table for both kinds of contribution and both targets."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

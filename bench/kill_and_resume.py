@@ -4,9 +4,9 @@ left alone.
     python bench/kill_and_resume.py [--kills 20] [--regimes replay partial ...]
 
 Synchronous regimes must end with the same weights, optimizer, metrics and ledger to the bit. Asynchronous
-generation depends on timing: there every draw must still have exactly one fate, every update its row, and no
-token may be older than the bound. Checkpoints are written at every update, so that many kills fall into the
-writing of one.
+generation depends on timing; there every work item must still have exactly one fate, every update its row,
+and no token may be older than the bound. Every update writes a checkpoint, so many kills happen while one is
+written.
 """
 
 from __future__ import annotations
@@ -56,61 +56,54 @@ REGIMES = {
 
 
 def main() -> int:
-    """Drill every regime; returns 1 when one of them failed."""
+    """Drills every regime; returns 1 when one of them failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=20, help="of each regime")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--kills", type=int, default=20, help="kills of each regime")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
     parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=list(REGIMES))
     arguments = parser.parse_args()
     moments = random.Random(arguments.seed)
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.regimes:
-            complaints = drill(
-                Path(folder, name.replace(", ", "-").replace(" ", "-")),
-                REGIMES[name],
-                arguments.kills,
-                moments,
-                name,
-            )
-            failed += bool(complaints)
-            for complaint in complaints:
-                print(f"  FAILED: {complaint}", flush=True)
+            inside = Path(folder, name.replace(", ", "-").replace(" ", "-"))
+            problems = drill(inside, REGIMES[name], arguments.kills, moments, name)
+            failed += bool(problems)
+            for problem in problems:
+                print(f"  FAILED: {problem}", flush=True)
     return 1 if failed else 0
 
 
 def drill(
     folder: Path, overrides: Sequence[str], num_kills: int, moments: random.Random, name: str
 ) -> list[str]:
-    """One run left alone, one killed `num_kills` times; returns what is wrong."""
+    """Makes one run without kills and one with `num_kills` kills; returns their differences and other
+    faults.
+    """
     folder.mkdir()
     whole, killed = folder / "whole", folder / "killed"
     finish(whole, overrides)
     seconds = sum(row["time/step_seconds"] for row in read_run(whole).rows)
     kills = Counter(kill(killed, overrides, seconds / num_kills, moments) for _ in range(num_kills))
     finish(killed, overrides)
-    complaints = [f"the run had ended before {kills['too late']} of the kills"] if kills["too late"] else []
-    complaints += list(ledger_complaints(killed)) + list(row_complaints(killed))
+    problems = [f"the run had ended before {kills['too late']} of the kills"] if kills["too late"] else []
+    problems += ledger_problems(killed) + row_problems(killed)
     if "regime=async" not in overrides:
-        complaints += list(difference_complaints(whole, killed))
+        problems += differences(whole, killed)
     resumes = len(read_run(killed).manifest.get("resumes", []))
-    where = ", ".join(f"{count} {place}" for place, count in kills.items())
-    verdict = (
-        "as if it had never stopped"
-        if "regime=async" not in overrides
-        else "no draw lost or doubled, ages within the bound"
-    )
-    print(
-        f"{name}: {num_kills} kills ({where}), {resumes} resumes: {'FAILED' if complaints else verdict}",
-        flush=True,
-    )
-    return complaints
+    where = ", ".join(f"{count} {moment}" for moment, count in kills.items())
+    verdict = "as if it had never stopped"
+    if "regime=async" in overrides:
+        verdict = "no work item lost or doubled, ages within the bound"
+    result = "FAILED" if problems else verdict
+    print(f"{name}: {num_kills} kills ({where}), {resumes} resumes: {result}", flush=True)
+    return problems
 
 
 def finish(folder: Path, overrides: Sequence[str]) -> None:
-    """Begin or resume a run and let it end."""
+    """Begins or resumes a run and waits for its end."""
     _, status = os.waitpid(start_run(folder, overrides), 0)
     if status:
         raise SystemExit(
@@ -119,9 +112,10 @@ def finish(folder: Path, overrides: Sequence[str]) -> None:
 
 
 def kill(folder: Path, overrides: Sequence[str], seconds: float, moments: random.Random) -> str:
-    """Begin or resume a run and kill it at a random moment; returns where it was caught.
+    """Begins or resumes a run and kills it at a random moment; returns the phase that the kill hit.
 
-    One in five comes within the session's start, the rest up to `seconds` after its first checkpoint.
+    One kill in five comes within the start of the session, the rest up to `seconds` after its first
+    checkpoint.
     """
     process = start_run(folder, overrides)
     checkpoints = folder / "checkpoints"
@@ -144,12 +138,12 @@ def kill(folder: Path, overrides: Sequence[str], seconds: float, moments: random
 
 
 def names(checkpoints: Path) -> set[str]:
-    """What lies in the folder of checkpoints."""
+    """Returns the names in the folder of checkpoints."""
     return {path.name for path in checkpoints.iterdir()} if checkpoints.exists() else set()
 
 
 def start_run(folder: Path, overrides: Sequence[str]) -> int:
-    """Run in a forked process with its output in a file; returns its number."""
+    """Runs in a forked process with its output in a file; returns the process id."""
     process = os.fork()
     if process:
         return process
@@ -168,53 +162,48 @@ def start_run(folder: Path, overrides: Sequence[str]) -> int:
         os._exit(status)
 
 
-def ledger_complaints(folder: Path) -> list[str]:
-    """Every epoch but the last holds every problem exactly once, the last at most once; as many were trained
-    as the run has places for.
-    """
-    record = read_run(folder)
-    draws = Counter((row["epoch"], row["problem"]) for row in record.ledger)
-    epochs = Counter(epoch for epoch, _ in draws)
-    complaints = [f"draw {draw} has {count} fates" for draw, count in draws.items() if count != 1]
-    complaints += [
-        f"epoch {epoch} has {epochs[epoch]} problems" for epoch in range(max(epochs)) if epochs[epoch] != 30
-    ]
-    return complaints
+def ledger_problems(folder: Path) -> list[str]:
+    """Checks that every epoch but the last holds every problem exactly once, and the last at most once."""
+    items = Counter((row["epoch"], row["problem"]) for row in read_run(folder).ledger)
+    epochs = Counter(epoch for epoch, _ in items)
+    repeated = [f"work item {item} has {count} fates" for item, count in items.items() if count != 1]
+    incomplete = [epoch for epoch in range(max(epochs)) if epochs[epoch] != 30]
+    return repeated + [f"epoch {epoch} has {epochs[epoch]} problems" for epoch in incomplete]
 
 
-def row_complaints(folder: Path) -> list[str]:
-    """One row for every update, no token older than the bound."""
+def row_problems(folder: Path) -> list[str]:
+    """Checks that every update has one row and no token is older than the bound."""
     record = read_run(folder)
     regime = record.config["regime"]
     updates = record.config["scale"]["num_rollout_batches"] * regime["epochs"] * regime["minibatches"]
     steps = [row["step"] for row in record.rows]
-    complaints = [] if steps == list(range(updates)) and not record.rolled_back_rows else [f"updates {steps}"]
+    problems = [] if steps == list(range(updates)) and not record.rolled_back_rows else [f"updates {steps}"]
     oldest = max(row["staleness/age_max"] for row in record.rows)
     if regime["max_age"] is not None and oldest > regime["max_age"]:
-        complaints.append(f"a token of age {oldest}")
-    return complaints
+        problems.append(f"a token of age {oldest}")
+    return problems
 
 
-def difference_complaints(whole: Path, killed: Path) -> list[str]:
-    """Weights, optimizer, callbacks, metrics and ledger are equal to the bit."""
+def differences(whole: Path, killed: Path) -> list[str]:
+    """Checks that weights, optimizer, callbacks, metrics and ledger are equal to the bit."""
     import torch
 
     states = [torch.load(newest(folder) / "trainer.ckpt", weights_only=True) for folder in (whole, killed)]
-    complaints = [f"{key} differs" for key in states[0] if not same(states[0][key], states[1].get(key))]
+    problems = [f"{key} differs" for key in states[0] if not same(states[0][key], states[1].get(key))]
     metrics = [[without_times(row) for row in read_run(folder).rows] for folder in (whole, killed)]
-    complaints += [f"metrics of update {a['step']} differ" for a, b in zip(*metrics, strict=True) if a != b]
+    problems += [f"metrics of update {a['step']} differ" for a, b in zip(*metrics, strict=True) if a != b]
     if (whole / "ledger.jsonl").read_bytes() != (killed / "ledger.jsonl").read_bytes():
-        complaints.append("the ledgers differ")
-    return complaints
+        problems.append("the ledgers differ")
+    return problems
 
 
 def newest(folder: Path) -> Path:
-    """The last checkpoint."""
+    """Returns the last checkpoint."""
     return max((folder / "checkpoints").glob("update*"))
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality to the bit of nested containers of tensors."""
+    """Compares nested containers of tensors to the bit."""
     if hasattr(one, "untyped_storage"):
         return one.shape == other.shape and bool((one == other).all())
     if isinstance(one, dict):
@@ -225,7 +214,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def without_times(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of metrics without wall times and rates."""
+    """Returns a row of metrics without wall times and rates."""
     return {name: value for name, value in json.loads(json.dumps(row)).items() if "second" not in name}
 
 

@@ -1,10 +1,10 @@
-"""The overlap filter on real files: what it removes of training sets, and how many altered evaluation
-problems it finds.
+"""The overlap filter on real files: problems that it removes from training sets, and altered evaluation
+problems that it finds.
 
 python bench/overlap_filter.py --training TRAIN.jsonl ... --evaluation TEST.jsonl ...
 
-Altered: each word is, with the probability given, replaced by a word of the training sets, left out, or
-followed by one, a third of the cases each. Files are .jsonl, .json, .csv or .parquet.
+Altering changes each word with the given probability: in a third of the cases each, the word is replaced by a
+word of the training sets, left out, or followed by one. Files are .jsonl, .json, .csv or .parquet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUM_WORDS = 20_000
 
 
 def main() -> None:
-    """Read the files, print both tables."""
+    """Reads the files and prints both tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -44,13 +44,13 @@ def main() -> None:
     )
     for name, problems in training.items():
         reasons = Counter(rule(problems, held_out).values())
-        told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        print(f"  {name:<24} {reasons.total():>4} of {len(problems):>6}  {told}")
+        listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        print(f"  {name:<24} {reasons.total():>4} of {len(problems):>6}  {listed}")
     largest = max(training.values(), key=len)
     words = sorted({word for problem in largest for word in problem.prompt.split() if word.isalpha()})[
         :NUM_WORDS
     ]
-    print("\nfound of evaluation problems with so many of their words altered, %:")
+    print("\nfound evaluation problems in %, by share of altered words:")
     print("  " + " " * 24 + "".join(f"{rate:>8.0%}" for rate in RATES))
     found = {rate: recall(rule, largest, held_out, rate, words) for rate in RATES}
     for name, problems in held_out.items():
@@ -60,8 +60,8 @@ def main() -> None:
 def recall(
     rule: Overlap, training: list[Problem], held_out: dict[str, list[Problem]], rate: float, words: list[str]
 ) -> dict[str, float]:
-    """Share in % of each set's problems that are found when altered copies of all of them stand in a training
-    set.
+    """Returns the percentage of each set's problems that is found when altered copies of all of them are put
+    into a training set.
     """
     rng = random.Random(f"alter {rate}")
     copies = [
@@ -77,13 +77,13 @@ def recall(
 
 
 def altered(text: str, rate: float, words: list[str], rng: random.Random) -> str:
-    """A text with some of its words changed."""
+    """Returns a text with some of its words changed."""
     changed: list[str] = []
     for word in text.split(" "):
-        kind = rng.randrange(3) if rng.random() < rate else None
-        if kind != 1:
-            changed.append(rng.choice(words) if kind == 0 else word)
-        if kind == 2:
+        change = rng.randrange(3) if rng.random() < rate else None
+        if change != 1:
+            changed.append(rng.choice(words) if change == 0 else word)
+        if change == 2:
             changed.append(rng.choice(words))
     return " ".join(changed)
 

@@ -1,14 +1,14 @@
-"""One update's forward and backward passes over responses of very different lengths: padded, packed, and
+"""Forward and backward passes of one update over responses of very different lengths: padded, packed, and
 packed with checkpointing.
 
-    python bench/packing.py                                           a small random model on the CPU
-    python bench/packing.py --device cuda --dtype bfloat16 --attention flash_attention_2 --layers 28 --width
-    1536 --budget 32768
+    python bench/packing.py    a small random model on the CPU
+    python bench/packing.py --device cuda --dtype bfloat16 --attention flash_attention_2 --layers 28
+        --width 1536 --budget 32768
 
-Samples stand in groups that share a prompt. Lengths are log-normal, as those of reasoning models are: most
-are short, few are very long. All ways score the same tokens with the same weights, and their losses are
-compared. Each measurement is a process of its own; rounds go in turns. Memory is what the process (on a GPU:
-the allocator) held at most above weights and gradients.
+Samples come in groups that share a prompt. Lengths are log-normal like those of reasoning models: most are
+short, few are very long. All variants score the same tokens with the same weights, and their losses are
+compared. Each measurement is a process of its own; rounds go in turns. Memory is the peak of the process (on
+a GPU: of the allocator) above weights and gradients.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bapo_lightning.types import (
     Segment,
 )
 
-WAYS = {
+VARIANTS = {
     "padded": {"packing": "none"},
     "packed": {"packing": "padding_free"},
     "packed, checkpointed": {"packing": "padding_free", "activation_checkpointing": True},
@@ -48,7 +48,7 @@ WAYS = {
 
 
 def minibatch(given: argparse.Namespace) -> TrainBatch:
-    """Random tokens of log-normal lengths, behind a prompt that each group shares."""
+    """Returns random responses of log-normal lengths; each group shares a prompt."""
     generator = np.random.default_rng(0)
     lengths = (
         generator.lognormal(np.log(given.median_length), 0.8, given.samples)
@@ -72,15 +72,20 @@ def minibatch(given: argparse.Namespace) -> TrainBatch:
     return collate([Group(Problem("p", "", ""), tuple(samples), (1.0,) * len(samples))], {})
 
 
-def random_policy(way: str, given: argparse.Namespace) -> Policy:
-    """Of Qwen2's architecture."""
+def random_policy(variant: str, given: argparse.Namespace) -> Policy:
+    """Returns a random policy of Qwen2's architecture."""
     config = Qwen2Config(
-        vocab_size=given.vocabulary, hidden_size=given.width, intermediate_size=4 * given.width, num_hidden_layers=given.layers,
-        num_attention_heads=given.width // 64, num_key_value_heads=max(given.width // 256, 1), tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=given.vocabulary,
+        hidden_size=given.width,
+        intermediate_size=4 * given.width,
+        num_hidden_layers=given.layers,
+        num_attention_heads=given.width // 64,
+        num_key_value_heads=max(given.width // 256, 1),
+        tie_word_embeddings=True,
+    )
     with tempfile.TemporaryDirectory() as folder:
         config.save_pretrained(folder)
-        options = ModelOptions(folder, dtype=given.dtype, attention=given.attention, **WAYS[way])
+        options = ModelOptions(folder, dtype=given.dtype, attention=given.attention, **VARIANTS[variant])
         policy = build_policy(options, 1.0, on_meta=True)
     policy.to_empty(device=given.device)
     torch.manual_seed(0)
@@ -89,10 +94,10 @@ def random_policy(way: str, given: argparse.Namespace) -> Policy:
     return policy
 
 
-def measure(way: str, given: argparse.Namespace) -> dict[str, float]:
-    """Seconds and bytes in this process."""
+def measure(variant: str, given: argparse.Namespace) -> dict[str, float]:
+    """Measures seconds and bytes in this process."""
     torch.set_num_threads(given.threads)
-    batch, policy = minibatch(given), random_policy(way, given)
+    batch, policy = minibatch(given), random_policy(variant, given)
     on_gpu = given.device != "cpu"
     batch = batch.to(given.device)
     for parameter in policy.parameters():
@@ -127,22 +132,23 @@ def measure(way: str, given: argparse.Namespace) -> dict[str, float]:
 
 
 def report(found: dict[str, list[dict[str, Any]]]) -> None:
-    """One line for each way."""
+    """Prints one line for each variant."""
     padded = Spread.of([one["wall"] for one in found["padded"]]).median
-    for way, rounds in found.items():
+    for variant, rounds in found.items():
         wall, cpu = (Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu"))
         first = rounds[0]
         print(
-            f"{way:<22}{first['micro_batches']:>3} micro-batches  wall {wall.text('s')}  cpu {cpu.text('s')} "
-            f" {first['tokens'] / wall.median:7,.0f} tokens/s ({padded / wall.median:.2f}x)  peak "
+            f"{variant:<22}{first['micro_batches']:>3} micro-batches  wall {wall.text('s')}  "
+            f"cpu {cpu.text('s')}  {first['tokens'] / wall.median:7,.0f} tokens/s "
+            f"({padded / wall.median:.2f}x)  peak "
             f"{first['bytes'] / 1e9:.2f} GB  loss {first['loss']:.6f}"
         )
     losses = [rounds[0]["loss"] for rounds in found.values()]
-    assert max(losses) - min(losses) < 1e-2, "the ways do not agree"
+    assert max(losses) - min(losses) < 1e-2, "the variants do not agree"
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -161,7 +167,7 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     for name, text in {"device": "cpu", "dtype": "float32", "attention": "sdpa"}.items():
         parser.add_argument(f"--{name}", default=text)
-    parser.add_argument("--measure", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=VARIANTS, help=argparse.SUPPRESS)
     add_json_option(parser)
     given = parser.parse_args()
     if given.measure:
@@ -173,10 +179,10 @@ def main() -> None:
         + f"; {given.rounds} rounds in turns; median (least .. most)"
     )
     options = [f"--{name.replace('_', '-')}={value}" for name, value in used.items()]
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    found: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
     for _ in range(given.rounds):
-        for way in WAYS:
-            found[way].append(apart(__file__, [*options, "--measure", way]))
+        for variant in VARIANTS:
+            found[variant].append(apart(__file__, [*options, "--measure", variant]))
     report(found)
     write_json(given.json, {"options": used, "rounds": found})
 

@@ -52,35 +52,50 @@ GROUPS, GROUP_SIZE, SAMPLES_AT_ONCE = 3, 4, 4
 MICRO_BATCHES = GROUPS * GROUP_SIZE // SAMPLES_AT_ONCE
 MODELS: dict[str, dict[str, Any]] = {
     "llama, 3M, tied": {
-        "model_type": "llama", "vocab_size": 8000, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
-        "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": True,
+        **{"model_type": "llama", "vocab_size": 8000, "tie_word_embeddings": True},
+        **{"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4},
+        **{"num_attention_heads": 6, "num_key_value_heads": 2},
     },
     "qwen2, 9M, untied": {
-        "model_type": "qwen2", "vocab_size": 12000, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 6,
-        "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False,
+        **{"model_type": "qwen2", "vocab_size": 12000, "tie_word_embeddings": False},
+        **{"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 6},
+        **{"num_attention_heads": 4, "num_key_value_heads": 4},
     },
     "llama, 96M, tied": {
-        "model_type": "llama", "vocab_size": 32000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 11,
-        "num_attention_heads": 12, "num_key_value_heads": 4, "tie_word_embeddings": True,
+        **{"model_type": "llama", "vocab_size": 32000, "tie_word_embeddings": True},
+        **{"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 11},
+        **{"num_attention_heads": 12, "num_key_value_heads": 4},
     },
-}  # fmt: skip
+}
 
 
 def run_shape(architecture: dict[str, Any], checkpointing: bool, on_gpu: bool) -> RunShape:
-    """The measured update as the plan sees it."""
+    """Describes the measured update to the plan."""
     engine = EngineShape(
         "apart", tensor_parallel=1, num_gpus=1, element_bytes=4, memory_share=None, max_sequences=1
     )
     return RunShape(
-        model_shape(architecture), "single", num_gpus=1, stored_bytes=4, compute_bytes=4,
-        micro_batch_tokens=SAMPLES_AT_ONCE * (PROMPT + RESPONSE), prompt_tokens=PROMPT, response_tokens=RESPONSE,
-        prompts_per_batch=GROUPS, group_size=GROUP_SIZE, epochs=1, minibatches=1, engine=engine, searches=True,
-        checkpointing=checkpointing, on_gpu=on_gpu,
-    )  # fmt: skip
+        model_shape(architecture),
+        "single",
+        num_gpus=1,
+        stored_bytes=4,
+        compute_bytes=4,
+        micro_batch_tokens=SAMPLES_AT_ONCE * (PROMPT + RESPONSE),
+        prompt_tokens=PROMPT,
+        response_tokens=RESPONSE,
+        prompts_per_batch=GROUPS,
+        group_size=GROUP_SIZE,
+        epochs=1,
+        minibatches=1,
+        engine=engine,
+        searches=True,
+        checkpointing=checkpointing,
+        on_gpu=on_gpu,
+    )
 
 
 def minibatch(vocab_size: int) -> TrainBatch:
-    """Random samples of full length."""
+    """Returns random samples of full length."""
     generator = random.Random(0)
     groups = []
     for number in range(GROUPS):
@@ -90,26 +105,17 @@ def minibatch(vocab_size: int) -> TrainBatch:
                 array("i", (generator.randrange(vocab_size) for _ in range(length)))
                 for length in (PROMPT, RESPONSE)
             )
-            rollout = Rollout(
-                prompt, (Segment(response, array("f", [-9.0] * RESPONSE), 0),), FinishReason.LENGTH
-            )
-            samples.append(
-                Sample(
-                    rollout, Completion("", RESPONSE, FinishReason.LENGTH), Score(0.0, ScoreStatus.WRONG), 0.0
-                )
-            )
-        groups.append(
-            Group(
-                Problem(str(number), "", ""),
-                tuple(samples),
-                tuple(float(index % 2 * 2 - 1) for index in range(GROUP_SIZE)),
-            )
-        )
+            segment = Segment(response, array("f", [-9.0] * RESPONSE), 0)
+            rollout = Rollout(prompt, (segment,), FinishReason.LENGTH)
+            completion = Completion("", RESPONSE, FinishReason.LENGTH)
+            samples.append(Sample(rollout, completion, Score(0.0, ScoreStatus.WRONG), 0.0))
+        advantages = tuple(float(index % 2 * 2 - 1) for index in range(GROUP_SIZE))
+        groups.append(Group(Problem(str(number), "", ""), tuple(samples), advantages))
     return collate(groups, {})
 
 
 def ready_module(architecture: dict[str, Any], checkpointing: bool, device: str) -> BapoModule:
-    """A module that can be stepped without a trainer."""
+    """Builds a module that can be stepped without a trainer."""
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         config = resolve(compose("train", overrides=["run_folder=unused"]))
     algorithm, optimizer = config["algorithm"], config["optimizer"]
@@ -139,7 +145,9 @@ def ready_module(architecture: dict[str, Any], checkpointing: bool, device: str)
 
 
 def peak_on_cpu(update: Callable[[], Any]) -> int:
-    """Most bytes allocated at a time, by the allocator's events; `update` allocates all that it frees."""
+    """Returns the peak of allocated bytes from the allocator's events. `update` must allocate all that it
+    frees.
+    """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         update()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -151,7 +159,7 @@ def peak_on_cpu(update: Callable[[], Any]) -> int:
 
 
 def updates(architecture: dict[str, Any], checkpointing: bool, device: str) -> None:
-    """Two updates of a new model on one minibatch."""
+    """Makes two updates of a new model on one minibatch."""
     module = ready_module(architecture, checkpointing, device)
     batch = minibatch(architecture["vocab_size"]).to(device)
     for _ in range(2):
@@ -159,7 +167,7 @@ def updates(architecture: dict[str, Any], checkpointing: bool, device: str) -> N
 
 
 def peak_on_gpu(update: Callable[[], Any]) -> int:
-    """Most bytes allocated at a time, by the caching allocator."""
+    """Returns the peak of allocated bytes from the caching allocator."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     update()
@@ -168,7 +176,7 @@ def peak_on_gpu(update: Callable[[], Any]) -> int:
 
 
 def main() -> int:
-    """Measure, foretell, print; 1 where one is off by more than the tolerance."""
+    """Measures, predicts and prints; returns 1 when a prediction is off by more than the tolerance."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

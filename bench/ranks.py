@@ -1,10 +1,10 @@
 """One run on 1, 2 and 4 ranks: the same bounds, losses, gradient norms and weights? `make bench
 ARGS="--only ranks"`, on a CPU.
 
-10 updates of the tiny world, on 2 rollout batches, with several micro-batches each. Every case is `cli.train`
-in processes of its own, compared with one process: largest relative differences over all updates, and of the
-weights at the end. Cases with an arrow stop after 5 updates, on the left, and go on from that checkpoint on
-the right.
+10 updates of the tiny world, on 2 rollout batches, with several micro-batches each.
+Every case is `cli.train` in its own processes, compared with one process: the largest relative differences
+over all updates, and of the weights at the end. A case with an arrow stops after 5 updates of the left side
+and continues from that checkpoint with the right side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 
-WAYS = {
+VARIANTS = {
     "single": ["strategy=single"],
     **{f"ddp {size}": ["strategy=ddp", f"trainer.devices={size}"] for size in (1, 2, 4)},
     **{
@@ -30,17 +30,19 @@ WAYS = {
         for size in (1, 2, 4)
     },
 }
-WAYS["fsdp 2 file"] = [*WAYS["fsdp 2"], "strategy.sharded_checkpoints=false"]
+VARIANTS["fsdp 2 file"] = [*VARIANTS["fsdp 2"], "strategy.sharded_checkpoints=false"]
 CASES = [
     *(f"{name} {size}" for name in ("ddp", "fsdp") for size in (1, 2, 4)),
-    *(f"ddp 2 -> {way}" for way in ("single", "ddp 2", "ddp 4", "fsdp 2")),
-    *(f"fsdp 2 -> {way}" for way in ("single", "fsdp 1", "fsdp 2", "fsdp 4")),
-    *(f"fsdp 2 file -> {way}" for way in ("single", "ddp 2", "fsdp 4")),
+    *(f"ddp 2 -> {variant}" for variant in ("single", "ddp 2", "ddp 4", "fsdp 2")),
+    *(f"fsdp 2 -> {variant}" for variant in ("single", "fsdp 1", "fsdp 2", "fsdp 4")),
+    *(f"fsdp 2 file -> {variant}" for variant in ("single", "ddp 2", "fsdp 4")),
 ]
 RUN = [
-    "trainer.accelerator=cpu", "callbacks.checkpoint.every=5", "callbacks.validation.every=0", "callbacks.console.every=5",
-    "scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256", "regime.epochs=1", "regime.minibatches=5",
-]  # fmt: skip
+    *("trainer.accelerator=cpu", "trainer.checkpoint_every=5"),
+    *("callbacks.validate_every=0", "callbacks.print_every=5"),
+    *("scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256"),
+    *("regime.epochs=1", "regime.minibatches=5"),
+]
 METRICS = {
     "bounds": ("bapo/clip_low", "bapo/clip_high"),
     "loss": ("train/loss",),
@@ -50,19 +52,26 @@ METRICS = {
 }
 
 
-def train(folder: Path, way: str, num_batches: int, resume: bool = False) -> None:
-    """One session of a run. Raises RuntimeError with its output when it fails."""
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", *RUN, *WAYS[way], f"run_folder={folder}"]
+def train(folder: Path, variant: str, num_batches: int, resume: bool = False) -> None:
+    """Runs one session. Raises RuntimeError with its output when it fails."""
+    command = [
+        sys.executable,
+        "-m",
+        "bapo_lightning.cli.train",
+        *RUN,
+        *VARIANTS[variant],
+        f"run_folder={folder}",
+    ]
     command += [f"scale.num_rollout_batches={num_batches}", *(["resume=auto"] if resume else [])]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"{way}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{variant}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
 def run_case(folder: Path, case: str) -> None:
-    """All sessions of a case."""
+    """Runs all sessions of a case."""
     first, arrow, then = case.partition(" -> ")
     train(folder, first, 1 if arrow else 2)
     if arrow:
@@ -70,12 +79,12 @@ def run_case(folder: Path, case: str) -> None:
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """The metrics of every update."""
+    """Returns the metrics of every update."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """The policy's weights after the last update."""
+    """Returns the policy's weights after the last update."""
     path = folder / "checkpoints" / "update000010" / "trainer.ckpt"
     state: dict[str, torch.Tensor] = DirectCheckpointIO().load_checkpoint(path, map_location="cpu")[
         "state_dict"
@@ -84,8 +93,8 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def differences(reference: Path, folder: Path) -> dict[str, float]:
-    """Largest relative differences; a loss is compared on the scale of the largest one, because single ones
-    may be next to zero.
+    """Returns the largest relative differences. Each metric is relative to its largest value, because single
+    losses may be close to zero.
     """
     expected, found = rows_of(reference), rows_of(folder)
     if len(expected) != 10 or len(found) != 10:
@@ -110,7 +119,7 @@ def differences(reference: Path, folder: Path) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the table; 1 when texts or bounds differ, or numbers by more than rounding."""
+    """Prints the table; returns 1 when texts differ, or numbers by more than rounding."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -132,7 +141,7 @@ def main() -> int:
                 + ("" if good else "  DIFFERENT"),
                 flush=True,
             )
-    print("differences are relative to one process; texts 0: every sampled text shown is the same")
+    print("differences are relative to one process; texts 0: all recorded texts are equal")
     return 1 if failed else 0
 
 

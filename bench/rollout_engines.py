@@ -3,13 +3,14 @@ machine's CPU.
 
     python bench/rollout_engines.py [--requests 64] [--new-tokens 48] [--rounds 3]
 
-Both engines sample the same prompts in float32 in one process with the same number of threads, taking turns
-(transformers, vLLM, ...), so that a drift of the machine's speed meets both alike; medians are printed.
+Both engines sample the same prompts in float32, in one process and with the same number of threads. They take
+turns (transformers, vLLM, ...), so that a drift of the machine's speed affects both alike; medians are
+printed.
 Lengths: `equal` never stops, `ragged` stops at the end token.
 
-Syncs: five pushes of weights that change by 2 % each time, in process in float32 and bfloat16 and to a server
-through shared memory; the prefix cache is on. Extra memory: the largest resident size of a process during the
-push minus that before it.
+Syncs: five pushes of weights that change by 2 % each time, within the process in float32 and bfloat16, and to
+a server through shared memory; the prefix cache is on. Extra memory: the largest resident size of a process
+during the push above its size before.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ MIB = 1 << 20
 
 
 def options(dtype: str) -> VLLMOptions:
-    """Of all engines here."""
+    """Returns the options of all engines here."""
     return VLLMOptions(max_model_len=144, dtype=dtype, kv_cache_bytes=512 * MIB)
 
 
 def prompts(count: int) -> list[array[int]]:
-    """Chat prompts of one-digit sums, eight of each, as in training."""
+    """Returns chat prompts of one-digit sums, eight of each as in training."""
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     problems = reasoning_gym_problems("chain_sum", 500, 0, SUMS, "train", 0.25)
     prompt = ChatPrompt(None, "{problem}")
@@ -63,7 +64,7 @@ def prompts(count: int) -> list[array[int]]:
 def throughput(
     engines: dict[str, RolloutEngine], requests: list[GenerationRequest], stops: tuple[int, ...], rounds: int
 ) -> None:
-    """Print each engine's median tokens per second and the median of the ratios of neighbouring turns."""
+    """Prints each engine's median tokens per second and the median of the ratios of neighbouring turns."""
     rates: dict[str, list[float]] = {name: [] for name in engines}
     for turn in range(rounds + 1):
         for name, engine in engines.items():
@@ -82,8 +83,8 @@ def throughput(
 
 
 class PeakMemory:
-    """Largest resident memory of processes, and use of shared memory, while a block runs, above what was
-    there before (Linux).
+    """Measures, while a block runs, the peak of processes' resident memory above its level before, and of
+    shared memory (Linux).
     """
 
     def __init__(self, pids: list[int]) -> None:
@@ -93,7 +94,7 @@ class PeakMemory:
 
     def __enter__(self) -> PeakMemory:
         for pid in self._pids:
-            Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak starts anew
+            Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak
         self._before = [psutil.Process(pid).memory_info().rss for pid in self._pids]
         self._done = threading.Event()
         self._watch = threading.Thread(target=self._follow_shared)
@@ -113,7 +114,7 @@ class PeakMemory:
 
 
 def peak_bytes(pid: int) -> int:
-    """Largest resident size of a process since its peak was reset."""
+    """Returns the largest resident size of a process since its peak was reset."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 
@@ -121,7 +122,7 @@ def peak_bytes(pid: int) -> int:
 def syncs(
     title: str, engine: RolloutEngine, policy: Policy, tolerance: float, processes: Callable[[], list[int]]
 ) -> None:
-    """Print time, disagreement and memory of five pushes after a first one that starts the engine."""
+    """Prints time, disagreement and memory of five pushes, after a first one that starts the engine."""
     sync = WeightSync(tolerance=tolerance, probe_tokens=40, num_probes=8, sampled_tokens=8)
     vocab_size = policy.model.config.vocab_size
     sync.push(policy, engine, 0, vocab_size)
@@ -145,7 +146,7 @@ def syncs(
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=48)

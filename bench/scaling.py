@@ -2,10 +2,10 @@
 
     python bench/scaling.py [--repeats 3] [--model package://bapo_lightning/tiny_world/model]
 
-One update as in training (`BapoModule.training_step`: split, score, search, backward, step) with the
-quickstart's BAPO, on random tokens, so that sizes are free. A row differs from the base row in one thing. The
-last column divides by the base's time per token: 1 is linear growth. Attention grows with the square of the
-length; what an update costs whatever its size makes small ones dearer per token.
+One update is as in training (`BapoModule.training_step`: split, score, search, backward, step) with the
+quickstart's BAPO, but on random tokens, so that any size is possible. Each row changes one thing of the base
+row. The last column is the time per token relative to the base row: 1 is linear growth. Attention grows with
+the square of the length; fixed costs make small updates more expensive per token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bapo_lightning.types import (
 
 @dataclass(frozen=True)
 class Size:
-    """Of one minibatch."""
+    """Size of one minibatch."""
 
     groups: int = 16
     group_size: int = 8
@@ -45,7 +45,7 @@ class Size:
 
     @property
     def tokens(self) -> int:
-        """That pass through the model."""
+        """Number of tokens that pass through the model."""
         return self.groups * self.group_size * (self.prompt_tokens + self.response_tokens)
 
 
@@ -61,7 +61,7 @@ SIZES = {
 
 
 def random_batch(size: Size, vocab_size: int) -> TrainBatch:
-    """A minibatch of that size: random tokens, responses of one length, half of the samples with a positive
+    """Returns a minibatch of random tokens: responses of one length, half of the samples with a positive
     advantage.
     """
     generator = np.random.default_rng(0)
@@ -85,19 +85,19 @@ def random_batch(size: Size, vocab_size: int) -> TrainBatch:
 
 
 def update(module: BapoModule, batch: TrainBatch) -> None:
-    """One optimizer update."""
+    """Makes one optimizer update."""
     module.training_step(batch, 0)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--model", default="package://bapo_lightning/tiny_world/model", help="as the key model.path"
+        "--model", default="package://bapo_lightning/tiny_world/model", help="value of the key model.path"
     )
     add_json_option(parser)
     arguments = parser.parse_args()

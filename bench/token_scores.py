@@ -1,13 +1,12 @@
-"""Fused log-probs and entropies (`modules/token_scores.py`) against the naive version, time and peak memory
-side by side.
+"""Time and peak memory of fused log-probs and entropies (`modules/token_scores.py`) and of the naive version.
 
-    python bench/token_scores.py                                      2048 tokens, a minute or two, 4 GB
-    python bench/token_scores.py --tokens 8192                        the full size, ten minutes or more, 15 GB for the naive version
+    python bench/token_scores.py                  2048 tokens, a minute or two, 4 GB
+    python bench/token_scores.py --tokens 8192    the full size, ten minutes or more, 15 GB for the naive one
 
 Each measurement is a process of its own that makes the inputs, computes once and ends. Rounds go in turns
-(naive, fused, naive, ...), so that a drift of the machine's speed meets both alike. Both wall time and CPU
-time of all threads are shown: where other processes share the cores, the second is the fairer one. The naive
-version is not a straw man: it frees what it no longer needs, and its entropy takes no part in the graph.
+(naive, fused, naive, ...), so that a drift of the machine's speed affects both alike. Wall time and CPU time
+of all threads are both shown; where other processes share the cores, CPU time is fairer. The naive version is
+a fair opponent: it frees what it no longer needs, and its entropy takes no part in the graph.
 """
 
 from __future__ import annotations
@@ -25,35 +24,32 @@ from torch import Tensor
 
 from bapo_lightning.modules.token_scores import token_scores
 
-WAYS = ("naive", "fused")
-PASSES = ("forward", "backward")  # the second: forward and backward
-TARGETS = {"wall": 1.15, "bytes": 0.1}  # of fused over naive, at the full size
+VARIANTS = ("naive", "fused")
+PASSES = ("forward", "backward")  # "backward" includes the forward pass
+TARGETS = {"wall": 1.15, "bytes": 0.1}  # fused / naive, at the full size
 Found = dict[str, list[dict[str, Any]]]
 
 
 def naive_scores(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What `token_scores` computes, with all logits at once."""
+    """Computes the same as `token_scores` with all logits at once."""
     log_probs = torch.log_softmax(hidden @ head_weight.T, dim=-1)
     with torch.no_grad():
         entropy = -log_probs.exp().mul_(log_probs).sum(-1)
     return log_probs.gather(1, targets[:, None]).squeeze(1), entropy
 
 
-def measure(way: str, passes: str, given: argparse.Namespace) -> dict[str, float]:
-    """Seconds and bytes of one computation in this process, which has computed nothing of this size
-    before.
-    """
+def measure(variant: str, passes: str, given: argparse.Namespace) -> dict[str, float]:
+    """Measures seconds and bytes of one computation in this process, the first one of this size."""
     torch.set_num_threads(given.threads)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(given.tokens, given.width, generator=generator)
     head_weight = torch.randn(given.vocabulary, given.width, generator=generator).mul_(given.width**-0.5)
     targets = torch.randint(given.vocabulary, (given.tokens,), generator=generator)
-    scores = naive_scores if way == "naive" else token_scores
+    scores = naive_scores if variant == "naive" else token_scores
     for tensor in (hidden, head_weight):
         tensor.requires_grad_(passes == "backward")
-    (
-        torch.ones(64, 64) @ torch.ones(64, 64)
-    ).exp().sum().item()  # libraries are loaded before the clock starts
+    ones = torch.ones(64, 64)
+    (ones @ ones).exp().sum().item()  # loads libraries before the clock starts
     check: list[float] = []
 
     def work() -> None:
@@ -67,15 +63,15 @@ def measure(way: str, passes: str, given: argparse.Namespace) -> dict[str, float
 
 
 def report(passes: str, found: Found) -> dict[str, Any]:
-    """One line for each way, one for their ratios; returns the numbers."""
+    """Prints one line for each variant and one for their ratios; returns the numbers."""
     spreads = {
-        way: {key: Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu", "bytes")}
-        for way, rounds in found.items()
+        variant: {key: Spread.of([one[key] for one in rounds]) for key in ("wall", "cpu", "bytes")}
+        for variant, rounds in found.items()
     }
     title = "forward" if passes == "forward" else "forward and backward"
-    for way, spread in spreads.items():
+    for variant, spread in spreads.items():
         times = f"wall {spread['wall'].text('s')}  cpu {spread['cpu'].text('s')}"
-        print(f"{title:<22}{way:<7}{times}  peak {spread['bytes'].median / 1e9:.2f} GB")
+        print(f"{title:<22}{variant:<7}{times}  peak {spread['bytes'].median / 1e9:.2f} GB")
     ratios = {
         key: spreads["fused"][key].median / spreads["naive"][key].median for key in ("wall", "cpu", "bytes")
     }
@@ -90,17 +86,17 @@ def report(passes: str, found: Found) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--width", type=int, default=1024, help="of the hidden state")
+    parser.add_argument("--width", type=int, default=1024, help="width of the hidden state")
     parser.add_argument("--vocabulary", type=int, default=152_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--passes", choices=PASSES, nargs="*", default=PASSES)
-    parser.add_argument("--measure", nargs=2, metavar=("WAY", "PASSES"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "PASSES"), help=argparse.SUPPRESS)
     add_json_option(parser)
     given = parser.parse_args()
     if given.measure:
@@ -114,11 +110,11 @@ def main() -> None:
     )
     record: dict[str, Any] = {"sizes": sizes}
     for passes in given.passes:
-        found: Found = {way: [] for way in WAYS}
+        found: Found = {variant: [] for variant in VARIANTS}
         for _ in range(given.rounds):
-            for way in WAYS:
+            for variant in VARIANTS:
                 options = [f"--{name}={value}" for name, value in sizes.items()]
-                found[way].append(apart(__file__, [*options, "--measure", way, passes]))
+                found[variant].append(apart(__file__, [*options, "--measure", variant, passes]))
         record[passes] = report(passes, found)
     write_json(given.json, record)
 

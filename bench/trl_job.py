@@ -3,9 +3,9 @@ setup-trl`).
 
     .venv-trl/bin/python bench/trl_job.py JOB.json
 
-The settings are the fastest that keep the work the same: float32 as on our side, no gradient checkpointing
-(TRL's default trades time for memory), no reference model, no logging, no saving, the fused optimizer, as
-many optimizer updates per rollout batch as ours. `options` of the job are passed on as they are, to try
+The settings are the fastest ones for equal work: float32 as on our side, no gradient checkpointing (TRL's
+default trades time for memory), no reference model, no logging, no saving, the fused optimizer, as many
+optimizer updates per rollout batch as on our side. The job's `options` are passed on unchanged, to try
 others.
 """
 
@@ -32,14 +32,14 @@ from bapo_lightning.types import Completion, FinishReason, Problem
 SCORERS = {
     "final_value": final_value,
     "last_number": last_number,
-}  # they import no torch and nothing else of ours
+}  # they import neither torch nor the trainer
 
 
-class HandOver(TrainerCallback):
-    """After each cycle of updates."""
+class EndOfTurn(TrainerCallback):
+    """Ends the turn after each cycle of updates."""
 
     def __init__(self, updates: int) -> None:
-        """`updates` on each rollout batch: one cycle."""
+        """`updates` is the number of updates on each rollout batch, one cycle."""
         self._updates = updates
         self._turns = Turns()
         self.rollout = 0.0
@@ -47,15 +47,15 @@ class HandOver(TrainerCallback):
         self.samples = 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Hand over when the last update of a cycle is made."""
+        """Ends the turn after the last update of a cycle."""
         if state.global_step % self._updates == 0:
             self._turns.hand_over({"rollout": self.rollout, "tokens": self.tokens, "samples": self.samples})
 
 
 def timed(
-    generate: Callable[..., dict[str, Any]], into: HandOver, inputs: list[dict[str, Any]]
+    generate: Callable[..., dict[str, Any]], into: EndOfTurn, inputs: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """TRL's own step from prompts to scored completions, timed from outside."""
+    """Times TRL's own step from prompts to scored completions."""
     start = time.perf_counter()
     output = generate(inputs)
     into.rollout = time.perf_counter() - start
@@ -71,7 +71,7 @@ def reward(
     answer: list[str],
     **_: Any,
 ) -> list[float]:
-    """The verdicts that our side uses."""
+    """Returns the verdicts of our side."""
     finishes = [
         FinishReason.STOP if ids and ids[-1] == end else FinishReason.LENGTH for ids in completion_ids
     ]
@@ -118,19 +118,19 @@ def configuration(job: dict[str, Any], folder: str) -> GRPOConfig:
 
 
 def main() -> None:
-    """Train until nobody asks for another cycle."""
+    """Trains until the runner asks for no further cycle."""
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(job["threads"])
     tokenizer = AutoTokenizer.from_pretrained(job["model"])
     ids = tokenizer([problem["prompt"] for problem in job["problems"]])["input_ids"]
     if ids != [problem["ids"] for problem in job["problems"]]:
         sys.exit(
-            "TRL's tokenizer makes other tokens of the prompts: the two sides would not do the same work"
+            "TRL's tokenizer makes other tokens of the prompts, so the two sides would not do the same work"
         )
     data = Dataset.from_list(
         [{"prompt": problem["prompt"], "answer": problem["answer"]} for problem in job["problems"]]
     )
-    hand_over = HandOver(job["epochs"] * job["minibatches"])
+    end_of_turn = EndOfTurn(job["epochs"] * job["minibatches"])
     score = partial(reward, SCORERS[job["reward"]], tokenizer.eos_token_id)
     score.__name__ = job["reward"]  # type: ignore[attr-defined]  # TRL names its metrics by it
     trainer = GRPOTrainer(
@@ -139,10 +139,10 @@ def main() -> None:
         args=configuration(job, job["folder"]),
         train_dataset=data,
         processing_class=tokenizer,
-        callbacks=[hand_over],
+        callbacks=[end_of_turn],
     )
     trainer._generate_and_score_completions = partial(
-        timed, trainer._generate_and_score_completions, hand_over
+        timed, trainer._generate_and_score_completions, end_of_turn
     )
     trainer.train()
 

@@ -1,4 +1,4 @@
-"""Our side of `against_trl.py`: a logger of an ordinary training run that hands over after each cycle of
+"""Our side of `against_trl.py`: a logger of an ordinary training run that ends its turn after each cycle of
 updates.
 """
 
@@ -13,12 +13,12 @@ ROLLOUT_PARTS = ("time/rollout_seconds", "time/reward_seconds", "time/sync_secon
 
 
 class TurnLogger(Logger):
-    """Added by `+logger.turns._target_=turn_logger.TurnLogger`. All that the run itself does is inside the
-    cycle that it reports.
+    """Logger added by `+logger.turns._target_=turn_logger.TurnLogger`. A reported cycle includes all work of
+    the run.
     """
 
     def __init__(self, updates: int) -> None:
-        """`updates` on each rollout batch: one cycle."""
+        """`updates` is the number of updates on each rollout batch, one cycle."""
         super().__init__()
         self._updates = updates
         self._turns = Turns()
@@ -26,20 +26,20 @@ class TurnLogger(Logger):
 
     @property
     def name(self) -> str:
-        """Lightning's name of the logger."""
+        """Name of the logger for Lightning."""
         return "turns"
 
     @property
     def version(self) -> str:
-        """Lightning's version of the logger."""
+        """Version of the logger for Lightning."""
         return ""
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Hand over when the last update of a cycle is logged. A cycle's first update carries what its
-        rollouts cost.
+        """Ends the turn when the last update of a cycle is logged. The first update of a cycle carries the
+        cost of its rollouts.
         """
         assert step is not None
         if step % self._updates == 0:

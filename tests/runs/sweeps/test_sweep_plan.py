@@ -1,4 +1,4 @@
-"""What a sweep will run: files, command line, names of folders, and complaints before anything starts."""
+"""The runs of a sweep: files, command line, names of folders, and errors before anything starts."""
 
 import itertools
 from pathlib import Path
@@ -173,7 +173,17 @@ def test_what_a_sweep_cannot_do_is_said_at_once(arguments, complaint):
         read_plan(arguments)
 
 
-def test_a_key_that_does_not_exist_is_told_before_any_run_starts():
+def test_keys_of_the_launcher_change_and_further_parameters_reach_submitit():
+    changes = ["parallel_runs=4", "parameters.timeout_min=10", "parameters.slurm_setup=[module load cuda]"]
+    keys = [f"launcher.{change}" for change in changes] + ["launcher.parameters.slurm_mail_type=END"]
+    launcher = read_plan(["sweep=smoke", "launcher=submitit", *keys]).launcher
+    assert (launcher["name"], launcher["cluster"], launcher["parallel_runs"]) == ("submitit", "slurm", 4)
+    parameters = launcher["parameters"]
+    assert (parameters["timeout_min"], parameters["slurm_mail_type"]) == (10, "END")
+    assert (parameters["slurm_setup"], parameters["gpus_per_node"]) == (["module load cuda"], 1)
+
+
+def test_a_key_that_does_not_exist_is_named_before_any_run_starts():
     with pytest.raises(
         ConfigError, match=r"scale\.gruop_size=4 algorithm=grpo: Could not override 'scale\.gruop_size'"
     ):

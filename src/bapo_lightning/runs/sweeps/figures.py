@@ -33,14 +33,12 @@ class FiguresPlan:
 
 
 def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
-    """Raises ConfigError with all that is wrong with the command line or the files of the figures."""
+    """Reads the command line and the files of the figures. Raises ConfigError with all that is wrong."""
     own, changes = _sort_arguments(arguments)
     conf = Path(conf_dir())
     protocol = read_protocol(conf)
-    names = own[FIGURE].split(",") if FIGURE in own else figure_names(conf)
-    figures: list[Figure] = []
-    problems: list[str] = []
-    for name in dict.fromkeys(names):
+    figures, problems = list[Figure](), list[str]()
+    for name in dict.fromkeys(own[FIGURE].split(",") if FIGURE in own else figure_names(conf)):
         try:
             figures.append(read_figure(conf, name, protocol))
         except ConfigError as error:
@@ -70,10 +68,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
         folder=Path(own.get(ROOT, "outputs"), folder_name("figures", changed).removeprefix("sweep-")),
         jobs=jobs,
         common=tuple(f"{key}={hydra_value(value)}" for key, value in common.items()),
-        launcher=read_launcher(
-            own.get(LAUNCHER, "local"),
-            {key: value for key, value in own.items() if key.startswith(f"{LAUNCHER}.")},
-        ),
+        launcher=read_launcher(own),
         parallel_runs=protocol.parallel_runs,
         reference=None,
     )
@@ -86,7 +81,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
 
 
 def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """(this command's own keys, overrides of all runs)."""
+    """Sorts the command line into this command's own keys and overrides of all runs."""
     own: dict[str, str] = {}
     changes: dict[str, Any] = {}
     problems = []

@@ -15,21 +15,18 @@ from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.record import read_manifest
 
 STOPPED = 130  # exit code of a run that was stopped before its end, or never begun
-# SLURM's notice that a job will be stopped, as submitit asks for it.
-NOTICE = signal.SIGUSR2
+NOTICE = signal.SIGUSR2  # SLURM's notice that a job will be stopped, as submitit asks for it
 
 
 class TrainJob:
-    """Trains one run to its end, or goes on with it. Can be pickled, and resubmitted by submitit when its
-    time is up.
-    """
+    """Trains or resumes one run. It can be pickled, and submitit submits it again when its time is up."""
 
     def __init__(self, overrides: Sequence[str], folder: Path, num_threads: int | None = None) -> None:
         """
         Args:
-            overrides: of the run, with `run_folder` and `resume=auto`.
-            folder: of the run; the console output is appended to a file beside it, `<folder>.log`.
-            num_threads: of the CPU; None: whatever the environment says.
+            overrides: overrides of the run, with `run_folder` and `resume=auto`.
+            folder: folder of the run; the console output is appended to a file beside it, `<folder>.log`.
+            num_threads: CPU threads of the run; None: as the environment has it.
         """
         self.overrides = tuple(overrides)
         self.folder = folder
@@ -38,11 +35,11 @@ class TrainJob:
 
     @property
     def command(self) -> list[str]:
-        """What is started."""
+        """Command of the training process."""
         return [sys.executable, "-m", "bapo_lightning.cli.train", *self.overrides]
 
     def __call__(self, environment: Mapping[str, str] | None = None) -> int:
-        """Run; returns the exit code. `environment`: variables of this run alone."""
+        """Trains and returns the exit code. `environment` holds variables of this run alone."""
         threads = {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
         with log_file(self.folder).open("a", encoding="utf-8") as log, _NoticeIgnored():
             process = subprocess.Popen(
@@ -56,28 +53,30 @@ class TrainJob:
         return STOPPED if code == 0 and not has_finished(self.folder) else code
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """Called by submitit in a signal handler when the job must make room: the run saves itself, and the
-        same job is submitted again.
+        """Lets the run save itself and submits the same job again; submitit calls it in a signal handler when
+        the job must make room.
         """
         from submitit.helpers import DelayedSubmission
 
         if self._process_id is not None:
             try:
-                os.kill(self._process_id, signal.SIGTERM)  # the run ends after the update at hand
-                # Popen.wait cannot be called here: the interrupted call of it holds its lock.
+                os.kill(self._process_id, signal.SIGTERM)  # the run ends after the current update
+                # Popen.wait cannot be called here: the call that the signal interrupted holds its lock.
                 os.waitid(os.P_PID, self._process_id, os.WEXITED | os.WNOWAIT)
-            except (ProcessLookupError, ChildProcessError):  # it has just ended by itself
+            except (ProcessLookupError, ChildProcessError):  # it has just ended
                 pass
         return DelayedSubmission(type(self)(self.overrides, self.folder, self.num_threads), *args, **kwargs)
 
 
 def log_file(folder: Path) -> Path:
-    """Where the console output of the run in `folder` goes; its folder may not exist before it begins."""
+    """Returns the file for the console output of a run: beside its folder, which does not exist
+    beforehand.
+    """
     return folder.with_name(f"{folder.name}.log")
 
 
 def has_finished(folder: Path) -> bool:
-    """Whether a run reached its end; one that was asked to stop ends in order, too."""
+    """Whether a run reached its end; one that was asked to stop also exits with code 0."""
     try:
         return bool(read_manifest(folder).get("status") == "finished")
     except DataError:
@@ -85,11 +84,11 @@ def has_finished(folder: Path) -> bool:
 
 
 class _NoticeIgnored:
-    """While it lasts, new processes ignore the notice, which SLURM sends to every process of a job; the
-    default would kill the training.
+    """Makes new processes ignore the notice, which SLURM sends to every process of a job; the default action
+    would kill the training.
 
-    Ignoring is inherited by a new program, a handler is not. Only a main thread can say so; a sweep's own
-    threads are not under SLURM.
+    A new program inherits an ignored signal, but not a handler. Only the main thread can change signals; the
+    threads of a local sweep need not, for they do not run under SLURM.
     """
 
     def __enter__(self) -> None:

@@ -1,8 +1,8 @@
-"""Where the runs of a sweep go: processes of this machine that share its cores and GPUs, or jobs of a cluster
-through submitit.
+"""Launchers of a sweep: processes of this machine that share its cores and GPUs, or jobs of a cluster through
+submitit.
 
-Each takes the jobs by run name and returns exit codes by run name, in the order in which runs end, calling
-`tell` for each. A run that fails does not stop the others.
+Each launcher takes jobs by run name and returns exit codes by run name, in the order in which runs end,
+calling `ended` for each. A run that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from typing import Any
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
 
-LOST = 1  # of a job that its cluster ended without a result
+LOST = 1  # exit code of a job that its cluster ended without a result
 _POLL_SECONDS = 2.0
-Tell = Callable[[str, int], None]
+Ended = Callable[[str, int], None]  # name and exit code of a run
 
 
 def num_cores() -> int:
-    """Cores that this process may use, which containers and schedulers make fewer than the machine has."""
+    """Number of cores that this process may use; containers and schedulers allow fewer than the machine
+    has.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def visible_gpus() -> list[str]:
-    """Indices of the NVIDIA GPUs that processes of this environment see; asks the driver, not torch."""
+    """Indices of the NVIDIA GPUs that this environment shows, read from the driver instead of torch."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [index for index in chosen.split(",") if index]
@@ -47,15 +49,15 @@ def visible_gpus() -> list[str]:
 
 
 def local_slots(options: Mapping[str, Any], wanted: int | None) -> list[dict[str, str]]:
-    """The environment of each run that may go on at the same time: its share of the GPUs where they are
-    shared out.
+    """Returns one environment for each run that may run at the same time, with its GPUs if each run gets its
+    own.
 
     Args:
-        options: of conf/launcher/local.yaml.
-        wanted: the sweep's own number of runs at a time, which `options` overrules.
+        options: keys of conf/launcher/local.yaml.
+        wanted: number of runs at a time that the sweep asks for; `options` overrules it.
 
     Raises:
-        ConfigError: the GPUs do not suffice for one run, or less than one run at a time is asked for.
+        ConfigError: the GPUs do not suffice for one run, or fewer than one run at a time is asked for.
     """
     per_run, parallel = options["gpus_per_run"], options["parallel_runs"]
     number = parallel if parallel is not None else wanted
@@ -66,18 +68,14 @@ def local_slots(options: Mapping[str, Any], wanted: int | None) -> list[dict[str
     gpus = visible_gpus()
     shares = [gpus[start : start + per_run] for start in range(0, len(gpus) - per_run + 1, per_run)]
     if not shares:
-        raise ConfigError(
-            [
-                f"launcher.gpus_per_run={per_run}, but {len(gpus)} GPUs are visible here; write a smaller "
-                "number"
-            ]
-        )
+        found = f"{len(gpus)} GPUs are visible here"
+        raise ConfigError([f"launcher.gpus_per_run={per_run}, but {found}; write a smaller number"])
     return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares[:number]]
 
 
-def run_local(jobs: Mapping[str, TrainJob], slots: list[dict[str, str]], tell: Tell) -> dict[str, int]:
-    """As many runs at a time as there are `slots`. Ctrl-C reaches the running ones, which end by themselves;
-    the others are given up.
+def run_local(jobs: Mapping[str, TrainJob], slots: list[dict[str, str]], ended: Ended) -> dict[str, int]:
+    """Runs as many jobs at a time as there are `slots`. Ctrl-C reaches the running ones, which end by
+    themselves, and cancels the others.
     """
     free: SimpleQueue[dict[str, str]] = SimpleQueue()
     for slot in slots:
@@ -102,20 +100,20 @@ def run_local(jobs: Mapping[str, TrainJob], slots: list[dict[str, str]], tell: T
                 pending -= done
             for future in done:
                 codes[futures[future]] = STOPPED if future.cancelled() else future.result()
-                tell(futures[future], codes[futures[future]])
+                ended(futures[future], codes[futures[future]])
     return codes
 
 
 def run_submitit(
-    jobs: Mapping[str, TrainJob], folder: Path, options: Mapping[str, Any], tell: Tell
+    jobs: Mapping[str, TrainJob], folder: Path, options: Mapping[str, Any], ended: Ended
 ) -> dict[str, int]:
-    """All runs as one job array. Ctrl-C leaves the jobs to their cluster.
+    """Submits all runs as one job array and waits for them. Ctrl-C leaves the jobs to their cluster.
 
     Args:
-        jobs: by run name.
-        folder: for submitit's own files and the output of the jobs.
-        options: of conf/launcher/submitit.yaml.
-        tell: called when a run has ended.
+        jobs: jobs by run name.
+        folder: folder for submitit's own files and the output of the jobs.
+        options: keys of conf/launcher/submitit.yaml.
+        ended: called when a run has ended.
 
     Raises:
         ConfigError: submitit is not installed, or it refuses the options.
@@ -123,9 +121,8 @@ def run_submitit(
     try:
         from submitit import AutoExecutor
     except ImportError:
-        raise ConfigError(
-            ['launcher=submitit needs submitit; run: pip install "bapo-lightning[sweep]"']
-        ) from None
+        remedy = 'run: pip install "bapo-lightning[sweep]"'
+        raise ConfigError([f"launcher=submitit needs submitit; {remedy}"]) from None
     parameters = {key: value for key, value in options["parameters"].items() if value is not None}
     if options["parallel_runs"] is not None:
         parameters["slurm_array_parallelism"] = options["parallel_runs"]
@@ -133,9 +130,8 @@ def run_submitit(
         executor = AutoExecutor(folder=folder, cluster=options["cluster"])
         executor.update_parameters(**parameters)
     except (RuntimeError, ValueError, NameError, TypeError) as error:
-        raise ConfigError(
-            [f"launcher=submitit: {error}; change launcher.cluster or launcher.parameters"]
-        ) from None
+        remedy = "change launcher.cluster or launcher.parameters"
+        raise ConfigError([f"launcher=submitit: {error}; {remedy}"]) from None
     names = list(jobs)
     with executor.batch():
         submitted = [executor.submit(jobs[name]) for name in names]
@@ -152,7 +148,7 @@ def run_submitit(
                 if job.done():
                     codes[name] = _exit_code(job, jobs[name])
                     del pending[name]
-                    tell(name, codes[name])
+                    ended(name, codes[name])
             if pending:
                 time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
