@@ -38,8 +38,8 @@ CASES = [
     *(f"fsdp 2 file -> {variant}" for variant in ("single", "ddp 2", "fsdp 4")),
 ]
 RUN = [
-    *("trainer.accelerator=cpu", "trainer.checkpoint_every=5"),
-    *("callbacks.validate_every=0", "callbacks.print_every=5"),
+    *("trainer.accelerator=cpu", "callbacks.checkpoint.every=5"),
+    *("callbacks.validation.every=0", "callbacks.console.every=5"),
     *("scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256"),
     *("regime.epochs=1", "regime.minibatches=5"),
 ]
