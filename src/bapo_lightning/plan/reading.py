@@ -1,4 +1,4 @@
-"""From a run's resolved configuration to what the formulas take."""
+"""Reads the arguments of the formulas from a run's resolved configuration."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NOT_MEMORY = ("gpu", "gpus", "ignore")
 
 
 def num_ranks(config: Config) -> int:
-    """Ranks that the configuration asks for; `plan.gpus` takes their place where it is given."""
+    """Returns the number of ranks in the configuration; `plan.gpus` overrides it."""
     trainer = config["trainer"]
     return config["plan"]["gpus"] or trainer["devices"] * trainer["num_nodes"]
 
 
 def assumptions(config: Config) -> Assumptions:
-    """The shares of `plan`."""
+    """Returns the assumptions of the `plan` node."""
     return Assumptions(**{key: value for key, value in config["plan"].items() if key not in NOT_MEMORY})
 
 
 def run_shape(config: Config, model: ModelShape) -> RunShape:
-    """The run of a checked configuration."""
+    """Returns the shape of the run that a checked configuration describes."""
     scale, regime, strategy, options = config["scale"], config["regime"], config["strategy"], config["model"]
     stored, ranks = BYTES[options["dtype"]], num_ranks(config)
     sharded = strategy["name"] == "fsdp"
@@ -61,7 +61,7 @@ def run_shape(config: Config, model: ModelShape) -> RunShape:
 
 
 def engine_shape(engine: Config, ranks: int, stored_bytes: int) -> EngineShape:
-    """Where the engine is, and what it takes there."""
+    """Returns where the engine is and how much memory it takes there."""
     inner = engine["make_engine"] if engine["_target_"] == CHILD else engine
     apart = engine["_target_"] == SERVER or engine.get("visible_gpus") is not None
     options = inner.get("options")
