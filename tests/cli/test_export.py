@@ -97,7 +97,7 @@ def test_a_sharded_checkpoint_gives_the_same_weights(run: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "complaint"),
+    ("checkpoint", "problem"),
     [
         (TINY, "is a model already, not a run or a checkpoint"),
         ("outputs/no/such/run", "outputs/no/such/run does not exist"),
@@ -105,10 +105,10 @@ def test_a_sharded_checkpoint_gives_the_same_weights(run: Path, tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_exported_is_named(
-    checkpoint: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([checkpoint, str(tmp_path / "out")]) == 2
-    assert complaint in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

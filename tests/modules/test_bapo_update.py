@@ -155,8 +155,8 @@ class Batches:
 def fit(policy, poisoned, num_updates=5, **changes):
     made = module(policy, FixedBounds(0.8, 1.2), **changes)
     trainer = L.Trainer(
-        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[Poison(poisoned)],
+        accelerator="cpu", max_epochs=1, logger=False, callbacks=[Poison(poisoned)],
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(made, Batches(stale_batch(random_policy()), num_updates))
     return made, trainer

@@ -60,7 +60,7 @@ def test_loss_and_gradient_are_those_of_decoupled_ppo_written_out(correction, we
     assert (gradient - expected).norm() / expected.norm() < 1e-5
     _, uncorrected = step(random_policy(), FixedBounds(0.8, 1.2), batch, micro_batch_tokens=200)
     assert (gradient - uncorrected).norm() / expected.norm() > 0.1, (
-        "the case must tell a correction from none"
+        "the case must show the difference that a correction makes"
     )
 
 

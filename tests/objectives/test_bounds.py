@@ -150,7 +150,7 @@ def test_the_search_takes_the_upper_bound_first() -> None:
     assert search([1.0, 2.0, 3.0], [3.0, 1.0], target=0.8) == [0.75, 2.0, 0.75, False]
 
 
-def test_the_search_takes_the_lower_bound_first_when_told() -> None:
+def test_the_search_takes_the_lower_bound_first_on_request() -> None:
     assert search([1.0, 2.0, 3.0], [3.0, 1.0], target=0.3, order="lower_first") == [0.75, 1.25, 0.5, True]
     assert search([1.0, 2.0, 3.0], [3.0, 1.0], target=0.7, order="lower_first") == [0.75, 2.0, 0.75, True]
 

@@ -141,7 +141,7 @@ def test_a_sample_that_the_cache_cannot_hold_is_a_problem() -> None:
     assert problem.startswith("the engine's cache holds 8 tokens, a sample has up to 20;")
 
 
-def test_an_update_that_does_not_fit_is_told_what_would_help() -> None:
+def test_an_update_that_does_not_fit_gets_a_remedy() -> None:
     small = replace(GPU, memory_bytes=60_000.0)
     problems = make_plan(
         replace(RUN, engine=replace(ENGINE, placement="apart", memory_share=None)), small, ASSUMED

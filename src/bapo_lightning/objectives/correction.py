@@ -22,10 +22,14 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import LOG_RATIO_LIMIT
-from bapo_lightning.values import Positive
+from bapo_lightning.values import Advice
+
+Cap = Annotated[float, Gt(0), Advice("must be positive (2.0 is usual): it is the largest weight of a token")]
+Low = Annotated[float, Ge(0), Lt(1), Advice("must be in [0, 1): below 1, the weight of exact agreement")]
+High = Annotated[float, Gt(1), Advice("must be above 1, the weight of exact agreement")]
 
 
-def truncated_is(log_weight: Tensor, cap: Positive = 2.0) -> Tensor:
+def truncated_is(log_weight: Tensor, cap: Cap = 2.0) -> Tensor:
     """Returns min(w, cap) per token: truncated importance sampling, biased only where w exceeds the cap.
 
     The default cap is that of verl (`rollout_is_threshold`), SkyRL and slime.
@@ -48,11 +52,7 @@ def truncated_is(log_weight: Tensor, cap: Positive = 2.0) -> Tensor:
     return _weight(log_weight).clamp_max(cap)
 
 
-def masked_is(
-    log_weight: Tensor,
-    low: Annotated[float, Ge(0), Lt(1)] = 0.5,
-    high: Annotated[float, Gt(1)] = 5.0,
-) -> Tensor:
+def masked_is(log_weight: Tensor, low: Low = 0.5, high: High = 5.0) -> Tensor:
     """Returns w where low <= w <= high, else 0, per token: IcePop (arXiv 2510.18855).
 
     A token on which engine and trainer differ too much is not used at all. The default thresholds are those

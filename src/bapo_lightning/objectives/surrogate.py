@@ -8,9 +8,12 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from bapo_lightning.values import Advice
+
 # exp(20) is 5e8: far outside any clipping bound, yet finite in float32 after products and sums. One broken
 # token then gives a huge number in the log instead of inf * 0 = NaN everywhere. verl has the same limit.
 LOG_RATIO_LIMIT = 20.0
+DualClip = Annotated[float, Gt(1), Advice("must be above 1 (3.0 is usual), or null to switch it off")]
 
 
 def importance_ratio(logp: Tensor, behaviour_logp: Tensor) -> Tensor:
@@ -31,7 +34,7 @@ def clipped_surrogate(
     advantage: Tensor,
     low: float | Tensor,
     high: float | Tensor,
-    dual_clip: Annotated[float, Gt(1)] | None = None,
+    dual_clip: DualClip | None = None,
 ) -> Tensor:
     """Returns min(r A, clip(r, low, high) A) per token (Eq. 4), to be maximised. Fixed bounds give PPO-clip.
 

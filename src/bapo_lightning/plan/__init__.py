@@ -1,8 +1,8 @@
-"""What a run needs before it is started: memory, work and time from formulas, none of it from torch.
+"""Computes memory, work and time of a run before it starts, from formulas and without torch.
 
     config.json -> ModelShape
     run configuration -> RunShape    -> memory, work -> Plan -> console
     table -> Gpu, assumptions
 
-Formulas and where they come from: docs/plan.md.
+docs/plan.md has the formulas and their sources.
 """

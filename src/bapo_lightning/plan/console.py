@@ -11,33 +11,20 @@ WIDTH = 34
 
 
 def plan_text(plan: Plan, title: str) -> str:
-    """All of it."""
-    return "\n".join(
-        [
-            *_head(plan, title),
-            "",
-            *_memory(plan),
-            "",
-            *_work(plan),
-            "",
-            *_time(plan),
-            "",
-            *_limits(plan),
-            "",
-            *verdict(plan),
-        ]
-    )
+    """Returns the whole plan as text."""
+    parts = [_head(plan, title), _memory(plan), _work(plan), _time(plan), _limits(plan), verdict(plan)]
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
 def verdict(plan: Plan) -> list[str]:
-    """Whether it fits, and if not, why and what would help."""
+    """Returns whether the run fits, and if not, why and what would help."""
     usable = (
         f"{plan.usable_bytes / 1e9:.1f} GB of a {plan.gpu.name} ({plan.assumed.usable_share} of "
         f"{plan.gpu.memory_bytes / 1e9:.1f} GB)"
     )
     if not plan.problems:
         return [
-            f"It fits: the fullest moment takes {_fullest(plan).bytes / 1e9:.1f} GB, to be used are {usable}."
+            f"It fits: the fullest moment takes {_fullest(plan).bytes / 1e9:.1f} GB of the usable {usable}."
         ]
     return [
         f"It does not fit into {usable}:",

@@ -1,8 +1,7 @@
-"""What a rollout engine holds, and how fast it can sample: reading weights and cache bounds a step of
-decoding.
+"""Memory and speed of a rollout engine. Decoding is bounded by reading weights and cache.
 
-Pope et al. (arXiv 2211.05102, section 2): a step reads every weight once for all sequences, and each
-sequence's keys and values; Kwon et al. (arXiv 2309.06180, section 3) count the cache as it is counted here.
+A step reads every weight once for all sequences, and each sequence's keys and values (Pope et al., arXiv
+2211.05102, section 2). The size of the cache is counted as in Kwon et al. (arXiv 2309.06180, section 3).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from bapo_lightning.plan.run_shape import RunShape
 
 @dataclass(frozen=True)
 class Generation:
-    """One rollout batch, per copy of the model in the engine."""
+    """Sampling of one rollout batch, per copy of the model in the engine."""
 
     num_samples: int
     concurrent: int  # sequences in one step
@@ -25,12 +24,12 @@ class Generation:
 
     @property
     def seconds(self) -> float:
-        """For all samples."""
+        """Time for all samples."""
         return self.steps * self.step_seconds
 
 
 def engine_memory(run: RunShape, gpu: Gpu, working_bytes: float) -> list[Amount]:
-    """Memory of one GPU that the engine uses: weights, key-value cache, what it works with."""
+    """Returns the engine's memory on one GPU: weights, key-value cache, activations."""
     engine, model = run.engine, run.model
     weights = product(
         "weights in the engine",
@@ -62,7 +61,7 @@ def engine_memory(run: RunShape, gpu: Gpu, working_bytes: float) -> list[Amount]
 
 
 def cache_tokens(run: RunShape, gpu: Gpu, working_bytes: float) -> int:
-    """Tokens that the key-value cache of one copy holds; negative where the weights alone do not fit."""
+    """Returns the tokens that the cache of one copy holds; negative if the weights alone do not fit."""
     cache = next(
         amount for amount in engine_memory(run, gpu, working_bytes) if amount.label == "key-value cache"
     )
@@ -74,8 +73,8 @@ def cache_tokens(run: RunShape, gpu: Gpu, working_bytes: float) -> int:
 def generation(
     run: RunShape, gpu: Gpu, working_bytes: float, mean_response: float, bandwidth_share: float
 ) -> Generation:
-    """A rollout batch at a steady state: a sequence that ends is replaced at once, but the last ones run
-    alone to the limit.
+    """Returns the sampling of a rollout batch at a steady state: a finished sequence is replaced at once, but
+    the last ones run alone to the limit.
     """
     engine, model = run.engine, run.model
     num_samples = -(-run.prompts_per_batch * run.group_size // engine.num_copies)

@@ -1,4 +1,4 @@
-"""What GPUs hold and how fast they are, by their makers' data sheets (dense bfloat16, no sparsity)."""
+"""Memory and speed of GPUs from their makers' data sheets (dense bfloat16, no sparsity)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bapo_lightning.errors import ConfigError
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU."""
+    """A model of GPU."""
 
     name: str
     memory_bytes: float
-    bytes_per_second: float  # of its memory
+    bytes_per_second: float  # bandwidth of its memory
     flops_per_second: float  # bfloat16 matrix products
 
 
@@ -35,10 +35,10 @@ GPUS = {
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name.
+    """Returns the GPU of that name.
 
     Raises:
-        ConfigError: not in the table; a guess would make every number that follows a guess.
+        ConfigError: it is not in the table; guessed sizes would make every number of the plan a guess.
     """
     if name not in GPUS:
         raise ConfigError([f"plan.gpu={name} is not known; write one of {', '.join(GPUS)}"])

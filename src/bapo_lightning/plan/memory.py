@@ -1,18 +1,20 @@
-"""Memory of one rank's GPU, at each moment of an update that can be the fullest one.
+"""Memory of one rank's GPU at each moment of an update that can be the fullest one.
 
     S  training state            held all the time
     1  token scores, forward     S + gradients so far + activations + chunks of logits
-    2  token scores, backward    S + gradients so far + activations + chunk + gradients of head and hidden states
-    3  last block, backward      S + gradients so far + activations + what its backward pass needs on top
+    2  token scores, backward    S + gradients so far + activations + chunk
+                                   + gradients of head and hidden states
+    3  last block, backward      S + gradients so far + activations + temporaries of its backward pass
     4  first block, backward     S + all gradients + the block's activations + the embedding's gradient
     5  optimizer step            S + all gradients + its temporaries
 
-ZeRO (arXiv 1910.02054, section 3) has the arithmetic of the state; `activations` that of what autograd keeps.
+ZeRO (arXiv 1910.02054, section 3) has the arithmetic of the state, `activations` that of the activations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from bapo_lightning.plan.activations import (
     SCORE_BYTES,
@@ -30,7 +32,7 @@ SCORED_BYTES = 20  # a response token in the token scores: log-prob, entropy, pe
 
 @dataclass(frozen=True)
 class Amount:
-    """Bytes, and how they were counted."""
+    """A number of bytes and its arithmetic."""
 
     label: str
     bytes: float
@@ -46,15 +48,13 @@ class Moment:
 
     @property
     def bytes(self) -> float:
-        """All of it."""
+        """Sum of the amounts."""
         return sum(amount.bytes for amount in self.amounts)
 
 
 def product(label: str, *factors: tuple[float, str], over: int = 1) -> Amount:
-    """An amount whose arithmetic is its factors."""
-    value = 1.0
-    for factor, _ in factors:
-        value *= factor
+    """Returns an amount that is the product of (number, unit) factors divided by `over`."""
+    value = prod(float(factor) for factor, _ in factors)
     text = " x ".join(
         f"{factor:,.4g}{unit}" if isinstance(factor, float) else f"{factor:,}{unit}"
         for factor, unit in factors
@@ -63,9 +63,7 @@ def product(label: str, *factors: tuple[float, str], over: int = 1) -> Amount:
 
 
 def state(run: RunShape) -> list[Amount]:
-    """Weights and the optimizer's two moments, AdamW's: 4 + 8 bytes a parameter in float32, sharded or
-    not.
-    """
+    """Returns weights and AdamW's two moments: 4 + 8 bytes a parameter in float32, sharded or not."""
     model, size, over = run.model, run.stored_bytes, 1 if run.offload else run.shards
     if run.offload:
         return []
@@ -83,7 +81,7 @@ def state(run: RunShape) -> list[Amount]:
 
 
 def gradients(run: RunShape) -> list[Amount]:
-    """Those of all trained weights, in their own precision, sharded or not."""
+    """Returns the gradients of all trained weights, in their own precision, sharded or not."""
     if run.offload:
         return []
     return [
@@ -94,7 +92,7 @@ def gradients(run: RunShape) -> list[Amount]:
 
 
 def summed(run: RunShape, num_micro_batches: int) -> list[Amount]:
-    """Gradients between two micro-batches."""
+    """Returns the gradients that are held between two micro-batches."""
     if num_micro_batches == 1:
         return []
     if run.strategy == "fsdp" and run.whole_gradients:
@@ -103,7 +101,7 @@ def summed(run: RunShape, num_micro_batches: int) -> list[Amount]:
 
 
 def minibatch(run: RunShape) -> list[Amount]:
-    """The minibatch and the table of its tokens, which every rank has whole."""
+    """Returns the minibatch and the table of its tokens, which every rank has whole."""
     samples = run.samples_per_update
     return [
         product("minibatch", (BATCH_BYTES, " B"), (samples, " samples"), (run.longest, " tokens")),
@@ -112,8 +110,8 @@ def minibatch(run: RunShape) -> list[Amount]:
 
 
 def gathered(run: RunShape) -> list[Amount]:
-    """Weights that FSDP holds whole while they are used: what lies outside the blocks all the time, and a few
-    blocks.
+    """Returns the weights that FSDP holds whole while they are used: those outside of the blocks all the
+    time, and those of a few blocks.
     """
     if run.strategy != "fsdp":
         return []
@@ -130,7 +128,7 @@ def gathered(run: RunShape) -> list[Amount]:
 
 
 def activations(run: RunShape) -> list[Amount]:
-    """What the blocks keep of a micro-batch: all of it, or their inputs only."""
+    """Returns what the blocks keep of a micro-batch: all activations, or their inputs only."""
     model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
     per_token = (
         size * model.hidden_size
@@ -142,8 +140,8 @@ def activations(run: RunShape) -> list[Amount]:
 
 
 def logits(run: RunShape, is_forward: bool) -> list[Amount]:
-    """A chunk of logits in float32; forward, the powers of a block of it. With 16-bit factors also a copy:
-    float32 forward, 16-bit back.
+    """Returns a chunk of logits in float32, and in the forward pass the powers of a block of it. 16-bit
+    factors add a copy: float32 in the forward pass, 16-bit in the backward pass.
     """
     words = run.model.vocab_size
     rows = min(max(1, CHUNK_ELEMENTS // words), run.scored_at_once)
@@ -152,31 +150,20 @@ def logits(run: RunShape, is_forward: bool) -> list[Amount]:
     )
     chunk = product("logits of a chunk", (element, " B"), (rows, " tokens"), (words, " words"))
     block = min(max(1, (BLOCK_ELEMENTS if run.on_gpu else CPU_BLOCK_ELEMENTS) // words), rows)
-    return [
-        chunk,
-        *(
-            [product("powers of a block", (SCORE_BYTES, " B"), (block, " tokens"), (words, " words"))]
-            if is_forward
-            else []
-        ),
-    ]
+    if not is_forward:
+        return [chunk]
+    return [chunk, product("powers of a block", (SCORE_BYTES, " B"), (block, " tokens"), (words, " words"))]
 
 
 def head_gradient(run: RunShape) -> list[Amount]:
-    """Of the output head, float32, before it joins the other gradients. None with LoRA, which leaves the head
-    as it is.
+    """Returns the output head's gradient in float32, before it is added to the other gradients. LoRA has
+    none, since it leaves the head as it is.
     """
-    return (
-        []
-        if run.lora
-        else [
-            product("gradient of the head", (SCORE_BYTES, " B"), (run.model.head_parameters, " parameters"))
-        ]
-    )
+    return _head_gradient(run, SCORE_BYTES)
 
 
 def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
-    """The moments that can be the fullest, in the order of an update."""
+    """Returns the moments that can be the fullest, in the order of an update."""
     always = [*state(run), *minibatch(run)]
     before = summed(run, num_micro_batches)
     after = before if run.whole_gradients and before else gradients(run)
@@ -236,22 +223,21 @@ def _first_block(run: RunShape) -> list[Amount]:
 
 
 def _waiting(run: RunShape) -> list[Amount]:
-    """The head's gradient: for the embedding's, where the two are one weight; with FSDP, for that of all that
-    is outside the blocks.
+    """Returns the head's gradient, which waits for the embedding's if the two are one weight, and with FSDP
+    for those of all weights outside of the blocks.
     """
-    return (
-        []
-        if run.lora
-        else [
-            product(
-                "gradient of the head", (run.compute_bytes, " B"), (run.model.head_parameters, " parameters")
-            )
-        ]
-    )
+    return _head_gradient(run, run.compute_bytes)
+
+
+def _head_gradient(run: RunShape, element_bytes: int) -> list[Amount]:
+    if run.lora:
+        return []
+    parameters = (run.model.head_parameters, " parameters")
+    return [product("gradient of the head", (element_bytes, " B"), parameters)]
 
 
 def _block_at_work(run: RunShape) -> list[Amount]:
-    """A block's backward pass: with checkpointing what it keeps is computed again first."""
+    """Returns the memory of a block's backward pass; checkpointing first computes its activations again."""
     model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
     amounts = [
         product("backward of a block", (backward_bytes_per_token(model, size), " B"), (tokens, " tokens"))

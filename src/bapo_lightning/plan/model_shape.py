@@ -1,6 +1,4 @@
-"""The sizes of a decoder-only transformer, read from its Hugging Face config.json, and what follows from
-them.
-"""
+"""Sizes of a decoder-only transformer, read from its Hugging Face config.json, and derived numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attentio
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Llama's block (RMSNorm, rotary attention with shared key-value heads, gated MLP) and what the families
-    add to it.
+    """Sizes of Llama's block (RMSNorm, rotary attention with shared key-value heads, gated MLP), with the
+    additions of other families.
     """
 
     family: str
@@ -38,17 +36,17 @@ class ModelShape:
 
     @property
     def query_size(self) -> int:
-        """Width of all query heads, which is that of the attention's result."""
+        """Width of all query heads and of the attention's result."""
         return self.num_heads * self.head_size
 
     @property
     def kv_size(self) -> int:
-        """Width of all key heads, which is that of all value heads."""
+        """Width of all key heads, and of all value heads."""
         return self.num_kv_heads * self.head_size
 
     @property
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
-        """(inputs, outputs) of a block's matrices, by the names that transformers gives them."""
+        """(inputs, outputs) of a block's matrices by transformers' names."""
         width, ffn = self.hidden_size, self.ffn_size
         return {
             "q_proj": (width, self.query_size),
@@ -62,12 +60,12 @@ class ModelShape:
 
     @property
     def layer_matmul_parameters(self) -> int:
-        """Weights of a block that every token is multiplied with."""
+        """Number of a block's weights that multiply every token."""
         return sum(inputs * outputs for inputs, outputs in self.linear_shapes.values())
 
     @property
     def layer_parameters(self) -> int:
-        """All weights of a block."""
+        """Number of all weights of a block."""
         biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.other_bias * self.hidden_size
         biases += self.mlp_bias * (2 * self.ffn_size + self.hidden_size)
         return (
@@ -79,34 +77,34 @@ class ModelShape:
 
     @property
     def head_parameters(self) -> int:
-        """Weights of the output head, V D."""
+        """Number of the output head's weights, V D."""
         return self.vocab_size * self.hidden_size
 
     @property
     def root_parameters(self) -> int:
-        """All weights outside of the blocks: embedding, head unless tied, last norm."""
+        """Number of weights outside of the blocks: embedding, head unless tied, last norm."""
         return self.head_parameters * (1 if self.tied else 2) + self.hidden_size
 
     @property
     def num_parameters(self) -> int:
-        """All weights."""
+        """Number of all weights."""
         return self.num_layers * self.layer_parameters + self.root_parameters
 
     @property
     def largest_parameter(self) -> int:
-        """Weights of the largest matrix."""
+        """Number of the largest matrix's weights."""
         return max(self.head_parameters, self.hidden_size * self.ffn_size)
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
-        """Of a key-value cache: a key and a value in every block."""
+        """Returns the size of a token in a key-value cache: a key and a value in every block."""
         return 2 * self.num_layers * self.kv_size * element_bytes
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Shape of the model that `config`, a Hugging Face config.json, describes.
+    """Returns the shape of the model that `config`, a Hugging Face config.json, describes.
 
     Raises:
-        DataError: an architecture whose sizes are not known here, or a size that is missing.
+        DataError: the architecture's sizes are not known here, or a size is missing.
     """
     family = config.get("model_type")
     if family not in FAMILIES:

@@ -1,4 +1,4 @@
-"""Puts memory, work and generation together, and says whether it fits."""
+"""Combines memory, work and generation to a plan, and finds out whether it fits."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.memory import Amount, Moment, gradients, moments, product, state
 from bapo_lightning.plan.run_shape import RunShape
 from bapo_lightning.plan.work import Work, work_of_update
+from bapo_lightning.values import NonNegative, Share
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What no formula gives; `conf/plan/default.yaml` explains them."""
+    """Numbers that no formula gives. `conf/plan/default.yaml` explains them."""
 
-    usable_share: float
-    overhead_gigabytes: float
-    engine_gigabytes: float
-    mean_response_share: float
-    update_share: float
-    scoring_share: float
-    bandwidth_share: float
+    usable_share: Share
+    overhead_gigabytes: NonNegative
+    engine_gigabytes: NonNegative
+    mean_response_share: Share
+    update_share: Share
+    scoring_share: Share
+    bandwidth_share: Share
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would need."""
+    """Memory, work and time that a run would need."""
 
     run: RunShape
     gpu: Gpu
@@ -40,17 +41,17 @@ class Plan:
 
     @property
     def usable_bytes(self) -> float:
-        """Of one GPU."""
+        """Memory of one GPU that a run may use."""
         return self.assumed.usable_share * self.gpu.memory_bytes
 
     @property
     def fullest(self) -> Moment:
-        """The moment of an update that takes the most memory."""
+        """Moment of an update that takes the most memory."""
         return max(self.moments, key=lambda moment: moment.bytes)
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Where the time of one rollout batch and its updates goes."""
+        """Time of each part of one rollout batch and its updates."""
         peak = self.run.num_gpus * self.gpu.flops_per_second
         scoring, updates = peak * self.assumed.scoring_share, self.run.updates_per_batch
         return {
@@ -63,7 +64,7 @@ class Plan:
 
     @property
     def problems(self) -> list[str]:
-        """Why it does not fit, each with what would help; empty where it fits."""
+        """Reasons why the run does not fit, each with a remedy; empty if it fits."""
         found = []
         if self.fullest.bytes > self.usable_bytes:
             found.append(
@@ -85,7 +86,7 @@ class Plan:
         return found
 
     def limits(self) -> dict[str, int]:
-        """Longest sample, in tokens, that each part could take, alone in its micro-batch."""
+        """Returns the longest sample, in tokens, that each part could take alone in its micro-batch."""
         found = {"update": self._longest_update(), "engine's cache": max(self.cache_tokens, 0)}
         return found | (
             {"model's positions": self.run.model.max_positions} if self.run.model.max_positions else {}
@@ -108,7 +109,7 @@ class Plan:
 
 
 def make_plan(run: RunShape, gpu: Gpu, assumed: Assumptions) -> Plan:
-    """The plan of one run on GPUs of one kind."""
+    """Returns the plan of one run on GPUs of one model."""
     working = assumed.engine_gigabytes * 1e9
     mean_response = assumed.mean_response_share * run.response_tokens
     engine = tuple(engine_memory(run, gpu, working))
@@ -126,7 +127,7 @@ def make_plan(run: RunShape, gpu: Gpu, assumed: Assumptions) -> Plan:
 
 
 def training_moments(run: RunShape, gpu: Gpu, assumed: Assumptions) -> tuple[Moment, ...]:
-    """An update's, with what the device holds besides."""
+    """Returns the moments of an update, including what else the device holds."""
     besides = [_overhead(assumed)]
     if run.engine.placement == "beside":
         besides += engine_memory(run, gpu, assumed.engine_gigabytes * 1e9)
@@ -138,7 +139,7 @@ def training_moments(run: RunShape, gpu: Gpu, assumed: Assumptions) -> tuple[Mom
 
 
 def generating_moment(run: RunShape, assumed: Assumptions, engine: tuple[Amount, ...]) -> Moment:
-    """The training state, gradients of the last update included, beside an engine that is at work."""
+    """Returns the memory during generation: training state, last gradients, and an engine on the same GPU."""
     held = [_overhead(assumed), *state(run), *gradients(run)]
     if run.engine.placement == "apart":
         return Moment("generation", tuple(held))
@@ -157,7 +158,7 @@ def _gb(count: float) -> str:
 
 
 def _smaller_update(run: RunShape) -> str:
-    """The cheapest thing that has not been done yet."""
+    """Returns the cheapest remedy that the run does not use yet."""
     if not run.checkpointing:
         return "write model.activation_checkpointing=true"
     if run.micro_batch_tokens > run.longest:

@@ -1,4 +1,4 @@
-"""What of a run's configuration decides about memory, work and time."""
+"""The part of a run's configuration that decides its memory, work and time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ Placement = Literal["asleep", "beside", "apart"]
 
 @dataclass(frozen=True)
 class EngineShape:
-    """The rollout engine."""
+    """Sizes and place of the rollout engine."""
 
-    # On the trainer's GPUs, which it leaves while training (asleep) or not (beside); or on GPUs of its own
-    # (apart).
+    # On the trainer's GPUs, freed while training (asleep) or not (beside), or on GPUs of its own (apart).
     placement: Placement
     tensor_parallel: int  # GPUs that hold one copy of the weights together
     num_gpus: int
     element_bytes: int  # of weights and key-value cache
-    memory_share: float | None  # of a GPU's memory that it takes; None: just its weights and its cache
+    memory_share: float | None  # share of a GPU's memory that it takes; None: only its weights and its cache
     max_sequences: int  # in one step of one copy
 
     @property
     def num_copies(self) -> int:
-        """Copies of the model that sample at the same time."""
+        """Number of copies of the model that sample at the same time."""
         return max(1, self.num_gpus // self.tensor_parallel)
 
 
@@ -38,14 +37,14 @@ class LoraShape:
     targets: tuple[str, ...]
 
     def parameters(self, model: ModelShape) -> int:
-        """Weights of all adapters."""
+        """Returns the number of weights of all adapters."""
         shapes = model.linear_shapes
         return model.num_layers * sum(self.rank * sum(shapes[name]) for name in self.targets)
 
 
 @dataclass(frozen=True)
 class RunShape:
-    """One run, as formulas see it."""
+    """One run, as the formulas need it."""
 
     model: ModelShape
     strategy: Literal["single", "ddp", "fsdp"]
@@ -60,64 +59,60 @@ class RunShape:
     epochs: int
     minibatches: int
     engine: EngineShape
-    # bounds are searched, which takes one forward pass more where an update has several micro-batches
+    # bounds are searched, which takes one more forward pass if an update has several micro-batches
     searches: bool = False
     recomputes: bool = False  # the trainer scores each rollout batch itself when it enters training
-    measure_entropy_every: int = (
-        0  # updates between two forward passes for entropy_rule/measured_delta; 0 never
-    )
+    measure_entropy_every: int = 0  # updates between measurements of entropy_rule/measured_delta; 0: never
     checkpointing: bool = False
     liger: bool = False
-    packed_sdpa: bool = False  # one row without padding, which attention lays out in grids and back
-    # blocks whose weights FSDP holds whole at a time: the one at work and the next; all if not resharded
+    packed_sdpa: bool = False  # one row without padding, which attention lays out in grids
+    # blocks whose weights FSDP holds whole at a time: the current and the next one; all if not resharded
     gathered_layers: int = 2
     # FSDP sums them over ranks once an update, and until then each rank holds all of its own, float32
     whole_gradients: bool = False
-    offload: bool = (
-        False  # weights, gradients and optimizer state live in the host's memory between their uses
-    )
+    offload: bool = False  # weights, gradients and optimizer state stay in the host's memory
     lora: LoraShape | None = None
     fused_step: bool = True  # the optimizer's step is one kernel without temporaries
-    on_gpu: bool = True  # False: a CPU's kernels, for the comparison with measurements
+    on_gpu: bool = True  # False: kernels of a CPU, to compare with measurements
 
     @property
     def shards(self) -> int:
-        """Ranks that one copy of the training state is spread over."""
+        """Number of ranks that share one copy of the training state."""
         return self.num_gpus if self.strategy == "fsdp" else 1
 
     @property
     def trainable_parameters(self) -> int:
-        """Weights that have a gradient."""
+        """Number of weights that have a gradient."""
         return self.model.num_parameters if self.lora is None else self.lora.parameters(self.model)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sample."""
+        """Number of tokens of the longest sample."""
         return self.prompt_tokens + self.response_tokens
 
     @property
     def tokens_at_once(self) -> int:
-        """Tokens that pass through the model together: a sample longer than the budget stands alone, a small
-        minibatch is less than one.
+        """Number of tokens that pass through the model together. A sample above the budget is alone; a small
+        minibatch does not reach it.
         """
         share = ceil(self.samples_per_update / self.num_gpus) * self.longest
         return max(min(self.micro_batch_tokens, share), self.longest)
 
     @property
     def scored_at_once(self) -> int:
-        """Response tokens among those."""
+        """Number of response tokens among `tokens_at_once`."""
         return ceil(self.tokens_at_once * self.response_tokens / self.longest)
 
     @property
     def updates_per_batch(self) -> int:
-        """Updates on one rollout batch, the paper's staleness."""
+        """Number of updates on one rollout batch, the paper's staleness."""
         return self.epochs * self.minibatches
 
     @property
     def samples_per_update(self) -> int:
-        """Samples of one minibatch, all ranks together."""
+        """Number of samples of one minibatch, all ranks together."""
         return self.prompts_per_batch * self.group_size // self.minibatches
 
     def micro_batches(self, mean_tokens: float) -> int:
-        """Of one rank in one update, for samples of this mean length."""
+        """Returns the micro-batches of one rank in one update, for samples of this mean length."""
         return max(1, ceil(self.samples_per_update * mean_tokens / self.num_gpus / self.tokens_at_once))

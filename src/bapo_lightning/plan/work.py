@@ -1,9 +1,9 @@
 """Floating-point operations of passes over samples.
 
-A weight costs 2 operations a token forward and 4 backward (Kaplan et al., arXiv 2001.08361, section 2.1: 6 N
-D). Attention adds, for a sample of s tokens, 2 s^2 Q a block forward (two products of s x s x Q, halved by
-the causal mask), and twice that backward (Korthikanti et al., arXiv 2205.05198, appendix A, without the
-mask). The head is applied to response tokens only.
+A weight costs 2 operations a token in the forward pass and 4 in the backward pass (Kaplan et al., arXiv
+2001.08361, section 2.1: 6 N D). For a sample of s tokens, attention adds 2 s^2 Q a block in the forward pass
+(two products of s x s x Q, halved by the causal mask) and twice that in the backward pass (Korthikanti et
+al., arXiv 2205.05198, appendix A, without the mask). The head is applied to response tokens only.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ class Work:
     tokens: float  # prompts and responses
     response_tokens: float
     search: float  # the forward pass before the bounds are chosen
-    update: float  # forward, backward, and what checkpointing computes again
+    update: float  # forward pass, backward pass, and recomputation by checkpointing
     entropy: float  # entropy_rule/measured_delta, on average
     proximal: float  # the trainer's own log-probs of a rollout batch, shared out over its updates
 
 
 def forward_flops(run: RunShape, response: float) -> float:
-    """Of one sample with the longest prompt and so long a response."""
+    """Returns the operations of one sample with the longest prompt and a response of that length."""
     model, length = run.model, run.prompt_tokens + response
     return blocks_flops(run, length) + 2 * model.head_parameters * response
 
 
 def blocks_flops(run: RunShape, length: float) -> float:
-    """The part of the blocks."""
+    """Returns the operations of one sample of that length in the blocks."""
     model = run.model
     return model.num_layers * (2 * model.layer_matmul_parameters * length + 2 * model.query_size * length**2)
 
 
 def work_of_update(run: RunShape, mean_response: float) -> Work:
-    """Of one update on samples of this mean length. The square of the mean stands for the mean of squares,
-    which is larger.
+    """Returns the operations of one update on samples of this mean length. The square of the mean stands for
+    the mean of squares, which is larger.
     """
     samples = run.samples_per_update
     length = run.prompt_tokens + mean_response

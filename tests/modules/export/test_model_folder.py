@@ -106,7 +106,7 @@ def test_adapters_are_merged(tmp_path: Path) -> None:
     assert torch.allclose(loaded(ids).logits, policy.model(ids).logits, atol=1e-4)
 
 
-def test_a_folder_that_is_there_is_kept_unless_told(tmp_path: Path) -> None:
+def test_an_existing_folder_is_kept_without_overwrite(tmp_path: Path) -> None:
     target = write(tmp_path / "out")
     with pytest.raises(DataError, match="exists already; name another folder"):
         write(target)

@@ -73,11 +73,11 @@ def test_the_kernel_is_the_models_own_unless_chosen(tmp_path):
     LlamaConfig(
         num_hidden_layers=1, hidden_size=32, intermediate_size=32, num_attention_heads=2
     ).save_pretrained(tmp_path)
-    kernel = lambda **options: (
-        build_policy(
-            ModelOptions(str(tmp_path), **options), 1.0, on_meta=True
-        ).model.config._attn_implementation
-    )
+
+    def kernel(**options):
+        policy = build_policy(ModelOptions(str(tmp_path), **options), 1.0, on_meta=True)
+        return policy.model.config._attn_implementation
+
     assert kernel() == kernel(attention="sdpa") == "sdpa"
     assert (
         kernel(attention="flex_attention")

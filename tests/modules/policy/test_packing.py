@@ -95,7 +95,7 @@ def test_a_packed_micro_batch_is_one_row_without_padding():
     assert micro_batch.targets[9].item() == micro_batch.input_ids[0, 13].item()
 
 
-def test_positions_restart_with_every_sequence_and_the_kernel_is_told_where_they_end():
+def test_positions_restart_with_every_sequence_and_the_kernel_gets_their_boundaries():
     samples = [rollout([1, 2], [3], [-1.0]), rollout([4], [5, 6, 7], [-1.0] * 3)]
     inputs = model_input(samples, torch.device("cpu"), Layout.PACKED)
     arguments = row_arguments(inputs, "flash_attention_2")
@@ -109,7 +109,7 @@ def test_positions_restart_with_every_sequence_and_the_kernel_is_told_where_they
 
 def siblings():
     """Three groups: of three responses, of one, and of two whose prompt begins like the first one's.
-    Responses of one token, too.
+    Some responses have one token.
     """
     prompts = [[5, 6, 7], [5, 6, 7], [9], [5, 6, 7], [5, 6], [5, 6]]
     answers = [[1, 2, 3, 4], [8], [3, 3], [1, 2, 9], [7, 1, 2], list(range(20))]
@@ -191,7 +191,7 @@ def varlen_attention(calls):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_flash_attention_is_told_where_sequences_end_in_every_layer(family, tmp_path, monkeypatch):
+def test_flash_attention_gets_the_boundaries_of_sequences_in_every_layer(family, tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(modeling_flash_attention_utils, "_loaded_implementation", None)
     monkeypatch.setattr(
