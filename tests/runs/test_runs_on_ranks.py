@@ -1,5 +1,5 @@
-"""Runs on several gloo ranks: the numbers are those of one process, also resumed elsewhere, and bad wishes
-are told at once.
+"""Runs on several gloo ranks: their numbers equal those of one process, even after a resume on other ranks,
+and a mistake is reported once.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ def test_two_ranks_train_as_one_process_does_and_one_goes_on_from_the_shards_of_
 
 
 @pytest.mark.slow
-def test_a_mistake_is_told_once_by_the_first_of_the_ranks(tmp_path):
+def test_rank_0_alone_reports_a_mistake(tmp_path):
     arguments = [
         "trainer.accelerator=cpu",
         "trainer.devices=2",
