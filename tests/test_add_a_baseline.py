@@ -90,6 +90,7 @@ def test_the_page_has_the_files_that_a_baseline_takes() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> None:
     composed, tested, swept, compared, own = shown.values()
     assert yaml.safe_load(composed)["weighting"]["length"] == "${scale.max_new_tokens}"
@@ -103,6 +104,7 @@ def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> N
     }
 
 
+@pytest.mark.slow
 def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) -> None:
     (table,) = tree.glob("outputs/sweep-*/study.csv")
     assert {row["algorithm"] for row in csv.DictReader(table.open())} == set(NEW)
@@ -110,6 +112,7 @@ def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) ->
     assert all(name in page.read_text() for name in NEW)
 
 
+@pytest.mark.slow
 def test_a_function_outside_the_clone_is_found_by_its_name(
     shown: dict[str, str], tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_function_outside_the_clone_is_found_by_its_name(
     )
 
 
+@pytest.mark.slow
 def test_the_runs_trained_with_the_new_formulas(shown: dict[str, str], tree: Path) -> None:
     """In the first update every ratio is 1: CISPO's value is sum(w A log 1) = 0 where GRPO's is sum(w A), and
     their gradients are equal. Dr. GRPO's advantages and weights are other ones. Later ratios differ from 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 import lightning as L
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.commands import start_ranks
 
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO, RunCheckpoint
 from bapo_lightning.run_folder.checkpoint import list_checkpoints, verify
@@ -171,7 +171,7 @@ def test_two_ranks_stop_save_and_go_on_together(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(train_on_rank, args=(port, str(tmp_path)), nprocs=2)
+    start_ranks(train_on_rank, args=(port, str(tmp_path)), nprocs=2)
     for rank in range(2):
         first, rest = torch.load(tmp_path / f"{rank}.pt")
         assert [batch_idx for batch_idx, _ in first + rest] == list(range(9))

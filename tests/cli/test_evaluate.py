@@ -182,6 +182,7 @@ def test_a_child_process_samples_the_same(whole, tmp_path):
     assert (tmp_path / "child/samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_is_replaced_and_nothing_is_lost(whole, tmp_path, capsys):
     options = [
         "rollout=hf_child",

@@ -98,6 +98,7 @@ def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path: Path) -
     assert all(part in text for part in ("9.yaml", "variant ppo", "value luck", "pies", "'y' must name"))
 
 
+@pytest.mark.slow
 def test_figures_are_trained_drawn_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["scale.num_rollout_batches=4", "scale.prompts_per_batch=8", "scale.validation_problems=8"]
     arguments = ["figure=4,5", "seed=1,2", *sizes, f"output_root={tmp_path}"]

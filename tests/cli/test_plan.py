@@ -104,6 +104,7 @@ def test_the_text_tells_what_is_assumed() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth() -> None:
     done = subprocess.run(
         [sys.executable, "bench/plan.py", "--models", "llama, 3M, tied"],

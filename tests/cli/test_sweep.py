@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from tests.commands import run_command
 
 
@@ -38,6 +39,7 @@ def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
     assert done.stderr.count("scale.group_size=1 with algorithm.advantages.scale=std") == 1
 
 
+@pytest.mark.slow
 def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_own(tmp_path):
     launcher = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     overrides = [

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.commands import start_ranks
 
 from bapo_lightning.evaluation.metrics import AvgAtK, MajAtK, PassAtK, evaluation_metrics
 from bapo_lightning.evaluation.outcome import SampleOutcome, pass_sizes, problem_values
@@ -159,7 +159,7 @@ def test_ranks_with_uneven_shares_agree_with_one_process(tmp_path, num_ranks):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(compute_on_rank, args=(num_ranks, port, str(tmp_path)), nprocs=num_ranks)
+    start_ranks(compute_on_rank, args=(num_ranks, port, str(tmp_path)), nprocs=num_ranks)
     problems = random_problems(9, 4)
     num_correct = sum(sample.is_correct for problem in problems for sample in problem)
     expected = {name: float(value) for name, value in enumerated(problems, 4).items()}

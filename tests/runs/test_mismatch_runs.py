@@ -68,12 +68,14 @@ def test_an_engine_that_reports_another_temperature_is_called_out_and_training_g
     assert status(tmp_path) == "finished"
 
 
+@pytest.mark.slow
 def test_an_honest_engine_at_that_temperature_raises_no_alarm(tmp_path):
     done = train(tmp_path, "rollout.temperature=1.6", "callbacks.alarms.mismatch.action=stop")
     assert done.returncode == 0 and "alarm " not in done.stdout + done.stderr
     assert [row["alarms/mismatch"] for row in rows(tmp_path)] == [0] * 8
 
 
+@pytest.mark.slow
 def test_an_alarm_can_stop_the_run_with_everything_saved(tmp_path):
     done = train(tmp_path, *LYING, "callbacks.alarms.mismatch.action=stop")
     assert done.returncode == 1

@@ -126,6 +126,7 @@ def test_after_sigterm_and_a_corrupt_newest_checkpoint_the_one_before_serves_as_
     assert_as_if_never_stopped(folder, whole)
 
 
+@pytest.mark.slow
 def test_a_run_is_made_longer_and_one_that_is_finished_is_left_alone(whole, tmp_path):
     short = tmp_path / "run"
     train(tmp_path, f"run_folder={short}", "scale.num_rollout_batches=2", "logger=csv")

@@ -30,7 +30,7 @@ def numbers(metrics):
     return {name: float(value) for name, value in metrics.items()}
 
 
-def test_what_a_correction_does_is_told_in_five_numbers():
+def test_five_numbers_describe_what_a_correction_does():
     assert numbers(CorrectionMonitor().measure(update([0.5, 1.0, 1.5, 4.0], truncated_is))) == pytest.approx(
         {
             "correction/weight_mean": 1.25,
@@ -54,7 +54,7 @@ def test_what_a_correction_does_is_told_in_five_numbers():
     )
 
 
-def test_without_a_correction_there_is_nothing_to_tell():
+def test_without_a_correction_nothing_is_measured():
     assert CorrectionMonitor().measure(update()) == {}
 
 

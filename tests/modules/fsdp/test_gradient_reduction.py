@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from tests.builders import random_policy, stale_batch
+from tests.commands import start_ranks
 from torch.distributed.device_mesh import init_device_mesh
 
 from bapo_lightning.modules.fsdp.sharding import Sharding, gradient_sync
@@ -42,7 +42,7 @@ def test_both_ways_give_the_same_gradients_and_one_shards_them_at_once(tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(on_rank, args=(port, tmp_path), nprocs=2)
+    start_ranks(on_rank, args=(port, tmp_path), nprocs=2)
     (once, counts_once), (every, counts_every) = torch.load(tmp_path / "0.pt")
     assert once.keys() == every.keys()
     assert all(torch.allclose(once[name], every[name], rtol=1e-5, atol=1e-7) for name in once)

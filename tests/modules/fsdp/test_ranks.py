@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from tests.builders import adaptive, module, random_policy, stale_batch
+from tests.commands import start_ranks
 
 from bapo_lightning.ranks.collectives import count_over_ranks
 
@@ -30,7 +30,7 @@ def test_two_ranks_choose_the_bounds_that_one_process_would(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(partial(choose_on_rank), args=(port, str(tmp_path)), nprocs=2)
+    start_ranks(partial(choose_on_rank), args=(port, str(tmp_path)), nprocs=2)
     made = module(random_policy(), adaptive(target=0.52))
     tables = [made.score(halves(stale_batch(made.policy, seed=rank))[0]).detach() for rank in range(2)]
     whole = made.bound_rule.choose(tables)

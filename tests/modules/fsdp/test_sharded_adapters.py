@@ -4,8 +4,8 @@ import socket
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from tests.builders import stale_batch
+from tests.commands import start_ranks
 from tests.modules.policy.families import family_folder, family_model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -63,7 +63,7 @@ def test_gradients_and_merged_weights_of_two_ranks_are_those_of_one_process(tmp_
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(on_rank, args=(port, tmp_path), nprocs=2)
+    start_ranks(on_rank, args=(port, tmp_path), nprocs=2)
     policy = build_policy(options(tmp_path), 1.0)
     batch = make_ready(policy)
     expected, weights = gradients(policy, batch), dict(policy.named_weights())

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from tests.builders import random_model, random_policy
+from tests.commands import run_command, train
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
 from tests.rollout.odd_engines import Complaining, Exiting, OddEngine, Rereading, Slow, Talkative
 
@@ -301,15 +302,7 @@ def test_a_nonsense_request_is_the_engines_business(engine):
 
 def test_a_run_trains_on_what_the_same_engine_in_its_process_would_sample(tmp_path):
     for rollout in ("hf", "hf_child"):
-        command = [
-            sys.executable,
-            "-m",
-            "bapo_lightning.cli.train",
-            "debug=fast",
-            f"rollout={rollout}",
-            f"run_folder={tmp_path / rollout}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = train(f"rollout={rollout}", f"run_folder={tmp_path / rollout}")
         assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "hf" / "rollouts.jsonl").read_bytes() == (
         tmp_path / "hf_child" / "rollouts.jsonl"
@@ -318,12 +311,7 @@ def test_a_run_trains_on_what_the_same_engine_in_its_process_would_sample(tmp_pa
 
 def test_an_error_of_the_engines_start_ends_the_command_with_one_line(tmp_path):
     options = ["rollout=hf_child", "rollout.engine.start_seconds=0.1", f"run_folder={tmp_path / 'run'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.train", *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_command("bapo_lightning.cli.train", *options)
     assert (
         done.returncode == 1
         and "error: the rollout engine did not start: it did not answer within 0.1 s" in done.stderr
