@@ -1,6 +1,4 @@
-"""docs/add_a_baseline.md, to the letter: its files are written where it says, and its commands run, in a copy
-of the tree.
-"""
+"""Follows docs/add_a_baseline.md to the letter, in a copy of the tree: writes its files and runs its commands."""
 
 import csv
 import json
@@ -15,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from bapo_lightning.runs.build_ranks import make
+
+from bapo_lightning.configuration.targets import Target
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "docs" / "add_a_baseline.md").read_text()
@@ -29,9 +28,7 @@ NEW = ("grpo", "dr_grpo", "cispo")
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what a clone has, with the page's files in it; its `.venv` has this interpreter, with the
-    copy's package first.
-    """
+    """A copy of a clone with the page's files in it, and a `.venv` of this interpreter that finds the copy first."""
     tree = tmp_path_factory.mktemp("clone")
     for name in ("src", "conf"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -52,7 +49,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shown(tree: Path) -> dict[str, str]:
-    """What each command of the page printed, run one after the other in the copy."""
+    """Output of each command of the page, run one after the other in the copy."""
     (tree / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "make_venv.py", tree / "scripts")
     os.utime(tree / ".venv" / ".ready")  # newer than all that it depends on
@@ -117,7 +114,7 @@ def test_a_function_outside_the_clone_is_found_by_its_name(
     shown: dict[str, str], tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tree / "my_lab")
-    objective = make(yaml.safe_load(list(shown.values())[-1])["objective"])
+    objective = Target(yaml.safe_load(list(shown.values())[-1])["objective"]).make()
     ratio, advantage = torch.tensor([0.5, 9.0]), torch.tensor([-1.0, 2.0])
     assert torch.equal(
         objective(ratio, advantage, torch.tensor(0.8), torch.tensor(1.2)), torch.tensor([-0.5, 18.0])
@@ -126,9 +123,11 @@ def test_a_function_outside_the_clone_is_found_by_its_name(
 
 @pytest.mark.slow
 def test_the_runs_trained_with_the_new_formulas(shown: dict[str, str], tree: Path) -> None:
-    """In the first update every ratio is 1: CISPO's value is sum(w A log 1) = 0 where GRPO's is sum(w A), and
-    their gradients are equal. Dr. GRPO's advantages and weights are other ones. Later ratios differ from 1,
-    and then CISPO goes its own way.
+    """Losses and gradients of the first and the last update differ between the algorithms where they must.
+
+    In the first update every ratio is 1: CISPO's value is sum(w A log 1) = 0 where GRPO's is sum(w A), and
+    their gradients are equal. Dr. GRPO has other advantages and weights. Later ratios differ from 1, and
+    CISPO's gradient differs from GRPO's.
     """
     grpo, dr_grpo, cispo = (rows(runs(tree)[name]) for name in NEW)
     assert abs(grpo[0]["train/loss"]) > 1e-3 and abs(cispo[0]["train/loss"]) < 1e-5

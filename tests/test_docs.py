@@ -76,6 +76,21 @@ def test_every_link_leads_somewhere(document: Path) -> None:
             )
 
 
+def test_every_page_that_the_code_names_exists() -> None:
+    files = [
+        ROOT / "Makefile",
+        ROOT / "pyproject.toml",
+        *(file for room in ("src", "conf", "bench") for file in (ROOT / room).rglob("*.*")),
+    ]
+    named = {
+        page
+        for file in files
+        if file.suffix in ("", ".py", ".yaml", ".toml")
+        for page in re.findall(r"\bdocs/[\w/.]+\.md", file.read_text())
+    }
+    assert named and sorted(page for page in named if not (ROOT / page).is_file()) == []
+
+
 def test_every_document_and_picture_is_linked_from_somewhere() -> None:
     linked = {
         (document.parent / target.partition("#")[0]).resolve()

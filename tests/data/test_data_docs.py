@@ -30,12 +30,12 @@ def test_every_public_set_stands_in_the_table_as_it_is_declared(name):
     assert row in DOCS.splitlines()
 
 
-@pytest.mark.parametrize("name", names("prompt"))
+@pytest.mark.parametrize("name", names("data/prompt"))
 def test_every_prompt_stands_in_the_table_as_its_file_says(name):
-    assert f"| `{name}` | {description(CONF / 'prompt' / f'{name}.yaml')} |" in DOCS.splitlines()
+    assert f"| `{name}` | {description(CONF / 'data/prompt' / f'{name}.yaml')} |" in DOCS.splitlines()
 
 
-@pytest.mark.parametrize("group", ["data", "filters"])
+@pytest.mark.parametrize("group", ["data", "data/filters"])
 def test_every_choice_is_named(group):
     assert all(f"`{name}`" in DOCS for name in names(group))
 
