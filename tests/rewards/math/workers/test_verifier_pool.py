@@ -80,6 +80,16 @@ def test_when_the_server_died_everything_is_started_again(pool: VerifierPool) ->
     assert set(before).isdisjoint(pool.worker_pids) and len(pool.worker_pids) == 2
 
 
+def test_a_worker_cannot_write_to_the_trainer(pool: VerifierPool) -> None:
+    assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
+    assert pool._server is not None
+    ends = (pool._server.requests, pool._server.verdicts)
+    pipes = {os.readlink(f"/proc/self/fd/{end.fileno()}") for end in ends}
+    for pid in pool.worker_pids:
+        opened = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        assert pipes.isdisjoint(opened)
+
+
 def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
     pool = VerifierPool(num_workers=1, timeout_seconds=2.0, memory_megabytes=256)
     pool.judge([RIGHT])

@@ -51,8 +51,8 @@ class Server:
 
     def serve(self) -> None:
         """Answers requests until the trainer closes their pipe, also in the middle of one."""
-        self._reply([])
         try:
+            self._reply([])
             while True:
                 pairs, seconds = json.loads(self._requests.recv_bytes())
                 self._reply(self._judge(pairs, seconds))
