@@ -103,15 +103,18 @@ def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
     pool.close()
 
 
-def test_when_the_server_dies_while_it_judges_the_caller_learns_why(pool: VerifierPool) -> None:
+def test_when_the_server_dies_while_it_judges_its_workers_end_and_the_caller_learns_why(
+    pool: VerifierPool,
+) -> None:
     pool.judge([RIGHT])
-    server = pool._server
+    server, workers = pool._server, [psutil.Process(pid) for pid in pool.worker_pids]
     assert server is not None
     timer = threading.Timer(1.0, server.process.kill)
     timer.start()
     with pytest.raises(RewardError, match=r"the verifier died \(was it killed for memory"):
         pool.judge([HANGS] * 2)
     timer.join()
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
     assert pool.judge([RIGHT] * 3) == [CORRECT] * 3 and len(pool.worker_pids) == 2
 
 
