@@ -80,6 +80,16 @@ def test_when_the_server_died_everything_is_started_again(pool: VerifierPool) ->
     assert set(before).isdisjoint(pool.worker_pids) and len(pool.worker_pids) == 2
 
 
+def test_a_worker_cannot_write_to_the_trainer(pool: VerifierPool) -> None:
+    assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
+    assert pool._server is not None
+    ends = (pool._server.requests, pool._server.verdicts)
+    pipes = {os.readlink(f"/proc/self/fd/{end.fileno()}") for end in ends}
+    for pid in pool.worker_pids:
+        opened = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        assert pipes.isdisjoint(opened)
+
+
 def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
     pool = VerifierPool(num_workers=1, timeout_seconds=2.0, memory_megabytes=256)
     pool.judge([RIGHT])
@@ -93,15 +103,18 @@ def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
     pool.close()
 
 
-def test_when_the_server_dies_while_it_judges_the_caller_learns_why(pool: VerifierPool) -> None:
+def test_when_the_server_dies_while_it_judges_its_workers_end_and_the_caller_learns_why(
+    pool: VerifierPool,
+) -> None:
     pool.judge([RIGHT])
-    server = pool._server
+    server, workers = pool._server, [psutil.Process(pid) for pid in pool.worker_pids]
     assert server is not None
     timer = threading.Timer(1.0, server.process.kill)
     timer.start()
     with pytest.raises(RewardError, match=r"the verifier died \(was it killed for memory"):
         pool.judge([HANGS] * 2)
     timer.join()
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
     assert pool.judge([RIGHT] * 3) == [CORRECT] * 3 and len(pool.worker_pids) == 2
 
 

@@ -6,8 +6,8 @@
 The server is a fresh interpreter rather than a fork of the trainer, which holds threads, CUDA, file locks and
 secrets. `multiprocessing`'s own forkserver would pass on the trainer's environment, run the trainer's script
 again in every worker, and fail in forked and in daemonic processes. The server has one thread, so that it can
-fork a worker safely, within milliseconds. It ends, and its workers with it, when the trainer closes the pipe
-of requests or dies.
+fork a worker safely, within milliseconds. It ends when the trainer closes the pipe of requests or dies, and
+its workers end with it, however it ends.
 
 Messages are JSON. A request is `[[[gold, answer], ...], seconds per answer]`. A reply is `[[[status, reason],
 ...], process ids of the workers]`; the first reply holds no verdicts and says that the server is ready.
@@ -15,10 +15,12 @@ Messages are JSON. A request is `[[[gold, answer], ...], seconds per answer]`. A
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -30,6 +32,8 @@ from multiprocessing.context import ForkProcess
 from bapo_lightning.rewards.math.workers.warm_up import warm_up
 from bapo_lightning.rewards.math.workers.worker import serve
 from bapo_lightning.types import ScoreStatus
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>: the signal that this process gets when its parent dies
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,8 @@ class Server:
 
     def serve(self) -> None:
         """Answers requests until the trainer closes their pipe, also in the middle of one."""
-        self._reply([])
         try:
+            self._reply([])
             while True:
                 pairs, seconds = json.loads(self._requests.recv_bytes())
                 self._reply(self._judge(pairs, seconds))
@@ -115,9 +119,10 @@ class Server:
 
 
 def _live(connection: Connection, inherited: list[Connection], memory_megabytes: int) -> None:
-    """The life of a worker, which must hold no pipe of the server or of another worker."""
+    """The life of a worker, which holds no pipe of the server or of another worker."""
     for other in inherited:
         other.close()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     serve(connection, memory_megabytes)
 
 
