@@ -24,14 +24,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Imported before the forks below, so that a killed run costs no start of Python; nothing is computed here, so
-# no thread exists.
-from bapo_lightning.runs.run import run
 from hydra import compose, initialize_config_dir
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.run_folder.record import read_run
+
+# Imported before the forks below, so that a killed run costs no start of Python. This process computes
+# nothing and therefore has no threads.
+from bapo_lightning.runs.train import run
 
 SETTINGS = (
     "experiment=quickstart",
@@ -154,7 +155,7 @@ def start_run(folder: Path, overrides: Sequence[str]) -> int:
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
             config = compose("train", [*SETTINGS, *overrides, f"run_folder={folder}", "resume=auto"])
-        run(resolve(config))
+        run(validate(resolve(config)))
         status = 0
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

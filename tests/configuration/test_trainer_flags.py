@@ -1,4 +1,4 @@
-"""Every flag of Lightning's Trainer, and every stock callback and strategy, works or is refused with the reason."""
+"""Every flag of Lightning's Trainer and every stock callback works or is refused with the reason."""
 
 from inspect import isabstract, signature
 

@@ -1,4 +1,4 @@
-"""A user's own classes, and Lightning's, by YAML and command line alone; each with a misspelling and its message."""
+"""A user's own classes, and Lightning's, by YAML alone; each with a misspelling and its message."""
 
 import json
 
