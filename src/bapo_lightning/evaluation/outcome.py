@@ -16,7 +16,7 @@ from bapo_lightning.types import ScoreStatus
 
 @dataclass(frozen=True, slots=True)
 class SampleOutcome:
-    """What the metrics need to know of a sample."""
+    """Facts about a sample that the metrics need."""
 
     status: ScoreStatus
     answer: str  # its vote in maj@k; empty: none

@@ -58,8 +58,7 @@ def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
 def gather_tables(tables: Sequence[TokenTable]) -> TokenTable | None:
     """Returns the table of all ranks' minibatch on the controller (rank 0), and None on workers.
 
-    Every rank must call it with the tables of its own micro-batches. They travel through the host, dtypes
-    kept.
+    Every rank must call it with the tables of its own micro-batches. They pass through the host.
     """
     if num_ranks() == 1:
         return concatenate(tables)

@@ -13,7 +13,7 @@ Placement = Literal["asleep", "beside", "apart"]
 
 @dataclass(frozen=True)
 class EngineShape:
-    """Sizes and place of the rollout engine."""
+    """GPUs and sizes of the rollout engine."""
 
     # On the trainer's GPUs, freed while training (asleep) or not (beside), or on GPUs of its own (apart).
     placement: Placement

@@ -49,8 +49,8 @@ def write_model_folder(
 
     Args:
         target: folder to make.
-        model_path: the model that was trained; its configuration, generation configuration and tokenizer are
-            copied.
+        model_path: the model that was trained; its configuration, generation configuration and tokenizer
+            are copied.
         weights: the weights under their Hugging Face names, read until a file is full.
         card: text of README.md.
         dtype: precision of the written weights.

@@ -17,8 +17,7 @@ def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
     """Makes each layer compute its activations again in the backward pass.
 
     transformers' own checkpointing works in train mode only, and a policy is in eval mode; torch's wrapper
-    changes the names of the weights. So each layer gets another class, as FSDP2 does, which can still shard
-    it.
+    changes the names of the weights. So each layer gets another class, which FSDP2 can still shard.
     """
     classes = {layer_class: _checkpointed(layer_class) for layer_class in {type(layer) for layer in layers}}
     for layer in layers:

@@ -28,8 +28,7 @@ BLANK = Rollout(array("i", [0]), (Segment(array("i", [0]), array("f", [0.0]), 0)
 
 
 class Policy(nn.Module):
-    """Scores response tokens without ever building the logits of a whole micro-batch. Engines do the
-    sampling.
+    """Scores response tokens without ever building the logits of a whole micro-batch. Engines sample.
 
     Its state dict holds the trained weights: all of them, or only the adapters if the rest is frozen.
     """
