@@ -8,22 +8,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from bapo_lightning.configuration.checks import complaints
-from bapo_lightning.configuration.plan_check import architecture, check_fit, plan_of
-from hydra import compose, initialize_config_dir
 from tests.commands import run_command
+from tests.configuration.compositions import composed, found
 
-from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.plan import architecture, check_fit, plan_of
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.validate import read_run
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.plan.console import plan_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def composed(*overrides: str) -> dict:
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
-        return resolve(compose("train", overrides=["run_folder=outputs/unused", *overrides]))
+def typed(*overrides: str) -> RunConfig:
+    return read_run(composed(*overrides))
 
 
 def command(*overrides: str) -> subprocess.CompletedProcess[str]:
@@ -60,29 +58,29 @@ def test_an_unknown_gpu_is_refused_with_those_that_are_known() -> None:
     [
         ("plan.gpu=h900", "plan.gpu=h900 is not known"),
         ("plan.gpus=0", "plan.gpus=0 must be a whole number of at least 1, or null"),
-        ("plan.update_share=1.5", "plan.update_share=1.5 is a share; write a number in (0, 1]"),
-        ("plan.overhead_gigabytes=-1", "plan.overhead_gigabytes=-1 must be a number of gigabytes, 0 or more"),
+        ("plan.update_share=1.5", "plan.update_share=1.5 must be a number in (0, 1]"),
+        ("plan.overhead_gigabytes=-1", "plan.overhead_gigabytes=-1 must be a number of gigabytes, at least 0"),
         ("plan.ignore=maybe", "plan.ignore=maybe must be true or false"),
     ],
 )
 def test_a_run_refuses_a_bad_key_of_the_plan(override: str, complaint: str) -> None:
-    assert [text for text in complaints(composed(override)) if text.startswith(complaint)]
+    assert [text for text in found(override) if text.startswith(complaint)]
 
 
 def test_sizes_that_the_configuration_gives_need_no_model() -> None:
-    config = composed("model.path=nobody/nothing", "+model.architecture.model_type=llama")
-    assert architecture(config["model"]) == {"model_type": "llama"}
+    config = typed("model.path=nobody/nothing", "+model.architecture.model_type=llama")
+    assert architecture(config.model) == {"model_type": "llama"}
 
 
 def test_a_model_that_is_nowhere_is_named() -> None:
     with pytest.raises(DataError, match=r"model\.path=nobody/nothing: its config.json could not be loaded"):
-        plan_of(composed("model.path=nobody/nothing"))
+        plan_of(typed("model.path=nobody/nothing"))
 
 
 def test_a_run_that_cannot_fit_the_gpu_it_finds_is_refused_unless_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = composed()
+    config = typed()
     check_fit(config)  # no GPU here: nothing to check
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(
@@ -92,12 +90,12 @@ def test_a_run_that_cannot_fit_the_gpu_it_finds_is_refused_unless_told(
         ConfigError, match=r"an update needs 2\.\d GB, a GPU has 1\.9 GB to use(?s:.)*write plan.ignore=true"
     ):
         check_fit(config)
-    check_fit(composed("plan.ignore=true"))
-    check_fit(composed("trainer.accelerator=cpu"))
+    check_fit(typed("plan.ignore=true"))
+    check_fit(typed("trainer.accelerator=cpu"))
 
 
 def test_the_text_tells_what_is_assumed() -> None:
-    text = plan_text(plan_of(composed()), "quickstart")
+    text = plan_text(plan_of(typed()), "quickstart")
     assert (
         "GPUs at 0.4 of 989.4 TFLOP/s in updates, 0.5 in scoring; their memory at 0.6 of 3.35 TB/s in "
         "decoding; all assumed" in text

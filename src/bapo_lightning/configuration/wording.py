@@ -90,7 +90,7 @@ def _word(member: Any, metadata: list[Any], name: str) -> str:
     if member is bool:
         return "true or false"
     if member in (int, float):
-        return _number(member, metadata) + unit
+        return _number(member, metadata, unit)
     if member is str:
         return "text"
     if get_origin(member) is Literal:
@@ -100,7 +100,7 @@ def _word(member: Any, metadata: list[Any], name: str) -> str:
     return "a mapping" if get_origin(member) in (dict, Mapping) or isinstance(member, type) else str(member)
 
 
-def _number(kind: type, metadata: list[Any]) -> str:
+def _number(kind: type, metadata: list[Any], unit: str) -> str:
     noun = "a whole number" if kind is int else "a number"
     least = next((item.ge for item in metadata if isinstance(item, Ge)), None)
     above = next((item.gt for item in metadata if isinstance(item, Gt)), None)
@@ -108,9 +108,11 @@ def _number(kind: type, metadata: list[Any]) -> str:
     below = next((item.lt for item in metadata if isinstance(item, Lt)), None)
     if most is not None or below is not None:
         opening = f"({above}" if above is not None else f"[{least}"
-        return f"{noun} in {opening}, {f'{most}]' if most is not None else f'{below})'}"
+        return f"{noun}{unit} in {opening}, {f'{most}]' if most is not None else f'{below})'}"
     if above == 0:
-        return noun.replace("a ", "a positive ", 1)
+        return noun.replace("a ", "a positive ", 1) + unit
     if above is not None:
-        return f"{noun} above {above}"
-    return noun if least is None else f"{noun} of at least {least}"
+        return f"{noun}{unit} above {above}"
+    if least is None:
+        return noun + unit
+    return f"{noun}{unit}, at least {least}" if unit else f"{noun} of at least {least}"
