@@ -33,7 +33,12 @@ class FiguresPlan:
 
 
 def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
-    """Raises ConfigError with all that is wrong with the command line or the files of the figures."""
+    """Reads the command line and the files of the figures. Runs are ordered by seed, so that a sweep that is
+    stopped early leaves runs that can be compared.
+
+    Raises:
+        ConfigError: all that is wrong with the command line or the files.
+    """
     own, changes = _sort_arguments(arguments)
     conf = Path(conf_dir())
     protocol = read_protocol(conf)
@@ -54,7 +59,6 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     if problems:
         raise ConfigError(problems)
     wanted = {variant for figure in figures for variant in figure.variants}
-    # Whole seeds first: what is there when a sweep is stopped early can be compared.
     names_of_run = {
         f"{name}-s{seed}": (name, seed) for seed in seeds for name in protocol.variants if name in wanted
     }
