@@ -6,7 +6,7 @@ command line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,12 @@ class FiguresPlan:
 
 
 def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
-    """Reads the command line and the files of the figures. Raises ConfigError with all that is wrong."""
+    """Reads the command line and the files of the figures. Runs are ordered by seed, so that a sweep that is
+    stopped early leaves runs that can be compared.
+
+    Raises:
+        ConfigError: all that is wrong with the command line or the files.
+    """
     own, changes = _sort_arguments(arguments)
     conf = Path(conf_dir())
     protocol = read_protocol(conf)
@@ -52,22 +57,19 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     if problems:
         raise ConfigError(problems)
     wanted = {variant for figure in figures for variant in figure.variants}
-    common = protocol.common | changes
-    jobs, variant_of_run = {}, {}
-    for seed in seeds:  # whole seeds first: what is there when a sweep is stopped early can be compared
-        for name in (name for name in protocol.variants if name in wanted):
-            run = f"{name}-s{seed}"
-            jobs[run] = (
-                *(f"{key}={hydra_value(value)}" for key, value in protocol.variants[name].overrides.items()),
-                f"seed={seed}",
-            )
-            variant_of_run[run] = name
-    changed = [f"{key}={hydra_value(value)}" for key, value in changes.items()]
+    names_of_run = {
+        f"{name}-s{seed}": (name, seed) for seed in seeds for name in protocol.variants if name in wanted
+    }
+    jobs = {
+        run: (*_overrides(protocol.variants[name].overrides), f"seed={seed}")
+        for run, (name, seed) in names_of_run.items()
+    }
+    folder = folder_name("figures", _overrides(changes)).removeprefix("sweep-")
     plan = Plan(
         name="figures",
-        folder=Path(own.get(ROOT, "outputs"), folder_name("figures", changed).removeprefix("sweep-")),
+        folder=Path(own.get(ROOT, "outputs"), folder),
         jobs=jobs,
-        common=tuple(f"{key}={hydra_value(value)}" for key, value in common.items()),
+        common=_overrides(protocol.common | changes),
         launcher=read_launcher(own),
         parallel_runs=protocol.parallel_runs,
         reference=None,
@@ -75,9 +77,13 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     return FiguresPlan(
         tuple(figures),
         plan,
-        variant_of_run,
+        {run: name for run, (name, _) in names_of_run.items()},
         tuple(argument for argument in arguments if not argument.startswith("figure=")),
     )
+
+
+def _overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{key}={hydra_value(value)}" for key, value in values.items())
 
 
 def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
