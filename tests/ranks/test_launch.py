@@ -43,7 +43,7 @@ def test_the_first_rank_speaks_for_all():
 def test_a_rank_that_a_signal_ended_is_named_with_what_to_do(capsys):
     report_lost([None, -9, 1])
     assert capsys.readouterr().err == (
-        "error: rank 1 was ended by SIGKILL; the other ranks end, too. The run goes on from its last "
+        "error: rank 1 was ended by SIGKILL; the other ranks end as well. The run goes on from its last "
         "checkpoint with resume=auto\n"
     )
 

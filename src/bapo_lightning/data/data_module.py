@@ -1,31 +1,30 @@
-"""The data side of training: Algorithm 1, lines 2-6. All of the package at work, with the names of the code:
+"""The data side of training (Algorithm 1, lines 2-6), in the data flow of the whole package:
 
-    ProblemTable -> select -> ProblemStream                 conf/data: tables, mixture, filters
-                                   | WorkItem: a problem in an epoch
-    +---------- RolloutScheduler <-+  admission, age bound, fates -> ledger.jsonl
-    |                ^             SyncCollector: between two updates | AsyncCollector: in a thread
-    | RunningGroup   | Group       (callers of scheduler, sampler and engine)
-    v                |
-    RolloutSampler   +---------------------------- RolloutSampler.score
-      requests()                                     reward(problems, completions) -> Score
-    | GenerationRequest                              advantages(rewards[P, G])
-    v                                                ^ Rollout: Segments of tokens, log-probs, version
-    RestartingEngine( HFEngine | VLLMLocalEngine | ChildEngine | VLLMServerEngine | DistributedEngine )
-      ^ weights of version v, proven
-      | WeightSync.push(policy, engine, v)   pulled right before generation: RolloutDataModule.refresh_engine
-      |
-      |     take_batch: P groups -> ReuseBuffer -> with_proximal_logprobs -> ReplayQueue: E x M minibatches
-      |                                                                          | collate
-      |                                                                          v
-    Policy <---- optimizer ---- BapoModule.training_step <---- RolloutLoader <- TrainBatch (per rank: a share)
-                                  MicroBatch -> TokenTable -> bounds -> objective -> backward
-                                  | outputs
+    ProblemTable --select--> ProblemStream
+                                  | WorkItem: a problem in an epoch
                                   v
-    Monitors -> metrics of the update -> alarms, MetricsWriter -> loggers: metrics.jsonl, W&B
+              +---------- RolloutScheduler ---------- take_batch -----+    admission, age bound;
+              | RunningGroup           ^                              |    fates -> ledger.jsonl
+              v                        | Group                        v
+    RolloutSampler.requests     RolloutSampler.score             ReuseBuffer, with_proximal_logprobs
+              |                   reward -> Score                     | P groups
+              | GenerationRequest advantages(rewards[P, G])           v
+              v                        ^                         ReplayQueue: E epochs x M minibatches
+    RestartingEngine                   |                              | collate
+      HFEngine, VLLMLocalEngine,       | Rollout: Segments of         v
+      ChildEngine, VLLMServerEngine,   | tokens, log-probs,      TrainBatch (each rank: its share)
+      DistributedEngine ---------------+ version                      | RolloutLoader
+              ^                                                       v
+              | WeightSync.push: weights of a version, proven    BapoModule.training_step
+              |                                                    MicroBatch -> TokenTable -> bounds
+              +--------------- Policy <-------- optimizer --------   -> objective -> backward
+                                                                      | outputs
+    A SyncCollector drives the left half between two updates,         v
+    an AsyncCollector in a thread beside training.               Monitors -> MetricsWriter -> loggers
 
-    version: optimizer updates in the weights; every token keeps that of the policy that sampled it
-    clock:   updates attempted, skipped ones included
-    age:     trainer's version - token's version; never above Regime.age_bound
+    version: optimizer updates in the weights; each token keeps that of the policy that sampled it
+    age:     trainer's version minus token's version; at most Regime.age_bound when trained on
+    clock:   updates attempted; it runs ahead of the version when updates were skipped
 
 Weights are *pulled* from here, right before generation. Pushing them from a hook at the start of a step is
 always one version late, and a loader without a length makes Lightning fetch one batch ahead; `RolloutLoader`
@@ -231,7 +230,7 @@ class RolloutDataModule(L.LightningDataModule):
 
     def _rollout_batch(self, state: TrainerState) -> tuple[list[Group], dict[str, float]]:
         """Returns groups for the next U updates, and metrics of their making."""
-        replayed = self._reuse.draw(state.version)
+        replayed = self._reuse.choose(state.version)
         with self._scheduler.lock:
             self._scheduler.enter_replayed(len(replayed))
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)

@@ -29,7 +29,7 @@ from bapo_lightning.rollout.weight_transport import SharedMemoryTransport  # noq
 
 
 class Client:
-    """An engine of vLLM's Python interface in place of a `ServerClient`; `run` waits for what is awaitable."""
+    """An engine of vLLM's Python interface in place of a `ServerClient`; `run` waits for awaitables."""
 
     def __init__(self, engine, run):
         self.engine, self.run = engine, run

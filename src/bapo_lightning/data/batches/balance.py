@@ -1,4 +1,4 @@
-"""Shares work out evenly: over ranks, and over the micro-batches of a rank."""
+"""Even division of work: over ranks, and over the micro-batches of a rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 
 def balanced_parts(costs: Sequence[int], num_parts: int) -> list[list[int]]:
-    """Split items into parts of nearly equal total cost, by Karmarkar and Karp's largest differencing method.
+    """Splits items into parts of nearly equal total cost, by Karmarkar and Karp's largest differencing
+    method.
 
     Args:
         costs: non-negative cost of each item.

@@ -3,7 +3,7 @@
 Shapes: B samples of a minibatch, T tokens of its longest sample (prompt directly followed by response, padded
 on the right), N response tokens of a micro-batch laid out flat, sample after sample. A micro-batch is padded
 like the minibatch, to its own longest sample, or B = 1 row of T tokens, in one of the layouts of
-`data.layout`.
+`layout`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ class ModelInput:
     input_ids: Tensor  # [B, T]
     index: Tensor  # [N] flat position b * T + t whose hidden state predicts each response token
     targets: Tensor  # [N] the response tokens
-    packed_lengths: tuple[int, ...] = field(
-        default=(), kw_only=True
-    )  # tokens of each sample in a packed row; empty in other layouts
+    # Tokens of each sample in a packed row; empty in other layouts.
+    packed_lengths: tuple[int, ...] = field(default=(), kw_only=True)
     shared: SharedRow | None = field(default=None, kw_only=True)  # of a row in which prompts stand once
 
 
 @dataclass(frozen=True)
 class MicroBatch(ModelInput):
-    """A part of a minibatch, with all that an update needs of its tokens."""
+    """A part of a minibatch, with everything that an update needs to know about its tokens."""
 
     behaviour_logp: Tensor  # [N] nats
     proximal_logp: Tensor  # [N] nats
@@ -50,7 +49,7 @@ class MicroBatch(ModelInput):
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """A minibatch: the samples of one optimizer update, with all that is known of their origin."""
+    """A minibatch: the samples of one optimizer update and their origin."""
 
     input_ids: Tensor  # [B, T]
     response_mask: Tensor  # [B, T] True at the response tokens that are trained on
@@ -59,17 +58,17 @@ class TrainBatch:
     proximal_logp: Tensor
     version: Tensor  # [B, T] policy version that sampled each token, 0 elsewhere
     advantage: Tensor  # [B]
-    context_lengths: tuple[
-        int, ...
-    ]  # tokens before those trained; B numbers on the host, so that the split waits for no device
-    response_lengths: tuple[
-        int, ...
-    ]  # tokens trained on; fewer than the rollout has where its first segments are too old
+    # Tokens before the trained ones; B numbers on the host, so that the split waits for no device.
+    context_lengths: tuple[int, ...]
+    # Trained tokens; fewer than in the rollout where its first segments are too old.
+    response_lengths: tuple[int, ...]
     prompts: tuple[int, ...]  # number of each sample's prompt, equal where prompts are
     prompt_lengths: tuple[int, ...]  # tokens of the prompts
     groups: tuple[Group, ...]
     metrics: dict[str, float]  # measured while producing, logged with the update
-    global_batch: TrainBatch | None = None  # of a leader's share: the minibatch of all ranks, on the host
+    global_batch: TrainBatch | None = (
+        None  # in the controller's share: the minibatch of all ranks, on the host
+    )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
         """Copy with its tensors on `device`."""
@@ -81,17 +80,17 @@ class TrainBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Response tokens that are trained on."""
+        """Number of response tokens that are trained on."""
         return sum(self.response_lengths)
 
     @property
     def num_masked_tokens(self) -> int:
-        """Response tokens that are too old to be trained on."""
+        """Number of response tokens that are too old to be trained on."""
         return sum(rollout.length for rollout in self.rollouts) - self.num_tokens
 
     @property
     def num_samples(self) -> int:
-        """Samples in the batch, B."""
+        """Number of samples, B."""
         return len(self.response_lengths)
 
     @property
@@ -113,7 +112,7 @@ class TrainBatch:
         return min(oldest), max(newest)
 
     def check_ages(self, version: int, max_age: int) -> None:
-        """Raise StaleDataError unless every token's age at policy `version` lies in [0, max_age]."""
+        """Raises StaleDataError unless every token's age at policy `version` lies in [0, max_age]."""
         oldest, newest = self.version_range()
         if newest > version:
             raise StaleDataError(
@@ -127,8 +126,8 @@ class TrainBatch:
             )
 
     def split(self, token_budget: int, weights: Tensor, layout: Layout = Layout.PADDED) -> list[MicroBatch]:
-        """Micro-batches of about equal size, at most `token_budget` tokens each (a longer sample stands
-        alone).
+        """Splits into micro-batches of about equal size, at most `token_budget` tokens each (a longer sample
+        stands alone).
 
         Args:
             token_budget: of one micro-batch; see `rows_by_token_budget`.
@@ -162,7 +161,7 @@ class TrainBatch:
         cells = torch.from_numpy(numbers[grid.samples] * width + grid.columns).to(device)
         return MicroBatch(
             input_ids=self.input_ids.view(-1)[cells],
-            index=torch.from_numpy(grid.place(samples, columns - 1)).to(device),
+            index=torch.from_numpy(grid.cell(samples, columns - 1)).to(device),
             targets=self.input_ids.view(-1)[source],
             packed_lengths=grid.packed_lengths,
             shared=grid.shared,
@@ -188,7 +187,7 @@ def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
 def model_input(
     rollouts: Sequence[Rollout], device: torch.device, layout: Layout = Layout.PADDED
 ) -> ModelInput:
-    """What a policy needs to score the response tokens of `rollouts`, in their order."""
+    """Makes the input of a policy that scores the response tokens of `rollouts`, in their order."""
     prompts, responses = (
         np.array(lengths) for lengths in zip(*((len(r.prompt_ids), r.length) for r in rollouts), strict=True)
     )
@@ -200,7 +199,7 @@ def model_input(
     )
     return ModelInput(
         torch.from_numpy(input_ids[grid.samples, grid.columns]).to(device),
-        torch.from_numpy(grid.place(samples, columns - 1)).to(device),
+        torch.from_numpy(grid.cell(samples, columns - 1)).to(device),
         torch.from_numpy(input_ids[samples, columns]).to(device),
         packed_lengths=grid.packed_lengths,
         shared=grid.shared,
@@ -210,14 +209,14 @@ def model_input(
 def collate(
     groups: Sequence[Group], metrics: dict[str, float], oldest_trained: int | None = None
 ) -> TrainBatch:
-    """Lay the samples of `groups` out as tensors. Empty responses cannot occur: every engine samples at least
-    one token.
+    """Lays the samples of `groups` out as tensors. Empty responses cannot occur: every engine samples at
+    least one token.
 
     Args:
         groups: of one minibatch.
         metrics: logged with its update.
         oldest_trained: tokens of older policy versions are context only. Versions rise along a response, so
-            what is left out is its beginning, and the rest looks like a response to a longer prompt. None
+            the omitted part is its beginning, and the rest looks like a response to a longer prompt. None
             trains on all.
     """
     samples = [sample for group in groups for sample in group.samples]
@@ -258,5 +257,5 @@ def collate(
 
 
 def tokens_before(rollout: Rollout, version: int) -> int:
-    """Tokens of `rollout` that policies older than `version` sampled."""
+    """Number of tokens of `rollout` that policies older than `version` sampled."""
     return sum(len(segment.token_ids) for segment in rollout.segments if segment.version < version)

@@ -23,7 +23,7 @@ LENGTH_RATIO = 2  # of the samples whose attention is computed together: at most
 
 
 class Layout(StrEnum):
-    """See the module."""
+    """Arrangement of samples, see the module."""
 
     PADDED = "padded"
     PACKED = "packed"
@@ -32,22 +32,22 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True)
 class SharedRow:
-    """Where each sample's two pieces stand in the row."""
+    """Positions of each sample's two pieces in a shared row."""
 
     prompt_start: np.ndarray
     prompt_length: np.ndarray
     response_start: np.ndarray
     response_length: np.ndarray  # without the last token
-    first: np.ndarray  # whether the sample is the first with its prompt, and so owns the prompt's place
+    first: np.ndarray  # whether the sample is the first with its prompt, and so owns the prompt's cells
 
-    def place(self, sample: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Places in the row of a sample's columns; both arrays have any shape."""
+    def cell(self, sample: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Cells in the row of a sample's columns; both arrays have any shape."""
         beyond = column - self.prompt_length[sample]
         return np.where(beyond < 0, self.prompt_start[sample] + column, self.response_start[sample] + beyond)
 
     @cached_property
     def owned(self) -> tuple[np.ndarray, np.ndarray]:
-        """(sample, column) of each place in the row."""
+        """(sample, column) of each cell in the row."""
         sample = np.repeat(np.arange(len(self.first)), self._own_length)
         start = np.where(self.first, 0, self.prompt_length)
         return sample, ramps(self._own_length) + start[sample]
@@ -57,8 +57,8 @@ class SharedRow:
         return np.where(self.first, self.prompt_length, 0) + self.response_length
 
     def grids(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Samples of similar length side by side, longest first: of each grid its samples [R] and the place
-        in the row of each of its cells [R, L]. Cells behind a sample's end repeat its last token.
+        """Samples of similar length side by side, longest first: for each grid its samples [R] and the
+        row's cell of each of its cells [R, L]. Cells behind a sample's end repeat its last token.
         """
         lengths = self.prompt_length + self.response_length
         order = np.argsort(-lengths, kind="stable")
@@ -68,12 +68,12 @@ class SharedRow:
             together = int(np.searchsorted(-lengths[order], -longest / LENGTH_RATIO, side="right"))
             samples, order = order[:together], order[together:]
             columns = np.minimum(np.arange(longest), lengths[samples, None] - 1)
-            found.append((samples, self.place(samples[:, None], columns)))
+            found.append((samples, self.cell(samples[:, None], columns)))
         return found
 
 
 def shared_row(prompts: Sequence[int], prompt_lengths: np.ndarray, response_lengths: np.ndarray) -> SharedRow:
-    """The row of B samples, in their order.
+    """Arranges B samples in a shared row, in their order.
 
     Args:
         prompts: number of each sample's prompt, equal where prompts are.
@@ -91,11 +91,11 @@ def shared_row(prompts: Sequence[int], prompt_lengths: np.ndarray, response_leng
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A micro-batch's cells, and where samples stand in them."""
+    """Cells of a micro-batch, and the positions of samples in them."""
 
     samples: np.ndarray  # [B, 1] or [1, T]: the sample of each cell
     columns: np.ndarray  # [B, T] or [1, T]: the column of the sample that stands there
-    place: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (sample, column) -> flat number of the cell
+    cell: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (sample, column) -> flat number of the cell
     packed_lengths: tuple[int, ...] = ()  # tokens of each sample in a packed row
     shared: SharedRow | None = None
 
@@ -103,7 +103,7 @@ class Arrangement:
 def arranged(
     layout: Layout, prompts: Sequence[int], prompt_lengths: np.ndarray, lengths: np.ndarray
 ) -> Arrangement:
-    """The cells of B samples, in their order.
+    """Arranges B samples, in their order.
 
     Args:
         layout: of the micro-batch.
@@ -114,7 +114,7 @@ def arranged(
     if layout is Layout.SHARED:
         row = shared_row(prompts, prompt_lengths, lengths - prompt_lengths)
         samples, columns = row.owned
-        return Arrangement(samples[None], columns[None], row.place, shared=row)
+        return Arrangement(samples[None], columns[None], row.cell, shared=row)
     if layout is Layout.PACKED:
         starts, samples = lengths.cumsum() - lengths, np.repeat(np.arange(len(lengths)), lengths)
         return Arrangement(

@@ -1,6 +1,4 @@
-"""Which samples pass through the model together: as few micro-batches as the token budget allows, none
-smaller than it must be.
-"""
+"""Division of samples into micro-batches: as few as the token budget allows, of nearly equal size."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from bapo_lightning.data.batches.layout import Layout
 def rows_by_token_budget(
     lengths: Sequence[int], token_budget: int, layout: Layout = Layout.PADDED, prompts: Sequence[int] = ()
 ) -> list[list[int]]:
-    """Partition rows into parts of about equal size within a token budget. A row beyond the budget stands
+    """Partitions rows into parts of about equal size within a token budget. A row beyond the budget stands
     alone.
 
     Args:

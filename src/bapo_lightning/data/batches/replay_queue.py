@@ -29,7 +29,7 @@ class ReplayQueue:
         return len(self._pending)
 
     def put(self, groups: Sequence[Group]) -> None:
-        """Queue all minibatches of a rollout batch. Raises ValueError unless it divides into `minibatches`
+        """Queues all minibatches of a rollout batch. Raises ValueError unless it divides into `minibatches`
         equal parts.
         """
         size, remainder = divmod(len(groups), self._minibatches)
@@ -44,23 +44,23 @@ class ReplayQueue:
             self._pending.extend(order[first : first + size] for first in range(0, len(order), size))
 
     def take(self) -> list[Group]:
-        """The next minibatch. Raises IndexError when the queue is empty."""
+        """Returns the next minibatch. Raises IndexError when the queue is empty."""
         return self._pending.popleft()
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
         """Each pending group once, the minibatches as numbers of groups, and the shuffler's state."""
         groups = list({id(group): group for minibatch in self._pending for group in minibatch}.values())
-        place = {id(group): index for index, group in enumerate(groups)}
+        numbers = {id(group): index for index, group in enumerate(groups)}
         version, words, gauss = self._random.getstate()
         return {
             "groups": [pack_group(store, group) for group in groups],
-            "pending": [[place[id(group)] for group in minibatch] for minibatch in self._pending],
+            "pending": [[numbers[id(group)] for group in minibatch] for minibatch in self._pending],
             "random": [version, list(words), gauss],
         }
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore, problem: ProblemOfId) -> None:
-        """Go on from there."""
+        """Restores a state."""
         groups = [unpack_group(store, packed, problem) for packed in state["groups"]]
-        self._pending = deque([groups[place] for place in minibatch] for minibatch in state["pending"])
+        self._pending = deque([groups[index] for index in minibatch] for minibatch in state["pending"])
         version, words, gauss = state["random"]
         self._random.setstate((version, tuple(words), gauss))

@@ -12,8 +12,8 @@ from bapo_lightning.data.batches.batch import TrainBatch
 
 
 def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
-    """The share of every rank, a batch like any other but without groups and metrics; it may have no sample
-    at all. Sums over the shares are sums over the minibatch, whatever the number of ranks.
+    """Returns the share of every rank: a batch without groups and metrics, maybe without any sample. Sums
+    over the shares are sums over the minibatch, whatever the number of ranks.
     """
     lengths = [
         context + response
@@ -23,7 +23,7 @@ def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
 
 
 def rows_of(batch: TrainBatch, rows: list[int]) -> TrainBatch:
-    """Some samples of a batch in tensors of their own, cut to the longest of them."""
+    """Selects samples of a batch, with tensors cut to the longest of them."""
     names = ("context_lengths", "response_lengths", "prompts", "prompt_lengths")
     numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
     width = max(
@@ -46,8 +46,8 @@ def rows_of(batch: TrainBatch, rows: list[int]) -> TrainBatch:
 
 
 def blank_batch(device: torch.device) -> TrainBatch:
-    """One sample that adds nothing to any sum: a rank with less work passes it through the model while others
-    have more, because sharded weights are gathered, and gradients summed, by all ranks together.
+    """Makes a batch of one sample that adds nothing to any sum. A rank with less work passes it through the
+    model while others have more, because all ranks gather sharded weights and sum gradients together.
     """
     zeros = torch.zeros(1, 2, device=device)
     return TrainBatch(

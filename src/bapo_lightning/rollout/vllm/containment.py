@@ -1,8 +1,8 @@
 """Confines vLLM's changes of its process to its own calls, because that process is the trainer's.
 
-In process, vLLM seeds and draws from the global random generators, replaces `torch.set_num_threads` and
+In process, vLLM seeds and uses the global random generators, replaces `torch.set_num_threads` and
 `torch.accelerator` functions on a CPU, writes environment variables that children inherit, freezes the
-garbage collector, and at its end destroys the default process group, whoever made it.
+garbage collector, and at its end destroys the default process group, even one that it did not make.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ from bapo_lightning.rollout.weight_transport import SHARED_MEMORY_BACKEND, Weigh
 
 @dataclass
 class SharedMemoryInit(WeightTransferInitInfo):
-    """Nothing is agreed upon beforehand."""
+    """Init information: none is needed."""
 
 
 @dataclass
 class SharedMemoryUpdate(WeightTransferUpdateInfo):
-    """One part of the weights, see `WeightPart`."""
+    """Message with one part of the weights."""
 
     part: WeightPart
 
@@ -42,27 +42,27 @@ class SharedMemoryTransferEngine(WeightTransferEngine[SharedMemoryInit, SharedMe
     missing: list[str]
 
     def init_transfer_engine(self, init_info: SharedMemoryInit) -> None:
-        """Nothing to open."""
+        """Opens nothing."""
         self.missing = []
 
     def start_weight_update(self) -> None:
-        """Begin a replacement of all weights."""
+        """Begins a replacement of all weights."""
         self._reload = Reload(self.model, self.model_config)
 
     def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
-        """Load one part."""
+        """Loads one part."""
         with torch.inference_mode():
             self._reload.load(read_part(update_info.part))
 
     def finish_weight_update(self) -> None:
-        """Put the weights in place. What was missing is told when asked for: an error here would leave vLLM
-        within the update.
+        """Puts the weights in place. Missing ones are only noted, for `WorkerExtension.missing_weights`: an
+        error here would leave vLLM within the update.
         """
         with torch.inference_mode():
             self.missing = self._reload.finish()
 
     def shutdown(self) -> None:
-        """Nothing to release."""
+        """Releases nothing."""
 
 
 class WorkerExtension:
@@ -71,7 +71,7 @@ class WorkerExtension:
     """
 
     def missing_weights(self) -> list[str]:
-        """What the last update did not bring."""
+        """Weights that the last update did not bring."""
         return self.weight_transfer_engine.missing  # type: ignore[attr-defined]
 
 

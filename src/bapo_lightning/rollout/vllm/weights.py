@@ -1,4 +1,4 @@
-"""New weights into a running vLLM model, on the worker's side, for every transport.
+"""Replacement of the weights of a running vLLM model, on the worker's side, for every transport.
 
     begin_reload -> model.load_weights(one part after the other) -> end_reload
 
@@ -38,15 +38,14 @@ class Reload:
         initialize_layerwise_reload(model)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load some of the weights; may be called again with others."""
+        """Loads a part of the weights; may be called again with others."""
         loaded = self._model.load_weights(weights)  # type: ignore[operator]
-        self._missing = (
-            self._missing - loaded if loaded is not None else set()
-        )  # None: a model that does not tell
+        # None: the model does not report its weights.
+        self._missing = self._missing - loaded if loaded is not None else set()
 
     def finish(self) -> list[str]:
-        """Put everything in place; returns what was missing, as vLLM's names of parameters and of half-loaded
-        layers.
+        """Puts everything in place; returns the missing weights, as vLLM's names of parameters and of
+        half-loaded layers.
         """
         missing = sorted(self._missing | incomplete_layers(self._model))
         finalize_layerwise_reload(self._model, self._model_config)
@@ -55,7 +54,7 @@ class Reload:
 
 
 def reload_worker(worker: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Replace the weights of a worker in this process; an argument of `LLM.collective_rpc`."""
+    """Replaces the weights of a worker in this process; an argument of `LLM.collective_rpc`."""
     with torch.inference_mode(), set_current_vllm_config(worker.vllm_config):
         reload = Reload(worker.get_model(), worker.model_config)
         try:
@@ -66,7 +65,7 @@ def reload_worker(worker: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> N
 
 
 def incomplete_layers(model: nn.Module) -> set[str]:
-    """Layers of which some weights came and others did not, such as a fused q, k, v without k. Embeddings may
+    """Layers that got only a part of their weights, such as a fused q, k, v without k. Embeddings may
     be padded: not counted.
     """
     names = set()
@@ -94,8 +93,8 @@ def tied_heads(model: nn.Module) -> set[str]:
 
 
 def repack_tied(model: nn.Module) -> None:
-    """Pack embeddings for the CPU kernels again: a tied head has no tensor of its own in a reload, so nobody
-    else does.
+    """Packs embeddings for the CPU kernels again; the reload itself skips a tied head, which has no tensor of
+    its own.
     """
     if not current_platform.is_cpu():
         return

@@ -1,0 +1,86 @@
+"""From running groups to scored ones: requests, their seeds' keys, texts, rewards and advantages, by hand."""
+
+from array import array
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.data.rollouts.scripted import ScriptedEngine, sampler
+
+from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.rollout.engine import Generation
+from bapo_lightning.types import FinishReason, Problem, Rollout, Score, ScoreStatus, Segment, WorkItem
+
+ITEMS = [WorkItem(Problem("4", "", ""), epoch=0), WorkItem(Problem("5", "", ""), epoch=1)]
+
+
+def segment(count, version=0, start=0):
+    return Segment(array("i", range(start, start + count)), array("f", [-1.0] * count), version)
+
+
+def made(**changes):
+    return replace(sampler(ScriptedEngine(9), max_new_tokens=6, max_restarts=0), **changes)
+
+
+def finished(groups, *lengths):
+    for index, length in enumerate(lengths):
+        groups[index // 2].extend(index % 2, Generation(segment(length), FinishReason.STOP), 6)
+    return groups
+
+
+def test_a_rollout_joins_tokens_of_one_version_and_ends_at_a_stop_or_at_the_limit():
+    begun = Rollout(array("i", [7])).extended(segment(2), FinishReason.LENGTH, max_new_tokens=6)
+    longer = begun.extended(segment(1, start=2), FinishReason.LENGTH, max_new_tokens=6)
+    assert longer.segments == (segment(3),) and longer.finish is None
+    newer = longer.extended(segment(2, version=1), FinishReason.LENGTH, max_new_tokens=6)
+    assert newer.segments == (segment(3), segment(2, version=1)) and newer.finish is None
+    full = newer.extended(segment(1, version=2), FinishReason.LENGTH, max_new_tokens=6)
+    assert (full.finish, full.length) == (FinishReason.LENGTH, 6)
+    stopped = begun.extended(segment(1, start=2), FinishReason.STOP, max_new_tokens=6)
+    assert (stopped.finish, stopped.length) == (FinishReason.STOP, 3)
+
+
+def test_requests_continue_what_runs_and_name_group_and_sample():
+    source = made()
+    groups = source.start(ITEMS, group_size=2)
+    groups[0].extend(0, Generation(segment(4), FinishReason.LENGTH), 6)
+    groups[1].extend(0, Generation(segment(1), FinishReason.STOP), 6)
+    requests = source.requests(groups, partial_tokens=4)
+    assert [(item.group, item.index) for item in requests] == [(0, 0), (0, 1), (1, 1)]
+    assert [list(item.token_ids) for item in requests] == [[4, 0, 1, 2, 3], [4], [5]]
+    assert [item.max_new_tokens for item in requests] == [2, 4, 4]
+    assert len({item.seed for item in requests}) == 3
+
+
+def test_scored_groups_have_texts_rewards_and_advantages():
+    source = made(
+        length_shaping=lambda length: -0.1 * length,
+        advantages=lambda rewards: rewards - rewards.mean(1, True),
+    )
+    first, second = source.score(finished(source.start(ITEMS, 2), 2, 3, 1, 4), version=9)
+    assert (first.item, second.item, first.ready_version) == (*ITEMS, 9)
+    assert [sample.text for sample in first.samples] == ["0 1", "0 1 2"]
+    assert first.rewards == pytest.approx((0.8, -0.3)) and second.rewards == pytest.approx((-0.1, 0.6))
+    assert first.advantages == pytest.approx((0.55, -0.55))
+    assert second.advantages == pytest.approx((-0.35, 0.35))
+
+
+def test_advantages_of_a_group_do_not_depend_on_those_scored_beside_it():
+    # torch's deviation of a lone row can differ in its last bit from that of the same row among others
+    rewards = torch.tensor([[0.7351, 0.7357], [0.0, 1.0], [0.3, 0.2]])
+    source = made(
+        advantages=lambda table: group_advantages(table, scale="std"),
+        length_shaping=lambda length: float(rewards.flatten()[length - 1]),
+        reward=lambda problems, completions: [Score(0.0, ScoreStatus.WRONG) for _ in completions],
+    )
+    items = [*ITEMS, WorkItem(Problem("6", "", ""), epoch=0)]
+    groups = finished(source.start(items, 2), 1, 2, 3, 4, 5, 6)
+    together = [group.advantages for group in source.score(groups, 0)]
+    alone = [source.score([group], 0)[0].advantages for group in groups]
+    assert together == alone == [tuple(row) for row in group_advantages(rewards).tolist()]
+
+
+def test_a_group_that_still_runs_cannot_be_scored():
+    source = made()
+    with pytest.raises(ValueError, match="has not ended"):
+        source.score(source.start(ITEMS, 2), 0)

@@ -1,0 +1,48 @@
+"""Engine classes before an engine is made: where they run, and which options do not go together."""
+
+from typing import get_args
+
+import pytest
+
+from bapo_lightning.rollout.child.engine import ChildEngine
+from bapo_lightning.rollout.engine import RunsIn
+from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
+from bapo_lightning.rollout.vllm.server import VLLMServerEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
+
+
+@pytest.mark.parametrize(
+    ("engine", "runs_in", "shares_gpu"),
+    [
+        (HFEngine, "trainer", False),
+        (VLLMLocalEngine, "trainer", True),
+        (ChildEngine, "child", False),
+        (VLLMServerEngine, "server", False),
+    ],
+)
+def test_a_class_says_where_its_engines_work(engine, runs_in, shares_gpu):
+    assert (engine.runs_in, engine.shares_gpu) == (runs_in, shares_gpu)
+    assert runs_in in get_args(RunsIn)
+
+
+def test_a_core_that_this_machine_lacks_is_named():
+    (found,) = ChildEngine.problems({"cpu_affinity": [0, 99_999]})
+    assert found.startswith("cpu_affinity=[0, 99999]: this machine has no core 99999, its cores are 0 to ")
+    assert list(ChildEngine.problems({"cpu_affinity": [0]})) == list(ChildEngine.problems({})) == []
+
+
+def test_each_server_needs_its_gpus_and_each_url_a_scheme():
+    assert list(VLLMServerEngine.problems({"gpus": ["0", "1"], "num_servers": 1, "urls": ["gpu7:8000"]})) == [
+        "gpus=['0', '1'] names the GPUs of 2 servers, num_servers=1; write one entry for each server",
+        "urls: gpu7:8000 is no URL; write e.g. urls=[http://127.0.0.1:8000]",
+    ]
+    node = {"gpus": ["0", "1"], "num_servers": 2, "urls": ["http://gpu7:8000"]}
+    assert list(VLLMServerEngine.problems(node)) == list(VLLMServerEngine.problems({})) == []
+
+
+def test_a_tolerance_of_zero_is_no_tolerance():
+    assert list(WeightSync.problems({"tolerance": 0.0})) == [
+        "tolerance=0.0: no two computations agree to the last bit; write e.g. 1e-3"
+    ]
+    assert list(WeightSync.problems({"tolerance": 1e-3})) == []
