@@ -89,14 +89,15 @@ def policy_weights(subject: Subject) -> Iterator[tuple[str, Tensor]]:
     Raises:
         CheckpointError: the checkpoint is not one of this model.
     """
+    from bapo_lightning.configuration.sections import Model
     from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
     from bapo_lightning.modules.policy.factory import build_policy
     from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.modules.policy.options import ModelOptions
 
     assert subject.run is not None and subject.checkpoint is not None
-    node = {**subject.model, "dtype": subject.run["model"]["dtype"]}
-    options = ModelOptions.of(node, model_path(node["path"]))
+    model = Model.read({**subject.model, "dtype": subject.run["model"]["dtype"]})
+    options = ModelOptions.of(model, model_path(model.path))
     policy = build_policy(options, temperature=1.0, on_meta=options.lora is None)
     if options.lora is None:
         return _stored_weights(policy, subject.checkpoint.path)

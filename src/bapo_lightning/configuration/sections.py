@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Gt, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -23,6 +24,11 @@ class Section(BaseModel):
     """A node of the configuration whose keys are fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Self:
+        """The typed section. Raises pydantic's ValidationError for keys and values that are wrong."""
+        return cls.model_validate_json(json.dumps(plain), strict=True)
 
     def problems(self) -> Iterator[str]:
         """What is wrong between the keys of this section; texts begin with the name of a key."""

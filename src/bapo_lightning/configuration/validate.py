@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -108,7 +107,7 @@ def _between_ranks(config: RunConfig) -> Iterator[str]:
 def parse(section: type[S], plain: Mapping[str, Any]) -> tuple[S | None, list[str]]:
     """The typed object, or what is wrong with the keys and values of those nodes that are no `_target_`."""
     try:
-        return section.model_validate_json(json.dumps(plain), strict=True), []
+        return section.read(plain), []
     except ValidationError as error:
         return None, list(_messages(section, plain, error.errors()))
 
