@@ -206,7 +206,7 @@ def test_every_prompt_passes(name):
         ),
         ("model.dtype=bfloat16", "write rollout.weight_sync.tolerance=0.2, or model.dtype=float32"),
         ("strategy.name=zero", "strategy.name=zero is none of its values; write one of single, ddp, fsdp"),
-        ("rollout.placement=all", "rollout.placement=all is none of its values; write one of each, leader"),
+        ("rollout.placement=all", "rollout.placement=all is none of its values; write one of each, controller"),
         ("trainer.rank_wait_minutes=0", "trainer.rank_wait_minutes=0 must be a positive number"),
         ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
         ("run_folder=/dev/null/x", "/dev/null is a file"),
