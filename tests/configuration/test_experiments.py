@@ -25,8 +25,10 @@ EXPERIMENTS = {
     "authors_example": ("bapo_authors_example", 8, 8192, 8, 7_615_616_512),
 }
 
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name != "bapo_7b")) for name in EXPERIMENTS]
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+
+@pytest.mark.parametrize("name", NAMES)
 def test_it_is_the_run_that_it_is_called(name: str) -> None:
     algorithm, staleness, response, gpus, _ = EXPERIMENTS[name]
     config = composed(f"experiment={name}")
@@ -43,20 +45,20 @@ def test_it_is_the_run_that_it_is_called(name: str) -> None:
     assert config["data"]["validation_samples"] == {"aime24": 16, "aime25": 16}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_passes_every_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
     assert found(f"experiment={name}") == []
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_fits_gpus_of_80_gb(name: str) -> None:
     plan = plan_of(read_run(composed(f"experiment={name}")))
     assert plan.problems == []
     assert min(plan.limits().values()) >= plan.run.longest
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_its_model_is_built_as_its_configuration_says(name: str, tmp_path: Path) -> None:
     model = composed(f"experiment={name}")["model"]
     (tmp_path / "config.json").write_text(json.dumps(model["architecture"]))
@@ -66,7 +68,7 @@ def test_its_model_is_built_as_its_configuration_says(name: str, tmp_path: Path)
     assert model_shape(policy.model.config.to_dict()) == model_shape(model["architecture"])
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name: str) -> None:
     own, other = composed(f"experiment={name}"), composed(f"experiment={name}", "algorithm=grpo")
     plain = composed("algorithm=grpo")["algorithm"]

@@ -5,6 +5,7 @@ import torch
 from tests.modules.policy.families import family_folder
 from transformers import LlamaConfig, Qwen2Config
 
+from bapo_lightning.configuration.sections import Model
 from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 
@@ -26,7 +27,7 @@ def test_options_come_from_the_model_node_with_its_path_resolved():
         "dtype": "bfloat16",
         "lora": {"rank": 4, "alpha": 8, "target_modules": ["q_proj"]},
     }
-    assert ModelOptions.of(node, "/x") == ModelOptions(
+    assert ModelOptions.of(Model.read(node), "/x") == ModelOptions(
         "/x", dtype="bfloat16", lora=LoraOptions(4, 8, ("q_proj",))
     )
 

@@ -92,6 +92,7 @@ def test_the_order_of_overrides_does_not_change_the_folder_of_a_sweep():
     assert folder_name("smoke", ["x.low=1"]) != folder_name("smoke", ["y.low=1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_every_run_of_every_sweep_can_be_composed(sweep):
     plan = read_plan([f"sweep={sweep}"])
