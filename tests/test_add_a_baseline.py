@@ -1,4 +1,4 @@
-"""Follows docs/add_a_baseline.md to the letter, in a copy of the tree: writes its files and runs its commands."""
+"""Follows docs/add_a_baseline.md to the letter in a copy of the tree: writes its files, runs its commands."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ NEW = ("grpo", "dr_grpo", "cispo")
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of a clone with the page's files in it, and a `.venv` of this interpreter that finds the copy first."""
+    """A clone with the files of the page, and a `.venv` of this interpreter that finds the clone first."""
     tree = tmp_path_factory.mktemp("clone")
     for name in ("src", "conf"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
