@@ -90,7 +90,7 @@ def test_the_page_has_the_files_that_a_baseline_takes() -> None:
 def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> None:
     composed, tested, swept, compared, own = shown.values()
     assert yaml.safe_load(composed)["weighting"]["length"] == "${scale.max_new_tokens}"
-    assert tested.startswith(". ")
+    assert re.search(r"^\.\s", tested, re.MULTILINE), "one test, and it passes"
     assert all(f"algorithm={name}" in swept for name in NEW)
     assert "compare.html" in compared
     assert yaml.safe_load(own)["objective"]["_target_"] == "my_objectives.unclipped"
