@@ -59,7 +59,10 @@ def test_an_unknown_gpu_is_refused_with_those_that_are_known() -> None:
         ("plan.gpu=h900", "plan.gpu=h900 is not known"),
         ("plan.gpus=0", "plan.gpus=0 must be a whole number of at least 1, or null"),
         ("plan.update_share=1.5", "plan.update_share=1.5 must be a number in (0, 1]"),
-        ("plan.overhead_gigabytes=-1", "plan.overhead_gigabytes=-1 must be a number of gigabytes, at least 0"),
+        (
+            "plan.overhead_gigabytes=-1",
+            "plan.overhead_gigabytes=-1 must be a number of gigabytes, at least 0",
+        ),
         ("plan.ignore=maybe", "plan.ignore=maybe must be true or false"),
     ],
 )

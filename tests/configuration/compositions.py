@@ -37,7 +37,9 @@ def composed(*overrides):
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     is_choice = [item.key_or_group in GROUPS or "@" in item.input_line for item in parsed]
-    config = deepcopy(_chosen(tuple(text for text, choice in zip(overrides, is_choice, strict=True) if choice)))
+    config = deepcopy(
+        _chosen(tuple(text for text, choice in zip(overrides, is_choice, strict=True) if choice))
+    )
     values = [item for item, choice in zip(parsed, is_choice, strict=True) if not choice]
     with flag_override(config, "struct", True):
         ConfigLoaderImpl._apply_overrides_to_config(values, config)

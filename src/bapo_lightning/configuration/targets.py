@@ -113,9 +113,9 @@ def option_problems(called: Any, name: str, options: Mapping[str, Any], path: st
             problem = value_problem(hints.get(option, Any), option, value)
             found += [f"{path}.{option}={value} {problem}"] if problem else []
     yield from found
-    if not found and hasattr(called, "problems"):
+    if not found and (rules := _rules_of(called)) is not None:
         given = options_with_defaults(called, options)
-        yield from (_with_path(text, parameters, path) for text in called.problems(given))
+        yield from (_with_path(text, parameters, path) for text in rules(given))
 
 
 def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,6 +137,16 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield f"{path}.{TARGET}={target} cannot be imported ({reason}); check its spelling"
         return
     yield from option_problems(called, target, node, path)
+
+
+def _rules_of(called: Any) -> Any:
+    """`problems` of a class or function; not that of a base class whose constructor is another one."""
+    for base in called.__mro__ if isclass(called) else ():
+        if "problems" in vars(base):
+            break
+        if "__init__" in vars(base):
+            return None
+    return getattr(called, "problems", None)
 
 
 def _with_path(text: str, options: Iterable[str], path: str) -> str:
@@ -181,5 +191,4 @@ def _without_unset(node: Any) -> Any:
 
 
 def _takes(target: str, option: str) -> bool:
-    parameters = signature(get_object(target)).parameters
-    return option in parameters or any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())
+    return option in signature(get_object(target)).parameters
