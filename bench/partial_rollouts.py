@@ -9,12 +9,9 @@ one update per batch; weights stay. Lengths follow a law instead of the model: l
 resume draws the length anew from the rest of the law, which gives the same distribution.
 
     whole           a pass lasts until the longest response of the batch has ended
-    limit/n         a pass lasts limit/n tokens; unfinished responses are resumed in the next one, which reads
-                    their tokens again
-    max_age=A       the same, but groups with a token older than A rollout batches are evicted (or those
-                    tokens masked)
-    over-started    no resume: twice the groups are started, the pass ends with the half that is complete
-                    first, the rest is dropped
+    limit/n         a pass lasts limit/n tokens; the next one resumes the rest and reads their tokens again
+    max_age=A       the same, but groups (or only tokens) older than A rollout batches are evicted (masked)
+    over-started    no resume: twice the groups are started, the half that is complete first is the batch
 
 All ways take turns, batch by batch, so that a drift of the machine's speed meets them alike; before that each
 makes batches that are not counted, until rollouts of all ages are in flight. Shares are of the sampled
@@ -278,20 +275,14 @@ def main() -> None:
         "--sizes", nargs="+", default=["2x4", "8x8"], help="of rollout batches: groups x responses in a group"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--batches",
-        type=int,
-        default=8,
-        help="of each way in a round; one may need no generation, so take several",
-    )
+    several = "of each way in a round; one may need no generation, so take several"
+    parser.add_argument("--batches", type=int, default=8, help=several)
     parser.add_argument("--warm-up", type=int, default=18, help="batches of each way that are not counted")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    engine, policy = (
-        LawfulEngine(model_path(MODEL), max_rows=4096, device="cpu"),
-        build_policy(ModelOptions(model_path(MODEL)), 1.0),
-    )
+    engine = LawfulEngine(model_path(MODEL), max_rows=4096, device="cpu")
+    policy = build_policy(ModelOptions(model_path(MODEL)), 1.0)
     drawn = sorted(drawn_length(0, seed) for seed in range(100_000))
     print(
         f"lengths: log-normal, sigma {SIGMA:g}: mean {fmean(drawn):.0f}, median {drawn[50_000]}, p95 "

@@ -1,6 +1,6 @@
 """The data side of training (Algorithm 1, lines 2-6), in the data flow of the whole package:
 
-    ProblemTable --select--> ProblemStream
+    problem_table --select--> ProblemStream
                                   | WorkItem: a problem in an epoch
                                   v
               +---------- RolloutScheduler ---------- take_batch -----+    admission, age bound;

@@ -15,7 +15,6 @@ import psutil
 import pytest
 import torch
 from tests.builders import random_model, random_policy
-from tests.commands import run_command, train
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
 from tests.rollout.odd_engines import Complaining, Exiting, OddEngine, Rereading, Slow, Talkative
 
@@ -298,22 +297,3 @@ def test_a_nonsense_request_is_the_engines_business(engine):
     with pytest.raises(EngineError, match="failed in its process"):
         engine.generate([GenerationRequest(array("i", [1000]), 1, 0)], SamplingParams(1.0, ()))
     assert len(engine.generate(requests(3), SAMPLING)) == 3
-
-
-def test_a_run_trains_on_what_the_same_engine_in_its_process_would_sample(tmp_path):
-    for rollout in ("hf", "hf_child"):
-        done = train(f"rollout={rollout}", f"run_folder={tmp_path / rollout}")
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "hf" / "rollouts.jsonl").read_bytes() == (
-        tmp_path / "hf_child" / "rollouts.jsonl"
-    ).read_bytes()
-
-
-def test_an_error_of_the_engines_start_ends_the_command_with_one_line(tmp_path):
-    options = ["rollout=hf_child", "rollout.engine.start_seconds=0.1", f"run_folder={tmp_path / 'run'}"]
-    done = run_command("bapo_lightning.cli.train", *options)
-    assert (
-        done.returncode == 1
-        and "error: the rollout engine did not start: it did not answer within 0.1 s" in done.stderr
-    )
-    assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()
