@@ -5,8 +5,8 @@
     make bench ARGS="--only token-scores --full"                at the script's own sizes
     make bench ARGS="--only token-scores -- --tokens 8192"      likewise, with options of the script
 
-docs/results/benchmarks.md says how long they take. A part whose needs are missing (TRL, vLLM, SmolLM2) names the
-command that gets them; a part that fails does not stop the others. Both are listed at the end.
+docs/results/benchmarks.md says how long they take. A part whose needs are missing (TRL, vLLM, SmolLM2) names
+the command that gets them; a part that fails does not stop the others. Both are listed at the end.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from hydra import compose, initialize_config_dir
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.run_folder.record import read_run
 
 # Imported before the forks below, so that a killed run costs no start of Python. This process computes

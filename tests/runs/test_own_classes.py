@@ -9,14 +9,13 @@ from tests.configuration.test_trainer_flags import WORKING_FLAGS
 
 OWN = "tests.runs.own_classes"
 STOCK = "lightning.pytorch.callbacks"
+SAVE = f"_target_: {STOCK}.ModelCheckpoint"
 QUICK = [
     "debug=fast",
     "scale.num_rollout_batches=1",
     "callbacks.checkpoint.every=4",
     "callbacks.hf_export.every=0",
 ]
-ADVANTAGES = f"+algorithm.advantages={{_target_: {OWN}.centred, scale: null, baseline: null"
-BOUNDS = f"algorithm.bounds={{_target_: {OWN}.WideningBounds, width: 0.1, step: 0.01"
 
 
 def trained(folder, *overrides):
@@ -57,7 +56,7 @@ bounds: {{_target_: {OWN}.WideningBounds, width: 0.1, step: 0.01}}
         (
             [f"algorithm.advantages._target_={OWN}.centred", "algorithm.advantages.scale=null",
              "algorithm.advantages.baseline=null", "+algorithm.advantages.slop=2"],
-            f"algorithm.advantages.slop is not an option of {OWN}.centred; did you mean slope? it takes rewards",
+            f"algorithm.advantages.slop is not an option of {OWN}.centred; did you mean slope?",
         ),
         (
             [f"algorithm.advantages._target_={OWN}.centred", "algorithm.advantages.scale=null",
@@ -72,7 +71,7 @@ bounds: {{_target_: {OWN}.WideningBounds, width: 0.1, step: 0.01}}
             [f"+callbacks.mine={{_target_: {OWN}.EveryOthre, metric: train/reward}}"],
             f"callbacks.mine._target_={OWN}.EveryOthre cannot be imported",
         ),
-        (["+callbacks.typo=3"], "callbacks.typo=3 has no _target_; write {_target_: package.module.name, ...}"),
+        (["+callbacks.typo=3"], "callbacks.typo=3 has no _target_; write {_target_: package.module.name"),
         (
             [f"rollout.engine._target_={OWN}.CountingEngine", "+rollout.engine.max_row=3"],
             f"rollout.engine.max_row is not an option of {OWN}.CountingEngine; did you mean max_rows?",
@@ -108,8 +107,8 @@ def test_stock_callbacks_follow_the_metrics_of_a_run(tmp_path):
         tmp_path / "run",
         f"+callbacks.rate={{_target_: {STOCK}.LearningRateMonitor}}",
         f"+callbacks.device={{_target_: {STOCK}.DeviceStatsMonitor, cpu_stats: true}}",
-        f"+callbacks.best={{_target_: {STOCK}.ModelCheckpoint, monitor: train/reward, mode: max, save_top_k: 2}}",
-        f"+callbacks.accuracy={{_target_: {STOCK}.ModelCheckpoint, monitor: val/tiny_world/avg@4, filename: held_out}}",
+        f"+callbacks.best={{{SAVE}, monitor: train/reward, mode: max, save_top_k: 2}}",
+        f"+callbacks.accuracy={{{SAVE}, monitor: val/tiny_world/avg@4, filename: held_out}}",
         f"+callbacks.summary={{_target_: {STOCK}.RichModelSummary}}",
         f"+callbacks.bar={{_target_: {STOCK}.TQDMProgressBar}}",
         f"+callbacks.rich={{_target_: {STOCK}.RichProgressBar}}",
@@ -126,7 +125,8 @@ def test_stock_callbacks_follow_the_metrics_of_a_run(tmp_path):
 
 
 def test_early_stopping_counts_updates_of_a_training_metric_and_saves_the_last(tmp_path):
-    stop = f"{{_target_: {STOCK}.EarlyStopping, monitor: train/response_length, mode: min, min_delta: 100, patience: 2}}"
+    options = "monitor: train/response_length, mode: min, min_delta: 100, patience: 2"
+    stop = f"{{_target_: {STOCK}.EarlyStopping, {options}}}"
     _, rows = trained(tmp_path / "run", f"+callbacks.stop={stop}", "callbacks.checkpoint.every=80")
     assert len(rows) == 3  # the first value is the best, and two more do not beat it by 100 tokens
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["update000003"]
