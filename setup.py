@@ -1,4 +1,4 @@
-"""The one thing that pyproject.toml cannot say: packages found under src/ plus the top-level conf/ as `bapo_lightning.conf`."""
+"""Says what pyproject.toml cannot: packages below src/, and the top-level conf/ as `bapo_lightning.conf`."""
 
 from setuptools import find_packages, setup
 

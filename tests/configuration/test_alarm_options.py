@@ -49,7 +49,7 @@ def test_what_the_readme_promises_can_be_written(overrides):
         ),
         (
             "callbacks.alarms.mismatch.above=null",
-            "callbacks.alarms.mismatch has no threshold; write callbacks.alarms.mismatch.below",
+            "the alarm has no threshold; write one, or callbacks.alarms.mismatch.action=off",
         ),
         (
             "callbacks.alarms.entropy.below=4",
@@ -77,17 +77,17 @@ def test_what_the_readme_promises_can_be_written(overrides):
         ),
         (
             "+callbacks.alarms.gradient.spike.size=2",
-            "callbacks.alarms.gradient.spike.size is not an option of a spike",
+            "callbacks.alarms.gradient.spike.size is not an option of callbacks.alarms.gradient.spike; it takes",
         ),
         (
             "+callbacks.alarms.entropy.belwo=2",
-            "callbacks.alarms.entropy.belwo is not an option of an alarm; write one of metric, below",
+            "callbacks.alarms.entropy.belwo is not an option of an alarm; did you mean below?",
         ),
         (
             MINE + "{metric:train/loss,spike:{window:9}}",
-            "callbacks.alarms.mine.spike.factor=None must be a number above 1",
+            "callbacks.alarms.mine.spike.factor is missing; it must be a number above 1",
         ),
-        (MINE + "{below:0.1}", "callbacks.alarms.mine.metric=None must be the name of a metric"),
+        (MINE + "{below:0.1}", "callbacks.alarms.mine.metric is missing; it must be text"),
         (
             MINE + "0.1",
             "callbacks.alarms.mine=0.1 is no alarm; write e.g. {metric: train/reward, below: 0.1}",

@@ -73,7 +73,14 @@ def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name: str)
     own, other = composed(f"experiment={name}"), composed(f"experiment={name}", "algorithm=grpo")
     plain = composed("algorithm=grpo")["algorithm"]
     assert {**other["algorithm"], "positive_share_target": None} == {**plain, "positive_share_target": None}
-    assert {key for key in own if own[key] != other[key]} <= {"algorithm", "job_type", "run_name"}
+    assert {key for key in own if own[key] != other[key]} <= {
+        "algorithm",
+        "job_type",
+        "run_name",
+        "callbacks",
+    }
+    monitors = {**own["callbacks"], "contribution": None}
+    assert monitors == {**other["callbacks"], "contribution": None}
 
 
 def bounds(name: str) -> tuple[Any, ...]:

@@ -32,7 +32,7 @@ from tests.configuration.compositions import found
             "regime.partial_tokens=0 must be a whole number of at least 1, or null",
         ),
         (["regime=partial", "regime.stale_action=forget"], "write one of evict, mask"),
-        (["regime=reuse", "regime.reuse_share=1.0"], "write a number in [0, 1)"),
+        (["regime=reuse", "regime.reuse_share=1.0"], "must be a number in [0, 1)"),
         (["regime=reuse", "regime.reuse_share=0.001"], "of scale.prompts_per_batch=64 groups is none"),
         (["regime=reuse", "regime.max_reuses=0"], "reuses nothing; write regime.max_reuses=1"),
         (["regime=reuse", "regime.max_age=6"], "write regime.max_age=7 at least"),

@@ -112,8 +112,11 @@ def test_every_prompt_passes(name):
             "algorithm.bounds.target=0 is always met",
         ),
         ("algorithm.bounds.order=sideways", "write one of upper_first, lower_first"),
-        ("algorithm.objective.dual_clip=0.5", "algorithm.objective.dual_clip=0.5 would cut unclipped tokens"),
-        ("algorithm.advantages.scale=var", "write std or none"),
+        (
+            "algorithm.objective.dual_clip=0.5",
+            "algorithm.objective.dual_clip=0.5 must be above 1 (3.0 is usual)",
+        ),
+        ("algorithm.advantages.scale=var", "write one of std, none"),
         ("scale.group_size=1", "scale.group_size=1 with algorithm.advantages.scale=std"),
         ("scale.group_size=1 algorithm.advantages.scale=none", "one sample is always average"),
         ("regime.minibatches=5", "regime.minibatches=5 does not divide scale.prompts_per_batch=64"),
@@ -124,7 +127,7 @@ def test_every_prompt_passes(name):
         ("rollout.temperature=0", "rollout.temperature=0: training samples must come from a distribution"),
         (
             "correction=truncated_is correction.weights.cap=0",
-            "correction.weights.cap=0 would erase every token",
+            "correction.weights.cap=0 must be positive (2.0 is usual)",
         ),
         (
             "correction=truncated_is correction.weights.cap=null",
@@ -132,11 +135,11 @@ def test_every_prompt_passes(name):
         ),
         (
             "correction=masked_is correction.weights.low=1",
-            "correction.weights.low=1 is no lower end around weight 1",
+            "correction.weights.low=1 must be in [0, 1)",
         ),
         (
             "correction=masked_is correction.weights.high=0.9",
-            "correction.weights.high=0.9 is no upper end around weight 1",
+            "correction.weights.high=0.9 must be above 1",
         ),
         ("correction=masked_is +correction.weights.cap=2.0", "correction.weights.cap is not an option of"),
         (
@@ -159,7 +162,10 @@ def test_every_prompt_passes(name):
             "rollout.engine.dtype=int8 is none of its values; write one of bfloat16, float16, float32",
         ),
         ("rollout=hf_child rollout.engine.cpu_affinity=[0,99999]", "this machine has no core 99999"),
-        ("rollout=hf_child rollout.engine.cpu_affinity=all", "this machine has no core all"),
+        (
+            "rollout=hf_child rollout.engine.cpu_affinity=all",
+            "rollout.engine.cpu_affinity=all must be a list",
+        ),
         (
             "rollout=hf_child rollout.engine.cpu_threads=0",
             "rollout.engine.cpu_threads=0 must be a whole number of at least 1, or null",

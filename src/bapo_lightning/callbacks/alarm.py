@@ -17,7 +17,7 @@ from bapo_lightning.callbacks.alarm_advice import advice
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.errors import TrainingError
-from bapo_lightning.values import Count
+from bapo_lightning.values import Advice, Count
 
 Action = Literal["warn", "stop"]
 Off = Literal["off", False]  # YAML reads a bare `off` as false
@@ -55,7 +55,7 @@ class Alarm(Monitor):
         metric: Annotated[str, MinLen(1)],
         below: float | None = None,
         above: float | None = None,
-        spike: Spike | None = None,
+        spike: Annotated[Spike | None, Advice("must be e.g. {factor: 50, window: 50}, or null")] = None,
         patience: Count = 1,
         action: Action | Off = "warn",
     ) -> None:

@@ -11,9 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.errors import ConfigError
 
-OmegaConf.register_new_resolver("sum", lambda *terms: sum(terms))
-OmegaConf.register_new_resolver("max", lambda *terms: max(terms))
-
 
 def resolve(config: DictConfig) -> dict[str, Any]:
     """Plain values of a composed configuration. Raises ConfigError for a key without a value or a reference

@@ -176,4 +176,4 @@ def alarm_problems(alarms: Any, path: str) -> Iterator[str]:
         if not isinstance(node, Mapping):
             yield f"{key}={node} is no alarm; write e.g. {ALARM_EXAMPLE}, or {key}.action=off"
         else:
-            yield from option_problems(Alarm, "an alarm", node, key)
+            yield from option_problems(Alarm, "an alarm", {"name": name, **node}, key, is_complete=True)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from inspect import Parameter, isclass, signature
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from bapo_lightning.configuration.wording import value_problem
+from bapo_lightning.configuration.wording import accepted, value_problem
 from bapo_lightning.errors import BapoLightningError
 
 TARGET, PARTIAL = "_target_", "_partial_"
@@ -93,10 +93,13 @@ def target_problems(node: Any, path: str = "") -> Iterator[str]:
             yield from target_problems(value, f"{path}[{index}]")
 
 
-def option_problems(called: Any, name: str, options: Mapping[str, Any], path: str) -> Iterator[str]:
+def option_problems(
+    called: Any, name: str, options: Mapping[str, Any], path: str, is_complete: bool = False
+) -> Iterator[str]:
     """What is wrong with `options` for the class or function `called`, whose name for people is `name`.
 
     Options that are unset (null) and that it does not take are no fault: a base file may leave some unset.
+    With `is_complete` no other options will be given, so that those without a default must be there.
     """
     parameters, hints = signature(called).parameters, _hints(called)
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -109,9 +112,14 @@ def option_problems(called: Any, name: str, options: Mapping[str, Any], path: st
                 found.append(
                     f"{path}.{option} is not an option of {name}; {_taken(option, list(parameters))}"
                 )
+        elif (inner := _dataclass_of(hints.get(option))) is not None and isinstance(value, Mapping):
+            found += option_problems(inner, f"{path}.{option}", value, f"{path}.{option}", is_complete=True)
         elif not _holds_target(value):
             problem = value_problem(hints.get(option, Any), option, value)
             found += [f"{path}.{option}={value} {problem}"] if problem else []
+    for option, parameter in parameters.items() if is_complete else ():
+        if parameter.default is Parameter.empty and option not in options:
+            found.append(f"{path}.{option} is missing; it {accepted(hints.get(option, Any), option)}")
     yield from found
     if not found and (rules := _rules_of(called)) is not None:
         given = options_with_defaults(called, options)
@@ -151,8 +159,16 @@ def _rules_of(called: Any) -> Any:
 
 def _with_path(text: str, options: Iterable[str], path: str) -> str:
     """A text about options of one class, with the full key of every option that it names."""
-    named = rf"(?<![\w.])({'|'.join(map(re.escape, options))})(?=[.=:])"
-    return re.sub(named, rf"{path}.\1", text)
+    names = [name if "_" in name else rf"{name}(?=[.=:])" for name in options]
+    full = re.sub(rf"(?<![\w.])({'|'.join(names)})\b", rf"{path}.\1", text)
+    return full if full.startswith(path) else f"{path}.{full}"
+
+
+def _dataclass_of(annotation: Any) -> Any:
+    """The dataclass that an annotation names, alone or beside None; None if there is none."""
+    members = [annotation, *get_args(annotation)]
+    members += [inner for member in members for inner in get_args(member)]
+    return next((member for member in members if isclass(member) and is_dataclass(member)), None)
 
 
 def _taken(option: str, options: list[str]) -> str:

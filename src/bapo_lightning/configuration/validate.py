@@ -16,7 +16,7 @@ from bapo_lightning.configuration.rank_rules import rank_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.targets import target_problems
-from bapo_lightning.configuration.trainer_flags import trainer_problems
+from bapo_lightning.configuration.trainer_flags import REFUSED_FLAGS, trainer_problems
 from bapo_lightning.configuration.wording import accepted
 from bapo_lightning.errors import ConfigError
 
@@ -77,8 +77,11 @@ def _checked(plain: dict[str, Any], rules: Sequence[Callable[[RunConfig], Iterat
     found += alarm_problems((plain.get("callbacks") or {}).get("alarms", {}), "callbacks.alarms")
     if config is not None and not unsound & RULES_READ:
         found += [text for rule in rules for text in rule(config)]
+    # Lengths of the regime follow those of the scale.
+    repeated = {f"regime.{text.removeprefix('scale.')}" for text in found if text.startswith("scale.")}
+    found = [text for text in dict.fromkeys(found) if text not in repeated]
     if config is None or found:
-        raise ConfigError(list(dict.fromkeys(found)))
+        raise ConfigError(found)
     config._plain = plain
     return config
 
@@ -88,9 +91,16 @@ def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str
     targets that are wrong.
     """
     config, found = parse(section, plain)
-    by_section = {name: list(target_problems(node, name)) for name, node in plain.items()}
+    by_section = {name: list(target_problems(_checkable(name, node), name)) for name, node in plain.items()}
     found += [text for texts in by_section.values() for text in texts]
     return config, found, {name for name, texts in by_section.items() if texts}
+
+
+def _checkable(name: str, node: Any) -> Any:
+    """A section without the flags of the trainer that are refused with a reason, whatever their values."""
+    if name != "trainer" or not isinstance(node, Mapping):
+        return node
+    return {key: value for key, value in node.items() if key not in REFUSED_FLAGS}
 
 
 def _between_sections(config: RunConfig) -> Iterator[str]:

@@ -84,7 +84,7 @@ class VLLMLocalEngine:
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """See `RolloutEngine.generate`."""
         check_synced(self._version)
-        check_lengths(requests, self._options.max_model_len)
+        check_lengths(requests, self._options.context_length)
         with self._contained(), self._deadline():
             return self._generate(requests, sampling)
 

@@ -5,29 +5,40 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import DType, Generation, GenerationRequest, SamplingParams
 from bapo_lightning.types import FinishReason, Segment
-from bapo_lightning.values import Count, Share
+from bapo_lightning.values import Advice, Count, CountOrZero, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30
+PROBE_TOKENS = 48  # of a weight sync's probe (conf/rollout/weight_sync/vllm.yaml), with its response
 
 
 @dataclass(frozen=True, slots=True)
 class VLLMOptions:
     """The options that matter to a run; all others of vLLM go through `extra`."""
 
-    max_model_len: Count  # tokens of prompt and response together
+    max_prompt_tokens: CountOrZero = 0  # longest prompt
+    max_new_tokens: CountOrZero = 0  # longest response
+    max_model_len: Count | None = None  # both together; None: the sum, and room for the probe of a sync
     # Of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, few of which compute in bfloat16.
     dtype: DType | None = None
     max_num_seqs: Count = 256  # requests in one step
     tensor_parallel_size: Count = 1
     kv_cache_bytes: Count | None = None  # None: 1 GiB on a CPU; the rest of gpu_memory_utilization on a GPU
-    gpu_memory_utilization: Share = 0.4  # share of the whole GPU; the trainer needs the rest
+    # Share of the whole GPU; the trainer needs the rest.
+    gpu_memory_utilization: Annotated[
+        Share, Advice("is a share of the GPU's memory; write a number in (0, 1], e.g. 0.4")
+    ] = 0.4
     enforce_eager: bool | None = None  # None: on a CPU yes (compiling takes a minute), on a GPU no
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments under vLLM's own names
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and response together."""
+        return self.max_model_len or max(PROBE_TOKENS, self.max_prompt_tokens + self.max_new_tokens)
 
     def engine_arguments(self, model_path: str, on_cpu: bool) -> dict[str, Any]:
         """Arguments of `vllm.LLM`.
@@ -38,7 +49,7 @@ class VLLMOptions:
         """
         arguments = {
             "model": model_path,
-            "max_model_len": self.max_model_len,
+            "max_model_len": self.context_length,
             "dtype": self.dtype or ("float32" if on_cpu else "bfloat16"),
             "max_num_seqs": self.max_num_seqs,
             "tensor_parallel_size": self.tensor_parallel_size,

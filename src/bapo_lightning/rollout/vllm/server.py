@@ -121,7 +121,7 @@ class VLLMServerEngine:
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """See `RolloutEngine.generate`."""
         check_synced(self._version)
-        check_lengths(requests, self._options.max_model_len)
+        check_lengths(requests, self._options.context_length)
         for client in self._clients:
             self._check_holds(client, str(self._version))
         finished, reasons = asyncio.run(self._generate(requests, sampling))
@@ -203,10 +203,10 @@ class VLLMServerEngine:
                     "serve"
                 )
                 continue
-            if max_model_len < self._options.max_model_len:
+            if max_model_len < self._options.context_length:
                 problems.append(
                     f"rollout.engine.urls: {client.url} serves at most {max_model_len} tokens, prompt and "
-                    f"response need {self._options.max_model_len}; start it with at least that "
+                    f"response need {self._options.context_length}; start it with at least that "
                     "--max-model-len, or lower scale.max_new_tokens"
                 )
         if problems:
