@@ -77,7 +77,7 @@ def test_what_the_readme_promises_can_be_written(overrides):
         ),
         (
             "+callbacks.alarms.gradient.spike.size=2",
-            "callbacks.alarms.gradient.spike.size is not an option of callbacks.alarms.gradient.spike; it takes",
+            "callbacks.alarms.gradient.spike.size is not an option of callbacks.alarms.gradient.spike",
         ),
         (
             "+callbacks.alarms.entropy.belwo=2",

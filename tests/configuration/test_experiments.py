@@ -25,6 +25,7 @@ EXPERIMENTS = {
     "authors_example": ("bapo_authors_example", 8, 8192, 8, 7_615_616_512),
 }
 
+NAMED = ("job_type", "run_name")  # after the algorithm
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name != "bapo_7b")) for name in EXPERIMENTS]
 
 
