@@ -169,6 +169,8 @@ def introduce(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) 
 def quiet_libraries() -> None:
     """Silence advice that does not apply; errors and other warnings stay."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for asked_for in ("profilers", "callbacks.model_summary", "callbacks.timer"):
+        logging.getLogger(f"lightning.pytorch.{asked_for}").setLevel(logging.INFO)
     transformers.utils.logging.disable_progress_bar()
     for message in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
