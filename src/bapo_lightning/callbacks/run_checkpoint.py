@@ -152,6 +152,7 @@ class DirectCheckpointIO(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
         """Save."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)  # of a stock ModelCheckpoint
         torch.save(checkpoint, path)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
