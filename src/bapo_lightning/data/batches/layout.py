@@ -48,13 +48,9 @@ class SharedRow:
     @cached_property
     def owned(self) -> tuple[np.ndarray, np.ndarray]:
         """(sample, column) of each cell in the row."""
-        sample = np.repeat(np.arange(len(self.first)), self._own_length)
-        start = np.where(self.first, 0, self.prompt_length)
-        return sample, ramps(self._own_length) + start[sample]
-
-    @property
-    def _own_length(self) -> np.ndarray:
-        return np.where(self.first, self.prompt_length, 0) + self.response_length
+        lengths = np.where(self.first, self.prompt_length, 0) + self.response_length
+        sample = np.repeat(np.arange(len(lengths)), lengths)
+        return sample, ramps(lengths) + np.where(self.first, 0, self.prompt_length)[sample]
 
     def grids(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Samples of similar length side by side, longest first: for each grid its samples [R] and the
@@ -72,15 +68,9 @@ class SharedRow:
         return found
 
 
-def shared_row(prompts: Sequence[int], prompt_lengths: np.ndarray, response_lengths: np.ndarray) -> SharedRow:
-    """Arranges B samples in a shared row, in their order.
-
-    Args:
-        prompts: number of each sample's prompt, equal where prompts are.
-        prompt_lengths: tokens of each prompt, at least 1.
-        response_lengths: tokens of each response, at least 1.
-    """
-    _, owner, number = np.unique(np.asarray(prompts), return_index=True, return_inverse=True)
+def shared_row(prompts: np.ndarray, prompt_lengths: np.ndarray, response_lengths: np.ndarray) -> SharedRow:
+    """Arranges B samples in a shared row, in their order; arguments as for `arranged`."""
+    _, owner, number = np.unique(prompts, return_index=True, return_inverse=True)
     response = response_lengths - 1
     first = np.zeros(len(response), np.bool_)
     first[owner] = True
@@ -101,7 +91,7 @@ class Arrangement:
 
 
 def arranged(
-    layout: Layout, prompts: Sequence[int], prompt_lengths: np.ndarray, lengths: np.ndarray
+    layout: Layout, prompts: np.ndarray, prompt_lengths: np.ndarray, lengths: np.ndarray
 ) -> Arrangement:
     """Arranges B samples, in their order.
 

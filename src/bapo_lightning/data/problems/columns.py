@@ -6,8 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bapo_lightning.data.problems.cells import UnusableRow, get_path, messages_of, number_of, text_of
-from bapo_lightning.data.problems.gold import AnswerForm, SeveralAnswers, gold_answer
+from bapo_lightning.data.problems.cells import (
+    AnswerForm,
+    SeveralAnswers,
+    UnusableRow,
+    get_path,
+    gold_answer,
+    messages_of,
+    number_of,
+    text_of,
+)
 from bapo_lightning.data.problems.prompts import PLACEHOLDER
 from bapo_lightning.types import Problem
 
@@ -23,7 +31,7 @@ class ColumnMapping:
     difficulty: str | None = None  # number for the difficulty filter
     keep: Sequence[str] = ()  # further ones for the reward or the prompt, kept in `Problem.metadata`
     wrapper: str | None = None  # text around each problem, with {problem} in its place, to be removed
-    answer_form: AnswerForm = "text"  # layout of the answer cell, see the table in `gold`
+    answer_form: AnswerForm = "text"  # layout of the answer cell, see the table in `cells`
     answer_marker: str = "####"
     several_answers: SeveralAnswers = "refuse"
 
@@ -38,16 +46,12 @@ class ColumnMapping:
     def paths(self) -> list[tuple[str, str]]:
         """Key and path of every column or field that is read."""
         single = {key: getattr(self, key) for key in ("problem", "answer", "id", "source", "difficulty")}
-        named = [(key, path) for key, path in single.items() if path is not None]
-        return named + [("keep", path) for path in self.keep]
+        return [item for item in single.items() if item[1] is not None] + [
+            ("keep", path) for path in self.keep
+        ]
 
     def read(self, row: dict[str, Any], number: int, name: str) -> Problem:
-        """Returns the problem of a row.
-
-        Args:
-            row: cells by column.
-            number: index of the row, from 0.
-            name: name of the set.
+        """Returns the problem of a row, the one of this number from 0 in the set of this name.
 
         Raises:
             UnusableRow: the row gives no problem.

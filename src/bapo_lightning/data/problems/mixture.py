@@ -55,7 +55,18 @@ def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positiv
             ["data.train is a mixture of no sets; write data.train.sets: {NAME: {_target_: ...}}"]
         )
     if weights is not None:
-        _check_weights(weights, list(sets))
+        wrong = [
+            f"data.train.weights.{name} weighs no set; there are {', '.join(sets)}"
+            for name in weights
+            if name not in sets
+        ]
+        wrong += [
+            f"data.train.weights lacks {name}; give every set a weight, or none"
+            for name in sets
+            if name not in weights
+        ]
+        if wrong:
+            raise ConfigError(wrong)
     owner: dict[str, str] = {}
     for name, problems in sets.items():
         for problem in problems:
@@ -71,26 +82,6 @@ def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positiv
 
 
 def furthest_behind(taken: Mapping[str, int], shares: Mapping[str, float]) -> str:
-    """Returns the set that the next problem comes from; among equals the first one.
-
-    Args:
-        taken: number of problems drawn so far, by set.
-        shares: share of the draws, by set.
-    """
+    """Returns the set that the next problem comes from, by draws so far and shares; of equals the first."""
     draws = sum(taken.values()) + 1
     return max(shares, key=lambda name: shares[name] * draws - taken[name])
-
-
-def _check_weights(weights: Mapping[str, Positive], names: list[str]) -> None:
-    wrong = [
-        f"data.train.weights.{name} weighs no set; there are {', '.join(names)}"
-        for name in weights
-        if name not in names
-    ]
-    wrong += [
-        f"data.train.weights lacks {name}; give every set a weight, or none"
-        for name in names
-        if name not in weights
-    ]
-    if wrong:
-        raise ConfigError(wrong)

@@ -55,15 +55,14 @@ def reasoning_gym_problems(
         question, answer = entry["question"], entry["answer"]
         text = "" if answer is None else str(answer)
         first_of_question.setdefault(question, Problem(f"{task}/{seed}/{index}", question, text, task, entry))
-    held_out = {question: _position(question) < validation_share for question in first_of_question}
     chosen = [
         problem
         for question, problem in first_of_question.items()
-        if held_out[question] is (split == "validation")
+        if (_position(question) < validation_share) is (split == "validation")
     ]
     if not chosen:
         raise DataError(
-            f"none of the {len(held_out)} distinct questions of task={task} belongs to {split} with "
+            f"none of the {len(first_of_question)} distinct questions of task={task} belongs to {split} with "
             f"validation_share={validation_share}; write a larger size, or another share"
         )
     return chosen[:limit]

@@ -9,7 +9,7 @@ from typing import Any
 
 from bapo_lightning.data.problems.filters import Filter, Filtered, apply_filters
 from bapo_lightning.data.problems.mixture import Mixing, Mixture
-from bapo_lightning.data.problems.problem_set import ProblemSet
+from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 
@@ -21,23 +21,14 @@ Encode = Callable[[Problem], "array[int]"]  # problem -> token ids of its prompt
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Problems to train and to validate on.
-
-    Attributes:
-        train: training problems.
-        overlong: training problems whose prompts are too long.
-        mixing: weights of a mixture's sets; None without weights.
-        validation: problems by name of the set.
-        filtered: kept and removed problems of the filters.
-        account: all of it in numbers, for the console and the manifest, see `account_of`.
-    """
+    """Problems to train and to validate on."""
 
     train: list[Problem]
-    overlong: list[Problem]
-    mixing: Mixing | None
-    validation: dict[str, list[Problem]]
+    overlong: list[Problem]  # training problems whose prompts are too long
+    mixing: Mixing | None  # weights of a mixture's sets
+    validation: dict[str, list[Problem]]  # by name of the set
     filtered: Filtered
-    account: dict[str, Any]
+    account: dict[str, Any]  # all of it in numbers, for the console and the manifest, see `account_of`
 
 
 def select(
@@ -55,7 +46,7 @@ def select(
         train: problems as read, possibly a `Mixture`.
         validation: problems as read, by name of the set.
         filters: filters by name, in their order.
-        encode: problem -> token ids of its prompt.
+        encode: see above.
         max_prompt_tokens: longest prompt to keep.
         max_validation_problems: use so many problems of each validation set, the first ones; filters see all
             of them. None: use all.
@@ -63,16 +54,15 @@ def select(
     filtered = apply_filters(train, filters, validation)
     kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")
     account = {"train": account_of(train, filtered.counts, len(overlong), len(kept)), "validation": {}}
-    parts = train.parts if isinstance(train, Mixture) else {}
-    if parts:
-        left = {problem.id for problem in kept}
+    mixing = None
+    if isinstance(train, Mixture):
+        left, mixing = {problem.id for problem in kept}, train.mixing
         account["train"]["sets"] = {
             name: account_of(part, {}, 0, sum(problem.id in left for problem in part))
-            for name, part in parts.items()
+            for name, part in train.parts.items()
         }
-    mixing = train.mixing if isinstance(train, Mixture) else None
-    if mixing is not None:
-        account["train"]["shares"] = dict(mixing.shares)
+        if mixing is not None:
+            account["train"]["shares"] = dict(mixing.shares)
     held_out = {}
     for name, problems in validation.items():
         taken = problems[:max_validation_problems]
@@ -85,19 +75,8 @@ def select(
 def keep_short_prompts(
     problems: Sequence[Problem], encode: Encode, max_prompt_tokens: int, what: str
 ) -> tuple[list[Problem], list[Problem]]:
-    """Skips problems whose prompt is too long. Prompts are never truncated: a cut one may lack its question.
-
-    Args:
-        problems: problems in the order to keep.
-        encode: problem -> token ids of its prompt.
-        max_prompt_tokens: longest prompt to keep, in tokens.
-        what: name of the set in the error, e.g. "data.train".
-
-    Returns:
-        The problems kept, and those skipped.
-
-    Raises:
-        DataError: no problem is left.
+    """Divides problems, in their order, into those to keep and those whose prompt is too long. Prompts are
+    never truncated: a cut one may lack its question. Raises DataError when none of the set `what` is left.
     """
     if not problems:
         raise DataError(f"{what} holds no problems; check its options")
