@@ -125,13 +125,10 @@ class TrainBatch:
 
     def split(self, token_budget: int, weights: Tensor, layout: Layout = Layout.PADDED) -> list[MicroBatch]:
         """Splits into micro-batches of about equal size, at most `token_budget` tokens each (a longer sample
-        stands alone).
+        stands alone); see `rows_by_token_budget`.
 
-        Args:
-            token_budget: of one micro-batch; see `rows_by_token_budget`.
-            weights: [B, T] from `objectives.weighting`, normalised over the global minibatch; sliced, never
-                renormalised, so that the sum over micro-batches does not depend on the split.
-            layout: of each micro-batch.
+        The weights, [B, T] from `objectives.weighting`, are normalised over the global minibatch. They are
+        sliced, never renormalised, so that the sum over micro-batches does not depend on the split.
         """
         parts = rows_by_token_budget(self.lengths, token_budget, layout, self.prompts)
         return [self._select(rows, weights, layout) for rows in parts]
@@ -207,15 +204,11 @@ def _laid_out(
 def collate(
     groups: Sequence[Group], metrics: dict[str, float], oldest_trained: int | None = None
 ) -> TrainBatch:
-    """Lays the samples of `groups` out as tensors. Empty responses cannot occur: every engine samples at
+    """Lays the samples of a minibatch out as tensors. Empty responses cannot occur: every engine samples at
     least one token.
 
-    Args:
-        groups: of one minibatch.
-        metrics: logged with its update.
-        oldest_trained: tokens of older policy versions are context only. Versions rise along a response, so
-            the omitted part is its beginning, and the rest looks like a response to a longer prompt. None
-            trains on all.
+    Tokens of policy versions before `oldest_trained` (None: of none) are context only. Versions rise along a
+    response, so the omitted part is its beginning, and the rest looks like a response to a longer prompt.
     """
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]

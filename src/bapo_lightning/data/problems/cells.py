@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from bapo_lightning.rewards.braces import closing_brace
@@ -40,13 +41,10 @@ def prefixes(path: str) -> list[str]:
 
 
 def get_path(row: Any, path: str) -> Any:
-    """Returns the value under a dotted path, None if a null lies on the way.
+    """Returns the value under a dotted path, None if a null lies on the way. Raises MissingField.
 
     "reward_model.ground_truth" is a nested field, "final_answer.0" the first entry of a list. A name may
     itself hold dots ("extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-1.5B").
-
-    Raises:
-        MissingField: there is no such field.
     """
     if row is None:
         return None
@@ -94,16 +92,11 @@ def messages_of(value: Any) -> list[dict[str, str]] | None:
 
 
 def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswers) -> str:
-    """Returns the gold answer that a cell of this form holds, see the table above.
+    """Returns the gold answer that a cell of this form holds, see the table above. Raises UnusableRow when
+    there is none.
 
-    Args:
-        cell: value of the answer column.
-        form: layout of the cell.
-        marker: text before the answer in form `behind_marker`; its last occurrence counts.
-        several: whether to `refuse` a list of several answers or to `join` them with ", ".
-
-    Raises:
-        UnusableRow: there is none.
+    In form `behind_marker` the answer follows the last `marker`. A list of several answers is refused, or
+    joined with ", ".
     """
     if form == "json_list":
         cell = _parsed(cell)
@@ -131,13 +124,10 @@ def last_box(text: str) -> str | None:
 
 
 def _parsed(cell: Any) -> list[Any]:
-    try:
-        entries = json.loads(cell)
-    except (TypeError, ValueError):
-        entries = None
-    if not isinstance(entries, list):
-        raise UnusableRow("an answer that is no JSON list")
-    return entries
+    with suppress(TypeError, ValueError):
+        if isinstance(entries := json.loads(cell), list):
+            return entries
+    raise UnusableRow("an answer that is no JSON list")
 
 
 def _extracted(text: str, form: AnswerForm, marker: str) -> str:

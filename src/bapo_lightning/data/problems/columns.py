@@ -51,11 +51,8 @@ class ColumnMapping:
         ]
 
     def read(self, row: dict[str, Any], number: int, name: str) -> Problem:
-        """Returns the problem of a row, the one of this number from 0 in the set of this name.
-
-        Raises:
-            UnusableRow: the row gives no problem.
-            MissingField: the row lacks a field.
+        """Returns the problem of the row of this number, from 0, in the set of this name. Raises UnusableRow
+        when it gives none, and MissingField when it lacks a field.
         """
         text, metadata = self._question(get_path(row, self.problem))
         answer = gold_answer(

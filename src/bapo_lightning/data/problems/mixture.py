@@ -28,9 +28,7 @@ class Mixing:
 
 
 class Mixture(list[Problem]):
-    """All problems of the sets, one set after the other. `parts` are the sets, `mixing` their weights or
-    None.
-    """
+    """All problems of the sets, one set after the other; `mixing` holds the weights if there are any."""
 
     def __init__(self, parts: Mapping[str, Sequence[Problem]], shares: Mapping[str, float] | None) -> None:
         super().__init__(problem for part in parts.values() for problem in part)
@@ -40,11 +38,7 @@ class Mixture(list[Problem]):
 
 
 def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positive] | None = None) -> Mixture:
-    """Mixes problem sets (`_target_` of a training set).
-
-    Args:
-        sets: problem sets by name.
-        weights: weight of each set, in any unit; None: no weights.
+    """Mixes problem sets, by name, with a weight of each set in any unit (`_target_` of a training set).
 
     Raises:
         ConfigError: there are no sets, or the weights do not name each of them.

@@ -39,17 +39,9 @@ def select(
     max_prompt_tokens: int,
     max_validation_problems: int | None = None,
 ) -> Selection:
-    """Applies the filters to the training problems, and the prompt limit to all problems. Raises DataError
-    when a set is left without problems.
-
-    Args:
-        train: problems as read, possibly a `Mixture`.
-        validation: problems as read, by name of the set.
-        filters: filters by name, in their order.
-        encode: see above.
-        max_prompt_tokens: longest prompt to keep.
-        max_validation_problems: use so many problems of each validation set, the first ones; filters see all
-            of them. None: use all.
+    """Applies the filters, in their order, to the training problems as read (possibly a `Mixture`), and the
+    prompt limit to all problems. Of each validation set the first `max_validation_problems` are used (None:
+    all); filters see all of them. Raises DataError when a set is left without problems.
     """
     filtered = apply_filters(train, filters, validation)
     kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")
