@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class TrainBatch:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each sample, without those that follow the trained ones."""
-        return [sum(parts) for parts in zip(self.context_lengths, self.response_lengths, strict=True)]
+        return list(map(add, self.context_lengths, self.response_lengths))
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -216,9 +217,8 @@ def collate(
         sum(len(segment.token_ids) for segment in rollout.segments if segment.version < (oldest_trained or 0))
         for rollout in rollouts
     ]
-    context_lengths = tuple(
-        len(rollout.prompt_ids) + skip for rollout, skip in zip(rollouts, skipped, strict=True)
-    )
+    prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
+    context_lengths = tuple(map(add, prompt_lengths, skipped))
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
     input_ids = _padded_ids(rollouts)
     version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
@@ -242,7 +242,7 @@ def collate(
         context_lengths=context_lengths,
         response_lengths=response_lengths,
         prompts=prompt_numbers(rollouts),
-        prompt_lengths=tuple(len(rollout.prompt_ids) for rollout in rollouts),
+        prompt_lengths=prompt_lengths,
         groups=tuple(groups),
         metrics=metrics,
     )

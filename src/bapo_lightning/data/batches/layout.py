@@ -68,17 +68,6 @@ class SharedRow:
         return found
 
 
-def shared_row(prompts: np.ndarray, prompt_lengths: np.ndarray, response_lengths: np.ndarray) -> SharedRow:
-    """Arranges B samples in a shared row, in their order; arguments as for `arranged`."""
-    _, owner, number = np.unique(prompts, return_index=True, return_inverse=True)
-    response = response_lengths - 1
-    first = np.zeros(len(response), np.bool_)
-    first[owner] = True
-    lead = np.where(first, prompt_lengths, 0)
-    start = (lead + response).cumsum() - lead - response
-    return SharedRow(start[owner][number], prompt_lengths, start + lead, response, first)
-
-
 @dataclass(frozen=True)
 class Arrangement:
     """Cells of a micro-batch, and the positions of samples in them."""
@@ -102,7 +91,13 @@ def arranged(
         lengths: tokens of each prompt and its response, at least one more.
     """
     if layout is Layout.SHARED:
-        row = shared_row(prompts, prompt_lengths, lengths - prompt_lengths)
+        _, owner, number = np.unique(prompts, return_index=True, return_inverse=True)
+        response = lengths - prompt_lengths - 1
+        first = np.zeros(len(response), np.bool_)
+        first[owner] = True
+        lead = np.where(first, prompt_lengths, 0)
+        start = (lead + response).cumsum() - lead - response
+        row = SharedRow(start[owner][number], prompt_lengths, start + lead, response, first)
         samples, columns = row.owned
         return Arrangement(samples[None], columns[None], row.cell, shared=row)
     if layout is Layout.PACKED:

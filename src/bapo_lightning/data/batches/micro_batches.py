@@ -10,19 +10,12 @@ from bapo_lightning.data.batches.layout import Layout
 
 
 def balanced_parts(costs: Sequence[int], num_parts: int) -> list[list[int]]:
-    """Splits items into parts of nearly equal total cost, by Karmarkar and Karp's largest differencing
-    method.
-
-    Args:
-        costs: non-negative cost of each item.
-        num_parts: K. Parts stay empty where there are fewer items than parts.
+    """Splits items of non-negative costs into K parts of nearly equal total cost, by Karmarkar and Karp's
+    largest differencing method. Raises ValueError for K < 1.
 
     Returns:
-        K lists of item numbers, each ascending, the costliest part first. The same costs always give the same
-        parts.
-
-    Raises:
-        ValueError: no part to split into.
+        K lists of item numbers, each ascending, the costliest part first, empty where there are fewer items.
+        The same costs always give the same parts.
     """
     if num_parts < 1:
         raise ValueError(f"num_parts must be at least 1, got {num_parts}")
@@ -48,16 +41,11 @@ def balanced_parts(costs: Sequence[int], num_parts: int) -> list[list[int]]:
 def rows_by_token_budget(
     lengths: Sequence[int], token_budget: int, layout: Layout = Layout.PADDED, prompts: Sequence[int] = ()
 ) -> list[list[int]]:
-    """Partitions rows into parts of about equal size within a token budget. A row beyond the budget stands
-    alone.
+    """Partitions rows into parts of about equal size within a token budget. A row beyond it stands alone.
 
-    Args:
-        lengths: tokens of each row.
-        token_budget: largest number of tokens in a part. Padding counts where there is any: rows times
-            longest row. A shared prompt counts once for each row, as it does in attention.
-        layout: rows without padding may stand together whatever their lengths; otherwise rows of similar
-            length do.
-        prompts: number of each row's prompt; rows that share one stand together as far as they can.
+    Padding counts where there is any: rows times longest row. A shared prompt counts once for each row, as it
+    does in attention. Rows without padding may stand together whatever their lengths; otherwise rows of
+    similar length do. Rows that share a prompt, by its number, stand together as far as they can.
 
     Returns:
         Row numbers of each part. Padded: the longest rows first, throughout. Otherwise the largest part

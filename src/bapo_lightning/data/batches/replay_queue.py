@@ -14,8 +14,7 @@ from bapo_lightning.types import Group
 
 
 class ReplayQueue:
-    """A rollout batch goes in, its E epochs of M minibatches of whole groups come out, reshuffled for each
-    epoch.
+    """Serves M minibatches of whole groups of a rollout batch in each of E epochs, each time reshuffled.
 
     It keeps order and versions, and never drops anything: what is put in is served exactly E times.
     """
@@ -31,9 +30,7 @@ class ReplayQueue:
         return len(self._pending)
 
     def put(self, groups: Sequence[Group]) -> None:
-        """Queues all minibatches of a rollout batch. Raises ValueError unless it divides into `minibatches`
-        equal parts.
-        """
+        """Queues all minibatches of a rollout batch. Raises ValueError unless it divides into equal ones."""
         size, remainder = divmod(len(groups), self._minibatches)
         if remainder or not size:
             raise ValueError(
@@ -93,9 +90,7 @@ class ReuseBuffer:
             self._entries += [(group, 0) for group in groups if not group.is_uniform]
 
     def choose(self, version: int) -> list[Group]:
-        """Returns groups for a batch that enters training at policy `version`, best first. Groups that would
-        be too old are removed.
-        """
+        """Returns groups for a batch that enters training at `version`, best first. Removes late ones."""
         late = self._regime.is_evicted
         young = [
             (group, reuses)

@@ -45,10 +45,9 @@ class ColumnMapping:
     @property
     def paths(self) -> list[tuple[str, str]]:
         """Key and path of every column or field that is read."""
-        single = {key: getattr(self, key) for key in ("problem", "answer", "id", "source", "difficulty")}
-        return [item for item in single.items() if item[1] is not None] + [
-            ("keep", path) for path in self.keep
-        ]
+        single = ("problem", "answer", "id", "source", "difficulty")
+        named = [(key, path) for key in single if (path := getattr(self, key)) is not None]
+        return named + [("keep", path) for path in self.keep]
 
     def read(self, row: dict[str, Any], number: int, name: str) -> Problem:
         """Returns the problem of the row of this number, from 0, in the set of this name. Raises UnusableRow
@@ -68,9 +67,7 @@ class ColumnMapping:
         return Problem(f"{name}/{own_id}", text, answer, source, metadata)
 
     def _question(self, cell: Any) -> tuple[str, dict[str, Any]]:
-        """Returns the problem's text, and all messages for `MessagesPrompt` if there are more than the
-        user's.
-        """
+        """Returns the problem's text, and for `MessagesPrompt` all messages if there are several."""
         messages = messages_of(cell)
         if messages is None:
             return self._unwrapped(text_of(cell)), {}

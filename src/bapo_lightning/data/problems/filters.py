@@ -1,6 +1,4 @@
-"""Filters of the training problems (key `data.filters`, group `data/filters`). Every removed problem is
-counted by reason.
-"""
+"""Filters of the training problems (key `data.filters`). Every removed problem is counted by reason."""
 
 from __future__ import annotations
 
@@ -125,10 +123,8 @@ class Duplicates:
             if any(differs) and self.on_conflict == "remove_all":
                 reasons |= {problem.id: "duplicates with different answers" for problem in (first, *others)}
             else:
-                reasons |= {
-                    other.id: "duplicate with another answer" if differ else "duplicate"
-                    for other, differ in zip(others, differs, strict=True)
-                }
+                for other, differ in zip(others, differs, strict=True):
+                    reasons[other.id] = "duplicate with another answer" if differ else "duplicate"
         return reasons
 
 

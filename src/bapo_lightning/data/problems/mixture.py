@@ -30,11 +30,9 @@ class Mixing:
 class Mixture(list[Problem]):
     """All problems of the sets, one set after the other; `mixing` holds the weights if there are any."""
 
-    def __init__(self, parts: Mapping[str, Sequence[Problem]], shares: Mapping[str, float] | None) -> None:
+    def __init__(self, parts: Mapping[str, Sequence[Problem]], mixing: Mixing | None) -> None:
         super().__init__(problem for part in parts.values() for problem in part)
-        self.parts = dict(parts)
-        set_of = {problem.id: name for name, part in parts.items() for problem in part}
-        self.mixing = None if shares is None else Mixing(set_of, dict(shares))
+        self.parts, self.mixing = parts, mixing
 
 
 def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positive] | None = None) -> Mixture:
@@ -61,18 +59,18 @@ def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positiv
         ]
         if wrong:
             raise ConfigError(wrong)
-    owner: dict[str, str] = {}
+    set_of: dict[str, str] = {}
     for name, problems in sets.items():
         for problem in problems:
-            if owner.setdefault(problem.id, name) != name:
+            if set_of.setdefault(problem.id, name) != name:
                 raise DataError(
-                    f"sets {owner[problem.id]} and {name} of data.train both hold {problem.id}; give one of "
+                    f"sets {set_of[problem.id]} and {name} of data.train both hold {problem.id}; give one of "
                     "them another name"
                 )
     if weights is None:
         return Mixture(sets, None)
     total = math.fsum(weights.values())
-    return Mixture(sets, {name: weights[name] / total for name in sets})
+    return Mixture(sets, Mixing(set_of, {name: weights[name] / total for name in sets}))
 
 
 def furthest_behind(taken: Mapping[str, int], shares: Mapping[str, float]) -> str:

@@ -54,8 +54,7 @@ class Overlap:
             for gram in grams:
                 owners[gram].append(index)
         own_grams = [_grams(problem.prompt, self.ngram) for problem in problems]
-        # Copies of a text count once; otherwise a problem repeated in the training set would pass for a
-        # phrase.
+        # Copies of a text count once, or a problem that the training set repeats would pass for a phrase.
         counts = Counter(gram for grams in set(own_grams) for gram in grams if gram in owners)
         phrases = {gram for gram, count in counts.items() if count > self.common}
         sizes = [len(grams - phrases) for grams in reserved_grams]

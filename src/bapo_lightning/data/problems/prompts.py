@@ -99,9 +99,8 @@ def rendered(
         )
     options = {"add_generation_prompt": True, **prompt.template_options}
     if prompt.opening is None:
-        return array(
-            "i", tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
-        )
+        ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
+        return array("i", ids)
     text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     text = text if text.endswith(prompt.opening) else text + prompt.opening
     return array("i", tokenizer.encode(text, add_special_tokens=False))

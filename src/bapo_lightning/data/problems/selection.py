@@ -13,9 +13,6 @@ from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 
-TOO_LONG = "prompt too long"
-NOT_TAKEN = "beyond scale.validation_problems"
-
 Encode = Callable[[Problem], "array[int]"]  # problem -> token ids of its prompt
 
 
@@ -45,12 +42,13 @@ def select(
     """
     filtered = apply_filters(train, filters, validation)
     kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")
-    account = {"train": account_of(train, filtered.counts, len(overlong), len(kept)), "validation": {}}
+    removed = {**filtered.counts, "prompt too long": len(overlong)}
+    account = {"train": account_of(train, removed, len(kept)), "validation": {}}
     mixing = None
     if isinstance(train, Mixture):
         left, mixing = {problem.id for problem in kept}, train.mixing
         account["train"]["sets"] = {
-            name: account_of(part, {}, 0, sum(problem.id in left for problem in part))
+            name: account_of(part, {}, sum(problem.id in left for problem in part))
             for name, part in train.parts.items()
         }
         if mixing is not None:
@@ -59,8 +57,9 @@ def select(
     for name, problems in validation.items():
         taken = problems[:max_validation_problems]
         held_out[name], cut = keep_short_prompts(taken, encode, max_prompt_tokens, f"data.validation.{name}")
-        beyond = {NOT_TAKEN: len(problems) - len(taken)} if len(taken) < len(problems) else {}
-        account["validation"][name] = account_of(problems, beyond, len(cut), len(held_out[name]))
+        beyond = len(problems) - len(taken)
+        removed = {"beyond scale.validation_problems": beyond, "prompt too long": len(cut)}
+        account["validation"][name] = account_of(problems, removed, len(held_out[name]))
     return Selection(kept, overlong, mixing, held_out, filtered, account)
 
 
@@ -85,14 +84,12 @@ def keep_short_prompts(
     return kept, skipped
 
 
-def account_of(
-    problems: Sequence[Problem], filtered: Mapping[str, int], num_overlong: int, num_kept: int
-) -> dict[str, Any]:
+def account_of(problems: Sequence[Problem], removed: Mapping[str, int], num_kept: int) -> dict[str, Any]:
     """Returns the fate of a set's rows: `rows` of its table, `left_out` by reason when it was read, `read`,
     `removed` by reason, `kept`.
     """
-    removed = {**filtered, **({TOO_LONG: num_overlong} if num_overlong else {})}
-    read = {"read": len(problems), "removed": removed, "kept": num_kept}
+    reasons = {reason: count for reason, count in removed.items() if count}
+    read = {"read": len(problems), "removed": reasons, "kept": num_kept}
     if not isinstance(problems, ProblemSet):
         return read
     return {"from": problems.origin, "rows": problems.num_rows, "left_out": problems.left_out, **read}

@@ -52,24 +52,7 @@ def problem_table(
     unusable: Literal["refuse", "leave_out"] = "refuse",
     licence: str | None = None,
 ) -> ProblemSet:
-    """Reads one problem per row, in the order of the rows.
-
-    Args:
-        name: name of the set and first part of its problems' ids: "name/row number", or "name/own id" where
-            the mapping has an `id`.
-        path: hub name, folder, or .jsonl, .json, .parquet, .csv or .tsv file; * stands for several files.
-        mapping: columns.
-        split: split of the data set; any name for files.
-        config: configuration of the data set, where it has several.
-        revision: branch, tag or commit of the hub repository.
-        files: only these files of the hub repository or folder.
-        size: declared number of rows of the split; another number is refused. None: not declared.
-        any_size: accept any number of rows.
-        limit: read only so many rows, the first ones.
-        merge_repeats: leave out rows whose problem and answer an earlier row had.
-        unusable: `refuse` a table with a row that gives no problem (no gold answer, say), or `leave_out` the
-            row.
-        licence: licence as its publisher states it; shown to readers of the YAML file and in the docs.
+    """Reads one problem per row, in the order of the rows. `conf/problem_set/base.yaml` explains the options.
 
     Raises:
         DataError: the data is not there, lacks a column, is not of its declared size, or a row cannot be
@@ -216,9 +199,7 @@ def _read(
 
 
 def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
-    """Yields the rows one by one, decoded many at a time: `datasets` takes several times longer for single
-    ones.
-    """
+    """Yields the rows one by one. Decoding them singly would take `datasets` several times longer."""
     for batch in rows.iter(batch_size=1000):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))
