@@ -43,8 +43,7 @@ from typing import Any, Protocol, cast
 import lightning as L
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
-from bapo_lightning.data.batches.replay_queue import ReplayQueue
-from bapo_lightning.data.batches.reuse_buffer import ReuseBuffer
+from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector

@@ -29,8 +29,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch
-from bapo_lightning.data.batches.shares import blank_batch
+from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.bound_rules import BoundRule
 from bapo_lightning.modules.fsdp.sharding import Sharding, clip_gradients, gradient_sync, reshard

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from bapo_lightning.data.batches.balance import balanced_parts
+from bapo_lightning.data.batches.micro_batches import balanced_parts
 
 
 def totals(costs: list[int], parts: list[list[int]]) -> list[int]:

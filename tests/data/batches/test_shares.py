@@ -3,7 +3,7 @@
 import torch
 from tests.builders import adaptive, gradients, module, random_policy, stale_batch, step
 
-from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
+from bapo_lightning.data.batches.batch import blank_batch, split_over_ranks
 
 
 def test_shares_hold_every_sample_once_and_are_balanced():

@@ -8,8 +8,8 @@ import pytest
 
 from bapo_lightning.data.problems.filters import Difficulty, Duplicates, Length, Scripts, apply_filters
 from bapo_lightning.data.problems.mixture import mixture
-from bapo_lightning.data.problems.problem_set import ProblemSet
 from bapo_lightning.data.problems.selection import account_lines, select
+from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 
@@ -117,14 +117,13 @@ def encode(item: Problem) -> array[int]:
 def test_the_account_tells_where_every_row_has_gone() -> None:
     first = ProblemSet(
         [problem(f"x/{index}", "a" * (index + 1)) for index in range(6)],
-        "x",
         "hub/x, split train",
         9,
         {"no gold answer": 3},
     )
     second = [problem("y/0", "a"), problem("y/1", "bbb")]
     held_out = ProblemSet(
-        [problem(f"v/{index}", "c" * (2 * index + 1)) for index in range(4)], "v", "hub/v, split test", 4
+        [problem(f"v/{index}", "c" * (2 * index + 1)) for index in range(4)], "hub/v, split test", 4, {}
     )
     chosen = select(
         mixture({"x": first, "y": second}, {"x": 3, "y": 1}),

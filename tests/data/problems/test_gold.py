@@ -1,7 +1,13 @@
 import pytest
 
-from bapo_lightning.data.problems.cells import MissingField, UnusableRow, get_path, number_of
-from bapo_lightning.data.problems.gold import gold_answer, last_box
+from bapo_lightning.data.problems.cells import (
+    MissingField,
+    UnusableRow,
+    get_path,
+    gold_answer,
+    last_box,
+    number_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_fields_are_found_by_dotted_paths_even_when_names_have_dots():
     }.items():
         with pytest.raises(MissingField) as error:
             get_path(row, path)
-        assert error.value.names == names
+        assert error.value.args == names
 
 
 def test_a_difficulty_is_a_number_or_stands_in_a_text():

@@ -2,14 +2,14 @@
 
 Shapes: B samples of a minibatch, T tokens of its longest sample (prompt directly followed by response, padded
 on the right), N response tokens of a micro-batch laid out flat, sample after sample. A micro-batch is padded
-like the minibatch, to its own longest sample, or B = 1 row of T tokens, in one of the layouts of
-`layout`.
+like the minibatch, to its own longest sample, or B = 1 row of T tokens, see `layout`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,14 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.layout import Layout, SharedRow, arranged, prompt_numbers, ramps
-from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.batches.micro_batches import balanced_parts, rows_by_token_budget
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """Samples that pass through the model together. Response tokens are flat; `index` finds them in the
-    grid.
-    """
+    """Samples that pass through the model together. Response tokens are flat; `index` finds their cells."""
 
     input_ids: Tensor  # [B, T]
     index: Tensor  # [N] flat position b * T + t whose hidden state predicts each response token
@@ -66,15 +64,14 @@ class TrainBatch:
     prompt_lengths: tuple[int, ...]  # tokens of the prompts
     groups: tuple[Group, ...]
     metrics: dict[str, float]  # measured while producing, logged with the update
-    global_batch: TrainBatch | None = (
-        None  # in the controller's share: the minibatch of all ranks, on the host
-    )
+    global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
         """Copy with its tensors on `device`."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
         moved: dict[str, Any] = {
-            k: v.to(device, non_blocking=non_blocking) for k, v in values.items() if isinstance(v, Tensor)
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
         }
         return replace(self, **moved)
 
@@ -94,22 +91,24 @@ class TrainBatch:
         return len(self.response_lengths)
 
     @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sample, without those that follow the trained ones."""
+        return list(map(add, self.context_lengths, self.response_lengths))
+
+    @property
     def rollouts(self) -> list[Rollout]:
         """The rollouts, in row order."""
         return [sample.rollout for group in self.groups for sample in group.samples]
 
     def version_range(self) -> tuple[int, int]:
         """Smallest and largest policy version of any token that is trained on."""
-        oldest, newest = [], []
-        for rollout, trained in zip(self.rollouts, self.response_lengths, strict=True):
-            first = rollout.length - trained
+        trained = []
+        for rollout, length in zip(self.rollouts, self.response_lengths, strict=True):
+            end, first = 0, rollout.length - length
             for segment in rollout.segments:
-                first -= len(segment.token_ids)
-                if first < 0:  # this segment reaches into the trained part
-                    oldest.append(segment.version)
-                    newest.append(rollout.segments[-1].version)
-                    break
-        return min(oldest), max(newest)
+                end += len(segment.token_ids)
+                trained += [segment.version] if end > first else []
+        return min(trained), max(trained)
 
     def check_ages(self, version: int, max_age: int) -> None:
         """Raises StaleDataError unless every token's age at policy `version` lies in [0, max_age]."""
@@ -127,55 +126,36 @@ class TrainBatch:
 
     def split(self, token_budget: int, weights: Tensor, layout: Layout = Layout.PADDED) -> list[MicroBatch]:
         """Splits into micro-batches of about equal size, at most `token_budget` tokens each (a longer sample
-        stands alone).
+        stands alone); see `rows_by_token_budget`.
 
-        Args:
-            token_budget: of one micro-batch; see `rows_by_token_budget`.
-            weights: [B, T] from `objectives.weighting`, normalised over the global minibatch; sliced, never
-                renormalised, so that the sum over micro-batches does not depend on the split.
-            layout: of each micro-batch.
+        The weights, [B, T] from `objectives.weighting`, are normalised over the global minibatch. They are
+        sliced, never renormalised, so that the sum over micro-batches does not depend on the split.
         """
-        lengths = [
-            context + response
-            for context, response in zip(self.context_lengths, self.response_lengths, strict=True)
-        ]
-        return [
-            self._select(rows, weights, layout)
-            for rows in rows_by_token_budget(lengths, token_budget, layout, self.prompts)
-        ]
+        parts = rows_by_token_budget(self.lengths, token_budget, layout, self.prompts)
+        return [self._select(rows, weights, layout) for rows in parts]
 
     def _select(self, rows: list[int], weights: Tensor, layout: Layout) -> MicroBatch:
-        contexts = np.array([self.context_lengths[row] for row in rows])
-        responses = np.array([self.response_lengths[row] for row in rows])
-        prompts, prompt_lengths = (
-            [self.prompts[row] for row in rows],
-            np.array([self.prompt_lengths[row] for row in rows]),
+        def of(values: Sequence[int]) -> np.ndarray:
+            return np.array(values)[rows]
+
+        contexts, responses = of(self.context_lengths), of(self.response_lengths)
+        inputs, source = _laid_out(
+            self.input_ids, rows, layout, of(self.prompts), of(self.prompt_lengths), contexts, responses
         )
-        grid = arranged(layout, prompts, prompt_lengths, contexts + responses)
-        columns = np.repeat(contexts, responses) + ramps(responses)
-        samples = np.repeat(np.arange(len(rows)), responses)
-        device, width = self.input_ids.device, self.input_ids.shape[1]
-        numbers = np.array(rows)
-        source = torch.from_numpy(numbers[samples] * width + columns).to(device)
-        picked = torch.from_numpy(numbers).to(device)
-        cells = torch.from_numpy(numbers[grid.samples] * width + grid.columns).to(device)
+        device = self.input_ids.device
         return MicroBatch(
-            input_ids=self.input_ids.view(-1)[cells],
-            index=torch.from_numpy(grid.cell(samples, columns - 1)).to(device),
-            targets=self.input_ids.view(-1)[source],
-            packed_lengths=grid.packed_lengths,
-            shared=grid.shared,
+            **vars(inputs),
             behaviour_logp=self.behaviour_logp.view(-1)[source],
             proximal_logp=self.proximal_logp.view(-1)[source],
             version=self.version.view(-1)[source],
-            advantage=self.advantage[picked].repeat_interleave(
+            advantage=self.advantage[torch.tensor(rows, device=device)].repeat_interleave(
                 torch.from_numpy(responses).to(device), output_size=len(source)
             ),
             weight=weights.reshape(-1)[source],
         )
 
 
-def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
+def _padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
     """Token ids, [B, T] int64: each prompt directly followed by its response, zeros on the right."""
     lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
     input_ids = np.zeros((len(rollouts), max(lengths)), np.int64)
@@ -188,49 +168,61 @@ def model_input(
     rollouts: Sequence[Rollout], device: torch.device, layout: Layout = Layout.PADDED
 ) -> ModelInput:
     """Makes the input of a policy that scores the response tokens of `rollouts`, in their order."""
-    prompts, responses = (
-        np.array(lengths) for lengths in zip(*((len(r.prompt_ids), r.length) for r in rollouts), strict=True)
-    )
-    input_ids = padded_ids(rollouts)
-    grid = arranged(layout, prompt_numbers(rollouts), prompts, prompts + responses)
-    samples, columns = (
-        np.repeat(np.arange(len(rollouts)), responses),
-        np.repeat(prompts, responses) + ramps(responses),
-    )
-    return ModelInput(
-        torch.from_numpy(input_ids[grid.samples, grid.columns]).to(device),
+    prompts = np.array([len(rollout.prompt_ids) for rollout in rollouts])
+    responses = np.array([rollout.length for rollout in rollouts])
+    input_ids = torch.from_numpy(_padded_ids(rollouts)).to(device)
+    rows, numbers = range(len(rollouts)), np.array(prompt_numbers(rollouts))
+    return _laid_out(input_ids, rows, layout, numbers, prompts, prompts, responses)[0]
+
+
+def _laid_out(
+    input_ids: Tensor,
+    rows: Sequence[int],
+    layout: Layout,
+    prompts: np.ndarray,
+    prompt_lengths: np.ndarray,
+    contexts: np.ndarray,
+    responses: np.ndarray,
+) -> tuple[ModelInput, Tensor]:
+    """Returns some rows of `input_ids`, [B, T], as a model's input, and the flat position in `input_ids` of
+    each response token, [N]. The arrays hold one number for each of the rows.
+    """
+    grid = arranged(layout, prompts, prompt_lengths, contexts + responses)
+    samples = np.repeat(np.arange(len(rows)), responses)
+    columns = np.repeat(contexts, responses) + ramps(responses)
+    device, starts = input_ids.device, np.array(rows) * input_ids.shape[1]
+    source = torch.from_numpy(starts[samples] + columns).to(device)
+    inputs = ModelInput(
+        input_ids.view(-1)[torch.from_numpy(starts[grid.samples] + grid.columns).to(device)],
         torch.from_numpy(grid.cell(samples, columns - 1)).to(device),
-        torch.from_numpy(input_ids[samples, columns]).to(device),
+        input_ids.view(-1)[source],
         packed_lengths=grid.packed_lengths,
         shared=grid.shared,
     )
+    return inputs, source
 
 
 def collate(
     groups: Sequence[Group], metrics: dict[str, float], oldest_trained: int | None = None
 ) -> TrainBatch:
-    """Lays the samples of `groups` out as tensors. Empty responses cannot occur: every engine samples at
+    """Lays the samples of a minibatch out as tensors. Empty responses cannot occur: every engine samples at
     least one token.
 
-    Args:
-        groups: of one minibatch.
-        metrics: logged with its update.
-        oldest_trained: tokens of older policy versions are context only. Versions rise along a response, so
-            the omitted part is its beginning, and the rest looks like a response to a longer prompt. None
-            trains on all.
+    Tokens of policy versions before `oldest_trained` (None: of none) are context only. Versions rise along a
+    response, so the omitted part is its beginning, and the rest looks like a response to a longer prompt.
     """
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
     skipped = [
-        0 if oldest_trained is None else tokens_before(rollout, oldest_trained) for rollout in rollouts
+        sum(len(segment.token_ids) for segment in rollout.segments if segment.version < (oldest_trained or 0))
+        for rollout in rollouts
     ]
-    context_lengths = tuple(
-        len(rollout.prompt_ids) + skip for rollout, skip in zip(rollouts, skipped, strict=True)
-    )
+    prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
+    context_lengths = tuple(map(add, prompt_lengths, skipped))
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
-    input_ids = padded_ids(rollouts)
+    input_ids = _padded_ids(rollouts)
     version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
-    behaviour, proximal = np.zeros(input_ids.shape, np.float32), np.zeros(input_ids.shape, np.float32)
+    behaviour, proximal = np.zeros((2, *input_ids.shape), np.float32)
     for row, (sample, rollout) in enumerate(zip(samples, rollouts, strict=True)):
         skip, start, end = skipped[row], context_lengths[row], context_lengths[row] + response_lengths[row]
         behaviour[row, start:end] = rollout.logprobs[skip:]
@@ -250,12 +242,52 @@ def collate(
         context_lengths=context_lengths,
         response_lengths=response_lengths,
         prompts=prompt_numbers(rollouts),
-        prompt_lengths=tuple(len(rollout.prompt_ids) for rollout in rollouts),
+        prompt_lengths=prompt_lengths,
         groups=tuple(groups),
         metrics=metrics,
     )
 
 
-def tokens_before(rollout: Rollout, version: int) -> int:
-    """Number of tokens of `rollout` that policies older than `version` sampled."""
-    return sum(len(segment.token_ids) for segment in rollout.segments if segment.version < version)
+def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
+    """Returns the share of every rank: a batch without groups and metrics, maybe without any sample. Sums
+    over the shares are sums over the minibatch, whatever the number of ranks.
+    """
+    return [_share(batch, rows) for rows in balanced_parts(batch.lengths, num_ranks)]
+
+
+def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
+    """Selects samples of a batch, with tensors cut to the longest of them."""
+    lengths, picked = batch.lengths, torch.tensor(rows, dtype=torch.long)
+    names = ("context_lengths", "response_lengths", "prompts", "prompt_lengths")
+    numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
+    width = max((lengths[row] for row in rows), default=0)
+    grids = ("input_ids", "response_mask", "behaviour_logp", "proximal_logp", "version")
+    return replace(
+        batch,
+        **{name: getattr(batch, name)[picked, :width] for name in grids},
+        advantage=batch.advantage[picked],
+        **numbers,
+        groups=(),
+        metrics={},
+    )
+
+
+def blank_batch(device: torch.device) -> TrainBatch:
+    """Makes a batch of one sample that adds nothing to any sum. A rank with less work passes it through the
+    model while others have more, because all ranks gather sharded weights and sum gradients together.
+    """
+    zeros = torch.zeros(1, 2, device=device)
+    return TrainBatch(
+        input_ids=zeros.long(),
+        response_mask=torch.tensor([[False, True]], device=device),
+        behaviour_logp=zeros,
+        proximal_logp=zeros,
+        version=zeros.long(),
+        advantage=zeros[0, :1],
+        context_lengths=(1,),
+        response_lengths=(1,),
+        prompts=(0,),
+        prompt_lengths=(1,),
+        groups=(),
+        metrics={},
+    )

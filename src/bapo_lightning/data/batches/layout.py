@@ -48,13 +48,9 @@ class SharedRow:
     @cached_property
     def owned(self) -> tuple[np.ndarray, np.ndarray]:
         """(sample, column) of each cell in the row."""
-        sample = np.repeat(np.arange(len(self.first)), self._own_length)
-        start = np.where(self.first, 0, self.prompt_length)
-        return sample, ramps(self._own_length) + start[sample]
-
-    @property
-    def _own_length(self) -> np.ndarray:
-        return np.where(self.first, self.prompt_length, 0) + self.response_length
+        lengths = np.where(self.first, self.prompt_length, 0) + self.response_length
+        sample = np.repeat(np.arange(len(lengths)), lengths)
+        return sample, ramps(lengths) + np.where(self.first, 0, self.prompt_length)[sample]
 
     def grids(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Samples of similar length side by side, longest first: for each grid its samples [R] and the
@@ -72,23 +68,6 @@ class SharedRow:
         return found
 
 
-def shared_row(prompts: Sequence[int], prompt_lengths: np.ndarray, response_lengths: np.ndarray) -> SharedRow:
-    """Arranges B samples in a shared row, in their order.
-
-    Args:
-        prompts: number of each sample's prompt, equal where prompts are.
-        prompt_lengths: tokens of each prompt, at least 1.
-        response_lengths: tokens of each response, at least 1.
-    """
-    _, owner, number = np.unique(np.asarray(prompts), return_index=True, return_inverse=True)
-    response = response_lengths - 1
-    first = np.zeros(len(response), np.bool_)
-    first[owner] = True
-    lead = np.where(first, prompt_lengths, 0)
-    start = (lead + response).cumsum() - lead - response
-    return SharedRow(start[owner][number], prompt_lengths, start + lead, response, first)
-
-
 @dataclass(frozen=True)
 class Arrangement:
     """Cells of a micro-batch, and the positions of samples in them."""
@@ -101,7 +80,7 @@ class Arrangement:
 
 
 def arranged(
-    layout: Layout, prompts: Sequence[int], prompt_lengths: np.ndarray, lengths: np.ndarray
+    layout: Layout, prompts: np.ndarray, prompt_lengths: np.ndarray, lengths: np.ndarray
 ) -> Arrangement:
     """Arranges B samples, in their order.
 
@@ -112,7 +91,13 @@ def arranged(
         lengths: tokens of each prompt and its response, at least one more.
     """
     if layout is Layout.SHARED:
-        row = shared_row(prompts, prompt_lengths, lengths - prompt_lengths)
+        _, owner, number = np.unique(prompts, return_index=True, return_inverse=True)
+        response = lengths - prompt_lengths - 1
+        first = np.zeros(len(response), np.bool_)
+        first[owner] = True
+        lead = np.where(first, prompt_lengths, 0)
+        start = (lead + response).cumsum() - lead - response
+        row = SharedRow(start[owner][number], prompt_lengths, start + lead, response, first)
         samples, columns = row.owned
         return Arrangement(samples[None], columns[None], row.cell, shared=row)
     if layout is Layout.PACKED:

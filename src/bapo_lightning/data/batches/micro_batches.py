@@ -1,27 +1,51 @@
-"""Division of samples into micro-batches: as few as the token budget allows, of nearly equal size."""
+"""Even division of work: over ranks, and over as few micro-batches as the token budget allows."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from math import ceil
 
-from bapo_lightning.data.batches.balance import balanced_parts
 from bapo_lightning.data.batches.layout import Layout
+
+
+def balanced_parts(costs: Sequence[int], num_parts: int) -> list[list[int]]:
+    """Splits items of non-negative costs into K parts of nearly equal total cost, by Karmarkar and Karp's
+    largest differencing method. Raises ValueError for K < 1.
+
+    Returns:
+        K lists of item numbers, each ascending, the costliest part first, empty where there are fewer items.
+        The same costs always give the same parts.
+    """
+    if num_parts < 1:
+        raise ValueError(f"num_parts must be at least 1, got {num_parts}")
+    # An entry is a partial solution: its parts by descending cost. The two with the largest spread are
+    # merged, largest part with smallest.
+    heap: list[tuple[int, int, list[tuple[int, list[int]]]]] = []
+    for item, cost in enumerate(costs):
+        parts = [(cost, [item])] + [(0, []) for _ in range(num_parts - 1)]
+        heap.append((-cost, item, parts))
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        _, order, first = heapq.heappop(heap)
+        _, _, second = heapq.heappop(heap)
+        merged = [
+            (cost + other, items + others)
+            for (cost, items), (other, others) in zip(first, reversed(second), strict=True)
+        ]
+        merged.sort(key=lambda part: (-part[0], part[1]))
+        heapq.heappush(heap, (merged[-1][0] - merged[0][0], order, merged))
+    return [sorted(items) for _, items in heap[0][2]] if heap else [[] for _ in range(num_parts)]
 
 
 def rows_by_token_budget(
     lengths: Sequence[int], token_budget: int, layout: Layout = Layout.PADDED, prompts: Sequence[int] = ()
 ) -> list[list[int]]:
-    """Partitions rows into parts of about equal size within a token budget. A row beyond the budget stands
-    alone.
+    """Partitions rows into parts of about equal size within a token budget. A row beyond it stands alone.
 
-    Args:
-        lengths: tokens of each row.
-        token_budget: largest number of tokens in a part. Padding counts where there is any: rows times
-            longest row. A shared prompt counts once for each row, as it does in attention.
-        layout: rows without padding may stand together whatever their lengths; otherwise rows of similar
-            length do.
-        prompts: number of each row's prompt; rows that share one stand together as far as they can.
+    Padding counts where there is any: rows times longest row. A shared prompt counts once for each row, as it
+    does in attention. Rows without padding may stand together whatever their lengths; otherwise rows of
+    similar length do. Rows that share a prompt, by its number, stand together as far as they can.
 
     Returns:
         Row numbers of each part. Padded: the longest rows first, throughout. Otherwise the largest part

@@ -1,13 +1,29 @@
-"""Cells of a table's row: looked up by a dotted path, and turned into text, a number or chat messages."""
+r"""Cells of a table's row: looked up by a dotted path, and turned into text, a number, chat messages or the
+gold answer.
+
+form of answer   cell                                    gold answer
+text             "34", 34, 34.0, ["34"]                  34
+behind_marker    "Half of 8 is <<8/2=4>>4\n#### 4"       4       (GSM8K)
+last_box         "... so x is $\boxed{\frac{1}{2}}$."    \frac{1}{2}    (solutions of MATH)
+json_list        '["34"]'                                34      (SkyWork-OR1)
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Literal
 
+from bapo_lightning.rewards.braces import closing_brace
+
+AnswerForm = Literal["text", "behind_marker", "last_box", "json_list"]
+SeveralAnswers = Literal["refuse", "join"]
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
+_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 
 
 class UnusableRow(Exception):
@@ -15,39 +31,33 @@ class UnusableRow(Exception):
 
 
 class MissingField(Exception):
-    """A row has no such path. Holds the names at the level where the path breaks off."""
+    """A row has no such path. `args` are the names at the level where the path breaks off."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        super().__init__(self.names)
+
+def prefixes(path: str) -> list[str]:
+    """Returns what a dotted path may begin with, the longest first: a.b.c, a.b, a."""
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def get_path(row: Any, path: str) -> Any:
-    """Returns the value under a dotted path, None if a null lies on the way.
+    """Returns the value under a dotted path, None if a null lies on the way. Raises MissingField.
 
     "reward_model.ground_truth" is a nested field, "final_answer.0" the first entry of a list. A name may
     itself hold dots ("extra_info.model_difficulty.DeepSeek-R1-Distill-Qwen-1.5B").
-
-    Raises:
-        MissingField: there is no such field.
     """
     if row is None:
         return None
     if isinstance(row, list):
         head, _, rest = path.partition(".")
         if not head.isdigit() or int(head) >= len(row):
-            raise MissingField([f"0 to {len(row) - 1}"])
+            raise MissingField(f"0 to {len(row) - 1}")
         return get_path(row[int(head)], rest) if rest else row[int(head)]
-    if not isinstance(row, Mapping):
-        raise MissingField([])
-    if path in row:
-        return row[path]
-    parts = path.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        head = ".".join(parts[:end])
-        if head in row:
-            return get_path(row[head], ".".join(parts[end:]))
-    raise MissingField(list(row))
+    names = row if isinstance(row, Mapping) else {}
+    name = next((prefix for prefix in prefixes(path) if prefix in names), None)
+    if name is None:
+        raise MissingField(*names)
+    return row[name] if name == path else get_path(row[name], path[len(name) + 1 :])
 
 
 def text_of(value: Any) -> str:
@@ -74,10 +84,58 @@ def messages_of(value: Any) -> list[dict[str, str]] | None:
     if isinstance(value, Mapping) and all(isinstance(value.get(key), list) for key in ("role", "content")):
         pairs = zip(value["role"], value["content"], strict=True)
         value = [{"role": role, "content": content} for role, content in pairs]
-    if not isinstance(value, list) or not value or not all(_is_message(part) for part in value):
+    if not isinstance(value, list) or not value:
+        return None
+    if not all(isinstance(part, Mapping) and {"role", "content"} <= set(part) for part in value):
         return None
     return [{"role": text_of(part["role"]), "content": str(part["content"] or "")} for part in value]
 
 
-def _is_message(part: Any) -> bool:
-    return isinstance(part, Mapping) and {"role", "content"} <= set(part)
+def gold_answer(cell: Any, form: AnswerForm, marker: str, several: SeveralAnswers) -> str:
+    """Returns the gold answer that a cell of this form holds, see the table above. Raises UnusableRow when
+    there is none.
+
+    In form `behind_marker` the answer follows the last `marker`. A list of several answers is refused, or
+    joined with ", ".
+    """
+    if form == "json_list":
+        cell = _parsed(cell)
+    texts = [text for entry in (cell if isinstance(cell, list) else [cell]) if (text := text_of(entry))]
+    if len(texts) > 1 and several == "refuse":
+        raise UnusableRow("several gold answers")
+    answer = ", ".join(_extracted(text, form, marker) for text in texts)
+    if not answer:
+        raise UnusableRow("no gold answer")
+    return answer.replace(",", "") if form == "behind_marker" and _THOUSANDS.fullmatch(answer) else answer
+
+
+def last_box(text: str) -> str | None:
+    r"""Returns the content of the last \boxed{} or \fbox{}, braces balanced; `\boxed 5` holds 5. None without
+    a box, or when it is not closed.
+    """
+    boxes = list(_BOX.finditer(text))
+    if not boxes:
+        return None
+    start = boxes[-1].end()
+    if text[start : start + 1] != "{":
+        return text[start : start + 1].strip() or None
+    end = closing_brace(text, start + 1)
+    return None if end is None else text[start + 1 : end].strip()
+
+
+def _parsed(cell: Any) -> list[Any]:
+    with suppress(TypeError, ValueError):
+        if isinstance(entries := json.loads(cell), list):
+            return entries
+    raise UnusableRow("an answer that is no JSON list")
+
+
+def _extracted(text: str, form: AnswerForm, marker: str) -> str:
+    if form == "behind_marker" and marker not in text:
+        raise UnusableRow(f"no {marker} in the answer")
+    if form == "behind_marker":
+        return text.rpartition(marker)[2].strip()
+    box = last_box(text) if form == "last_box" else text
+    if box is None:
+        raise UnusableRow("no box in the answer")
+    return box

@@ -6,8 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bapo_lightning.data.problems.cells import UnusableRow, get_path, messages_of, number_of, text_of
-from bapo_lightning.data.problems.gold import AnswerForm, SeveralAnswers, gold_answer
+from bapo_lightning.data.problems.cells import (
+    AnswerForm,
+    SeveralAnswers,
+    UnusableRow,
+    get_path,
+    gold_answer,
+    messages_of,
+    number_of,
+    text_of,
+)
 from bapo_lightning.data.problems.prompts import PLACEHOLDER
 from bapo_lightning.types import Problem
 
@@ -23,7 +31,7 @@ class ColumnMapping:
     difficulty: str | None = None  # number for the difficulty filter
     keep: Sequence[str] = ()  # further ones for the reward or the prompt, kept in `Problem.metadata`
     wrapper: str | None = None  # text around each problem, with {problem} in its place, to be removed
-    answer_form: AnswerForm = "text"  # layout of the answer cell, see the table in `gold`
+    answer_form: AnswerForm = "text"  # layout of the answer cell, see the table in `cells`
     answer_marker: str = "####"
     several_answers: SeveralAnswers = "refuse"
 
@@ -37,21 +45,13 @@ class ColumnMapping:
     @property
     def paths(self) -> list[tuple[str, str]]:
         """Key and path of every column or field that is read."""
-        single = {key: getattr(self, key) for key in ("problem", "answer", "id", "source", "difficulty")}
-        named = [(key, path) for key, path in single.items() if path is not None]
+        single = ("problem", "answer", "id", "source", "difficulty")
+        named = [(key, path) for key in single if (path := getattr(self, key)) is not None]
         return named + [("keep", path) for path in self.keep]
 
     def read(self, row: dict[str, Any], number: int, name: str) -> Problem:
-        """Returns the problem of a row.
-
-        Args:
-            row: cells by column.
-            number: index of the row, from 0.
-            name: name of the set.
-
-        Raises:
-            UnusableRow: the row gives no problem.
-            MissingField: the row lacks a field.
+        """Returns the problem of the row of this number, from 0, in the set of this name. Raises UnusableRow
+        when it gives none, and MissingField when it lacks a field.
         """
         text, metadata = self._question(get_path(row, self.problem))
         answer = gold_answer(
@@ -67,9 +67,7 @@ class ColumnMapping:
         return Problem(f"{name}/{own_id}", text, answer, source, metadata)
 
     def _question(self, cell: Any) -> tuple[str, dict[str, Any]]:
-        """Returns the problem's text, and all messages for `MessagesPrompt` if there are more than the
-        user's.
-        """
+        """Returns the problem's text, and for `MessagesPrompt` all messages if there are several."""
         messages = messages_of(cell)
         if messages is None:
             return self._unwrapped(text_of(cell)), {}

@@ -1,15 +1,13 @@
-"""Filters of the training problems (key `data.filters`, group `data/filters`). Every removed problem is
-counted by reason.
-"""
+"""Filters of the training problems (key `data.filters`). Every removed problem is counted by reason."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal
 
 from bapo_lightning.data.problems.overlap import LATEX_COMMAND, tokens
 from bapo_lightning.errors import DataError
@@ -17,20 +15,8 @@ from bapo_lightning.types import Problem
 from bapo_lightning.values import Count, CountOrZero, NonNegative
 
 Sets = Mapping[str, Sequence[Problem]]  # by name
-Reasons = dict[str, str]  # by problem id
-
-
-class Filter(Protocol):
-    """Rule that decides which problems are removed."""
-
-    def __call__(self, problems: Sequence[Problem], held_out: Sets) -> Reasons:
-        """Returns the reason for each problem to remove.
-
-        Args:
-            problems: training problems that earlier filters have kept.
-            held_out: validation sets.
-        """
-        ...
+Reasons = dict[str, str]  # why each problem is removed, by its id
+Filter = Callable[[Sequence[Problem], Sets], Reasons]  # training problems kept so far, validation sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +76,14 @@ class Length:
 @dataclass(frozen=True, slots=True)
 class Difficulty:
     """Keeps problems of a range of difficulty (`mapping.difficulty`), ends included. None is no bound;
-    without any bound nothing is removed.
+    without any bound nothing is removed. Raises DataError when no problem has a difficulty.
     """
 
     low: float | None = None
     high: float | None = None
 
     def __call__(self, problems: Sequence[Problem], held_out: Sets) -> Reasons:
-        """Returns the reason for each problem to remove. Raises DataError when none has a difficulty."""
+        """Returns the reason for each problem to remove."""
         if self.low is None and self.high is None:
             return {}
         known = {problem.id: problem.metadata.get("difficulty") for problem in problems}
@@ -137,10 +123,8 @@ class Duplicates:
             if any(differs) and self.on_conflict == "remove_all":
                 reasons |= {problem.id: "duplicates with different answers" for problem in (first, *others)}
             else:
-                reasons |= {
-                    other.id: "duplicate with another answer" if differ else "duplicate"
-                    for other, differ in zip(others, differs, strict=True)
-                }
+                for other, differ in zip(others, differs, strict=True):
+                    reasons[other.id] = "duplicate with another answer" if differ else "duplicate"
         return reasons
 
 

@@ -28,23 +28,15 @@ class Mixing:
 
 
 class Mixture(list[Problem]):
-    """All problems of the sets, one set after the other. `parts` are the sets, `mixing` their weights or
-    None.
-    """
+    """All problems of the sets, one set after the other; `mixing` holds the weights if there are any."""
 
-    def __init__(self, parts: Mapping[str, Sequence[Problem]], shares: Mapping[str, float] | None) -> None:
+    def __init__(self, parts: Mapping[str, Sequence[Problem]], mixing: Mixing | None) -> None:
         super().__init__(problem for part in parts.values() for problem in part)
-        self.parts = dict(parts)
-        set_of = {problem.id: name for name, part in parts.items() for problem in part}
-        self.mixing = None if shares is None else Mixing(set_of, dict(shares))
+        self.parts, self.mixing = parts, mixing
 
 
 def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positive] | None = None) -> Mixture:
-    """Mixes problem sets (`_target_` of a training set).
-
-    Args:
-        sets: problem sets by name.
-        weights: weight of each set, in any unit; None: no weights.
+    """Mixes problem sets, by name, with a weight of each set in any unit (`_target_` of a training set).
 
     Raises:
         ConfigError: there are no sets, or the weights do not name each of them.
@@ -55,42 +47,33 @@ def mixture(sets: Mapping[str, Sequence[Problem]], weights: Mapping[str, Positiv
             ["data.train is a mixture of no sets; write data.train.sets: {NAME: {_target_: ...}}"]
         )
     if weights is not None:
-        _check_weights(weights, list(sets))
-    owner: dict[str, str] = {}
+        wrong = [
+            f"data.train.weights.{name} weighs no set; there are {', '.join(sets)}"
+            for name in weights
+            if name not in sets
+        ]
+        wrong += [
+            f"data.train.weights lacks {name}; give every set a weight, or none"
+            for name in sets
+            if name not in weights
+        ]
+        if wrong:
+            raise ConfigError(wrong)
+    set_of: dict[str, str] = {}
     for name, problems in sets.items():
         for problem in problems:
-            if owner.setdefault(problem.id, name) != name:
+            if set_of.setdefault(problem.id, name) != name:
                 raise DataError(
-                    f"sets {owner[problem.id]} and {name} of data.train both hold {problem.id}; give one of "
+                    f"sets {set_of[problem.id]} and {name} of data.train both hold {problem.id}; give one of "
                     "them another name"
                 )
     if weights is None:
         return Mixture(sets, None)
     total = math.fsum(weights.values())
-    return Mixture(sets, {name: weights[name] / total for name in sets})
+    return Mixture(sets, Mixing(set_of, {name: weights[name] / total for name in sets}))
 
 
 def furthest_behind(taken: Mapping[str, int], shares: Mapping[str, float]) -> str:
-    """Returns the set that the next problem comes from; among equals the first one.
-
-    Args:
-        taken: number of problems drawn so far, by set.
-        shares: share of the draws, by set.
-    """
+    """Returns the set that the next problem comes from, by draws so far and shares; of equals the first."""
     draws = sum(taken.values()) + 1
     return max(shares, key=lambda name: shares[name] * draws - taken[name])
-
-
-def _check_weights(weights: Mapping[str, Positive], names: list[str]) -> None:
-    wrong = [
-        f"data.train.weights.{name} weighs no set; there are {', '.join(names)}"
-        for name in weights
-        if name not in names
-    ]
-    wrong += [
-        f"data.train.weights lacks {name}; give every set a weight, or none"
-        for name in names
-        if name not in weights
-    ]
-    if wrong:
-        raise ConfigError(wrong)

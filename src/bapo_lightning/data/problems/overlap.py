@@ -30,9 +30,6 @@ _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # each is a token
 _TOKEN = re.compile(rf"[{_CJK}]|[^\W\d_{_CJK}]+|\d+|[.,](?=\d)|[^\w\s.,;:?]")
 _OPERATORS = frozenset("=<>+-*/^")
 
-Tokens = tuple[str, ...]
-Grams = frozenset[int]  # hashes
-
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
@@ -48,73 +45,44 @@ class Overlap:
         self, problems: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]
     ) -> dict[str, str]:
         """Returns the reason for each problem to remove, by id: the set that it overlaps with."""
-        index = _Index(self.ngram)
-        for name, reserved in {**held_out, **self.against}.items():
-            index.add(name, [problem.prompt for problem in reserved])
-        found = index.matches(
-            [problem.prompt for problem in problems], self.common, self.min_share, self.min_shared
-        )
-        return {
-            problem.id: f"overlap with {name}"
-            for problem, name in zip(problems, found, strict=True)
-            if name is not None
-        }
-
-
-class _Index:
-    """Texts to keep out of the training set, by their n-grams."""
-
-    def __init__(self, ngram: int) -> None:
-        self._ngram = ngram
-        self._name_of: dict[Tokens, str] = {}
-        self._owners: dict[int, list[int]] = defaultdict(list)  # n-gram -> indices of the texts that hold it
-        self._grams: list[tuple[str, Grams]] = []
-
-    def add(self, name: str, texts: Sequence[str]) -> None:
-        """Adds the texts of a set."""
-        for text in texts:
-            self._name_of.setdefault(tokens(text), name)
-            grams = _grams(text, self._ngram)
+        sets = {**held_out, **self.against}
+        reserved = [(name, problem.prompt) for name, part in sets.items() for problem in part]
+        name_of = {tokens(text): name for name, text in reversed(reserved)}
+        reserved_grams = [_grams(text, self.ngram) for _, text in reserved]
+        owners: dict[int, list[int]] = defaultdict(list)  # n-gram -> indices of the texts that hold it
+        for index, grams in enumerate(reserved_grams):
             for gram in grams:
-                self._owners[gram].append(len(self._grams))
-            self._grams.append((name, grams))
-
-    def matches(
-        self, texts: Sequence[str], common: int, min_share: float, min_shared: int
-    ) -> list[str | None]:
-        """Returns for each text the name of the set that it overlaps with, or None."""
-        all_grams = [_grams(text, self._ngram) for text in texts]
-        # Copies of a text count once; otherwise a problem repeated in the training set would pass for a
-        # phrase.
-        counts = Counter(gram for grams in set(all_grams) for gram in grams if gram in self._owners)
-        phrases = {gram for gram, count in counts.items() if count > common}
-        sizes = [(name, len(grams - phrases)) for name, grams in self._grams]
-        found: list[str | None] = []
-        for text, grams in zip(texts, all_grams, strict=True):
-            equal = self._name_of.get(tokens(text))
-            if equal is not None:
-                found.append(equal)
-                continue
-            shared = Counter(
-                owner for gram in grams if gram not in phrases for owner in self._owners.get(gram, ())
-            )
-            own = len(grams - phrases) if shared else 0
-            enough = [
-                (-count, owner)
-                for owner, count in shared.items()
-                if count >= min_shared and count >= min_share * min(own, sizes[owner][1])
-            ]
-            found.append(sizes[min(enough)[1]][0] if enough else None)
-        return found
+                owners[gram].append(index)
+        own_grams = [_grams(problem.prompt, self.ngram) for problem in problems]
+        # Copies of a text count once, or a problem that the training set repeats would pass for a phrase.
+        counts = Counter(gram for grams in set(own_grams) for gram in grams if gram in owners)
+        phrases = {gram for gram, count in counts.items() if count > self.common}
+        sizes = [len(grams - phrases) for grams in reserved_grams]
+        reasons = {}
+        for problem, grams in zip(problems, own_grams, strict=True):
+            name = name_of.get(tokens(problem.prompt))
+            if name is None:
+                rest = grams - phrases
+                shared = Counter(owner for gram in rest for owner in owners.get(gram, ()))
+                enough = [
+                    (-count, owner)
+                    for owner, count in shared.items()
+                    if count >= max(self.min_shared, self.min_share * min(len(rest), sizes[owner]))
+                ]
+                name = reserved[min(enough)[1]][0] if enough else None
+            if name is not None:
+                reasons[problem.id] = f"overlap with {name}"
+        return reasons
 
 
-def tokens(text: str, drawings: bool = True) -> Tokens:
+def tokens(text: str, drawings: bool = True) -> tuple[str, ...]:
     """Returns the tokens of a problem's text without case, spacing, LaTeX's layout and final punctuation."""
     text = unicodedata.normalize("NFKC", text).lower().replace("−", "-")
     text = text if drawings else _DRAWING.sub(" ", text)
     return tuple(_TOKEN.findall(_COMMAND.sub(" ", _LAYOUT.sub(" ", text))))
 
 
-def _grams(text: str, ngram: int) -> Grams:
+def _grams(text: str, ngram: int) -> frozenset[int]:
+    """Returns the hashes of a text's n-grams."""
     words = tuple(token for token in tokens(text, drawings=False) if token.isalnum() or token in _OPERATORS)
     return frozenset(hash(words[start : start + ngram]) for start in range(len(words) - ngram + 1))

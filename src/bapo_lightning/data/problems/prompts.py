@@ -10,16 +10,15 @@ from typing import Any
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 
-# transformers tokenizer, problem -> token ids of its prompt
+# transformers tokenizer, problem -> token ids (typecode "i") of its prompt
 PromptRule = Callable[[Any, Problem], "array[int]"]
 
 PLACEHOLDER = "{problem}"
 
 
 def template_problems(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a complaint about a template that never shows the problem."""
-    template = options.get("template", PLACEHOLDER)
-    if PLACEHOLDER not in template:
+    """Yields what is wrong with a template that never shows the problem."""
+    if PLACEHOLDER not in (template := options.get("template", PLACEHOLDER)):
         yield (
             f"template={template!r} never shows the problem; write {PLACEHOLDER} where its text goes, "
             f"e.g. {PLACEHOLDER!r}"
@@ -38,7 +37,7 @@ class PlainPrompt:
         return filled(self.template, problem)
 
     def __call__(self, tokenizer: Any, problem: Problem) -> array[int]:
-        """Returns the token ids (typecode "i") of the prompt."""
+        """Returns the token ids of the prompt."""
         return array("i", tokenizer.encode(self.text(problem), add_special_tokens=False))
 
 
@@ -63,9 +62,7 @@ class ChatPrompt:
         return [user] if self.system is None else [{"role": "system", "content": self.system}, user]
 
     def __call__(self, tokenizer: Any, problem: Problem) -> array[int]:
-        """Returns the token ids (typecode "i") of the prompt. Raises DataError when the tokenizer has no chat
-        template.
-        """
+        """Returns the token ids of the prompt, see `rendered`."""
         return rendered(tokenizer, self.messages(problem), self)
 
 
@@ -84,9 +81,7 @@ class MessagesPrompt:
         return own or [{"role": "user", "content": problem.prompt}]
 
     def __call__(self, tokenizer: Any, problem: Problem) -> array[int]:
-        """Returns the token ids (typecode "i") of the prompt. Raises DataError when the tokenizer has no chat
-        template.
-        """
+        """Returns the token ids of the prompt, see `rendered`."""
         return rendered(tokenizer, self.messages(problem), self)
 
 
@@ -104,9 +99,8 @@ def rendered(
         )
     options = {"add_generation_prompt": True, **prompt.template_options}
     if prompt.opening is None:
-        return array(
-            "i", tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
-        )
+        ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
+        return array("i", ids)
     text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     text = text if text.endswith(prompt.opening) else text + prompt.opening
     return array("i", tokenizer.encode(text, add_special_tokens=False))

@@ -20,25 +20,17 @@ def reasoning_gym_problems(
     validation_share: Share,
     limit: Count | None = None,
 ) -> list[Problem]:
-    """Returns the distinct questions of one split among `size` generated entries, in the order of generation.
+    """Returns the distinct questions of one split among `size` generated entries, in the order of generation,
+    and of them the first `limit`. A task with few questions repeats them and gives fewer problems.
 
     A hash of its text decides which split a question belongs to, so that the splits share no question
     whatever their seeds and sizes. Separate seeds would not do: entry i of seed s is entry i - 1 of seed s +
     1, and easy tasks repeat themselves.
 
-    Args:
-        task: name of the data set, e.g. "chain_sum".
-        size: number of entries to generate. Repeated questions are left out afterwards, so a task with few
-            questions gives fewer problems.
-        seed: seed of the generation.
-        parameters: options of the data set, e.g. {"min_terms": 2, "max_terms": 2}.
-        split: split to return.
-        validation_share: expected share of the distinct questions that is held out from training.
-        limit: return only so many problems, the first ones.
-
-    Returns:
-        Problems with `id` "task/seed/index", `source` the task, and as `metadata` the entry that the task's
-        scorer reads.
+    `task` names a data set, e.g. "chain_sum", and `parameters` are its options, e.g. {"min_terms": 2,
+    "max_terms": 2}. `validation_share` of the distinct questions is expected to be held out from training.
+    Problems have `id` "task/seed/index", `source` the task, and as `metadata` the entry that the task's
+    scorer reads.
 
     Raises:
         DataError: reasoning-gym is missing, has no such task or parameter, or the split is empty.
@@ -55,15 +47,14 @@ def reasoning_gym_problems(
         question, answer = entry["question"], entry["answer"]
         text = "" if answer is None else str(answer)
         first_of_question.setdefault(question, Problem(f"{task}/{seed}/{index}", question, text, task, entry))
-    held_out = {question: _position(question) < validation_share for question in first_of_question}
     chosen = [
         problem
         for question, problem in first_of_question.items()
-        if held_out[question] is (split == "validation")
+        if (_position(question) < validation_share) is (split == "validation")
     ]
     if not chosen:
         raise DataError(
-            f"none of the {len(held_out)} distinct questions of task={task} belongs to {split} with "
+            f"none of the {len(first_of_question)} distinct questions of task={task} belongs to {split} with "
             f"validation_share={validation_share}; write a larger size, or another share"
         )
     return chosen[:limit]

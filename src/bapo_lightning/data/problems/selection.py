@@ -9,35 +9,23 @@ from typing import Any
 
 from bapo_lightning.data.problems.filters import Filter, Filtered, apply_filters
 from bapo_lightning.data.problems.mixture import Mixing, Mixture
-from bapo_lightning.data.problems.problem_set import ProblemSet
+from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
-
-TOO_LONG = "prompt too long"
-NOT_TAKEN = "beyond scale.validation_problems"
 
 Encode = Callable[[Problem], "array[int]"]  # problem -> token ids of its prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Problems to train and to validate on.
-
-    Attributes:
-        train: training problems.
-        overlong: training problems whose prompts are too long.
-        mixing: weights of a mixture's sets; None without weights.
-        validation: problems by name of the set.
-        filtered: kept and removed problems of the filters.
-        account: all of it in numbers, for the console and the manifest, see `account_of`.
-    """
+    """Problems to train and to validate on."""
 
     train: list[Problem]
-    overlong: list[Problem]
-    mixing: Mixing | None
-    validation: dict[str, list[Problem]]
+    overlong: list[Problem]  # training problems whose prompts are too long
+    mixing: Mixing | None  # weights of a mixture's sets
+    validation: dict[str, list[Problem]]  # by name of the set
     filtered: Filtered
-    account: dict[str, Any]
+    account: dict[str, Any]  # all of it in numbers, for the console and the manifest, see `account_of`
 
 
 def select(
@@ -48,56 +36,38 @@ def select(
     max_prompt_tokens: int,
     max_validation_problems: int | None = None,
 ) -> Selection:
-    """Applies the filters to the training problems, and the prompt limit to all problems. Raises DataError
-    when a set is left without problems.
-
-    Args:
-        train: problems as read, possibly a `Mixture`.
-        validation: problems as read, by name of the set.
-        filters: filters by name, in their order.
-        encode: problem -> token ids of its prompt.
-        max_prompt_tokens: longest prompt to keep.
-        max_validation_problems: use so many problems of each validation set, the first ones; filters see all
-            of them. None: use all.
+    """Applies the filters, in their order, to the training problems as read (possibly a `Mixture`), and the
+    prompt limit to all problems. Of each validation set the first `max_validation_problems` are used (None:
+    all); filters see all of them. Raises DataError when a set is left without problems.
     """
     filtered = apply_filters(train, filters, validation)
     kept, overlong = keep_short_prompts(filtered.kept, encode, max_prompt_tokens, "data.train")
-    account = {"train": account_of(train, filtered.counts, len(overlong), len(kept)), "validation": {}}
-    parts = train.parts if isinstance(train, Mixture) else {}
-    if parts:
-        left = {problem.id for problem in kept}
+    removed = {**filtered.counts, "prompt too long": len(overlong)}
+    account = {"train": account_of(train, removed, len(kept)), "validation": {}}
+    mixing = None
+    if isinstance(train, Mixture):
+        left, mixing = {problem.id for problem in kept}, train.mixing
         account["train"]["sets"] = {
-            name: account_of(part, {}, 0, sum(problem.id in left for problem in part))
-            for name, part in parts.items()
+            name: account_of(part, {}, sum(problem.id in left for problem in part))
+            for name, part in train.parts.items()
         }
-    mixing = train.mixing if isinstance(train, Mixture) else None
-    if mixing is not None:
-        account["train"]["shares"] = dict(mixing.shares)
+        if mixing is not None:
+            account["train"]["shares"] = dict(mixing.shares)
     held_out = {}
     for name, problems in validation.items():
         taken = problems[:max_validation_problems]
         held_out[name], cut = keep_short_prompts(taken, encode, max_prompt_tokens, f"data.validation.{name}")
-        beyond = {NOT_TAKEN: len(problems) - len(taken)} if len(taken) < len(problems) else {}
-        account["validation"][name] = account_of(problems, beyond, len(cut), len(held_out[name]))
+        beyond = len(problems) - len(taken)
+        removed = {"beyond scale.validation_problems": beyond, "prompt too long": len(cut)}
+        account["validation"][name] = account_of(problems, removed, len(held_out[name]))
     return Selection(kept, overlong, mixing, held_out, filtered, account)
 
 
 def keep_short_prompts(
     problems: Sequence[Problem], encode: Encode, max_prompt_tokens: int, what: str
 ) -> tuple[list[Problem], list[Problem]]:
-    """Skips problems whose prompt is too long. Prompts are never truncated: a cut one may lack its question.
-
-    Args:
-        problems: problems in the order to keep.
-        encode: problem -> token ids of its prompt.
-        max_prompt_tokens: longest prompt to keep, in tokens.
-        what: name of the set in the error, e.g. "data.train".
-
-    Returns:
-        The problems kept, and those skipped.
-
-    Raises:
-        DataError: no problem is left.
+    """Divides problems, in their order, into those to keep and those whose prompt is too long. Prompts are
+    never truncated: a cut one may lack its question. Raises DataError when none of the set `what` is left.
     """
     if not problems:
         raise DataError(f"{what} holds no problems; check its options")
@@ -114,14 +84,12 @@ def keep_short_prompts(
     return kept, skipped
 
 
-def account_of(
-    problems: Sequence[Problem], filtered: Mapping[str, int], num_overlong: int, num_kept: int
-) -> dict[str, Any]:
+def account_of(problems: Sequence[Problem], removed: Mapping[str, int], num_kept: int) -> dict[str, Any]:
     """Returns the fate of a set's rows: `rows` of its table, `left_out` by reason when it was read, `read`,
     `removed` by reason, `kept`.
     """
-    removed = {**filtered, **({TOO_LONG: num_overlong} if num_overlong else {})}
-    read = {"read": len(problems), "removed": removed, "kept": num_kept}
+    reasons = {reason: count for reason, count in removed.items() if count}
+    read = {"read": len(problems), "removed": reasons, "kept": num_kept}
     if not isinstance(problems, ProblemSet):
         return read
     return {"from": problems.origin, "rows": problems.num_rows, "left_out": problems.left_out, **read}

@@ -19,7 +19,9 @@ Places = dict[str, tuple[int, int]]  # part -> epoch, and number of its problems
 class ProblemStream:
     """Yields every problem once per epoch, in an order drawn anew for each epoch from the stream's own seed.
 
-    With a mixing each of its sets has its own epochs, as described in `mixture`.
+    With a mixing each of its sets has its own epochs, as described in `mixture`. Problems with too long
+    prompts, `overlong`, are never drawn, but listed in the ledger. Raises DataError when there are no
+    problems at all or in one set, or two share an id.
     """
 
     def __init__(
@@ -29,16 +31,6 @@ class ProblemStream:
         overlong: Sequence[Problem] = (),
         mixing: Mixing | None = None,
     ) -> None:
-        """
-        Args:
-            problems: training set.
-            seed: seed of the order.
-            overlong: problems of the set with too long prompts; never drawn, but listed in the ledger.
-            mixing: sets with weights; None: the problems are one set.
-
-        Raises:
-            DataError: there are no problems at all or in one set, or two share an id.
-        """
         self._shares = {WHOLE: 1.0} if mixing is None else dict(mixing.shares)
         self._part_of = {} if mixing is None else mixing.set_of
         if not problems:
@@ -141,6 +133,6 @@ def fingerprint(problems: Sequence[Problem]) -> str:
     """Returns a digest of the problems and their order."""
     digest = sha256()
     for problem in problems:
-        for text in (problem.id, problem.prompt, problem.answer):
-            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        text = f"{problem.id}\0{problem.prompt}\0{problem.answer}\0"
+        digest.update(text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

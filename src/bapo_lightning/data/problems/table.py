@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from bapo_lightning.data.problems.cells import MissingField, UnusableRow
+import datasets
+import huggingface_hub
+from datasets.exceptions import DatasetsError
+
+from bapo_lightning.data.problems.cells import MissingField, UnusableRow, prefixes
 from bapo_lightning.data.problems.columns import ColumnMapping
-from bapo_lightning.data.problems.problem_set import ProblemSet
-from bapo_lightning.data.problems.source import TableSource
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
 from bapo_lightning.values import Count
+
+FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv"}
+
+
+class ProblemSet(list[Problem]):
+    """Problems in the order of their table.
+
+    `origin` is where they were read from, e.g. "openai/gsm8k (main, split train)", `num_rows` the number of
+    the table's rows before `limit`, and `left_out` the number of rows that gave no problem, by reason.
+    """
+
+    def __init__(
+        self, problems: list[Problem], origin: str, num_rows: int, left_out: Mapping[str, int]
+    ) -> None:
+        super().__init__(problems)
+        self.origin, self.num_rows, self.left_out = origin, num_rows, dict(left_out)
 
 
 def problem_table(
@@ -30,63 +52,113 @@ def problem_table(
     unusable: Literal["refuse", "leave_out"] = "refuse",
     licence: str | None = None,
 ) -> ProblemSet:
-    """Reads one problem per row, in the order of the rows.
-
-    Args:
-        name: name of the set and first part of its problems' ids: "name/row number", or "name/own id" where
-            the mapping has an `id`.
-        path: hub name, folder, or .jsonl, .json, .parquet, .csv or .tsv file; * stands for several files.
-        mapping: columns.
-        split: split of the data set; any name for files.
-        config: configuration of the data set, where it has several.
-        revision: branch, tag or commit of the hub repository.
-        files: only these files of the hub repository or folder.
-        size: declared number of rows of the split; another number is refused. None: not declared.
-        any_size: accept any number of rows.
-        limit: read only so many rows, the first ones.
-        merge_repeats: leave out rows whose problem and answer an earlier row had.
-        unusable: `refuse` a table with a row that gives no problem (no gold answer, say), or `leave_out` the
-            row.
-        licence: licence as its publisher states it; shown to readers of the YAML file and in the docs.
+    """Reads one problem per row, in the order of the rows. `conf/problem_set/base.yaml` explains the options.
 
     Raises:
         DataError: the data is not there, lacks a column, is not of its declared size, or a row cannot be
             used.
     """
     source = TableSource(path, split, config, revision, files)
-    rows = _declared_rows(name, source, None if any_size else size)
-    num_rows = len(rows)
-    rows = rows.select_columns(_columns(name, source, mapping, rows.column_names))
-    rows = rows if limit is None else rows.select(range(min(limit, num_rows)))
-    problems, left_out = _read(name, source, mapping, rows, merge_repeats, unusable == "leave_out")
-    return ProblemSet(problems, name, str(source), num_rows, left_out)
-
-
-def _declared_rows(name: str, source: TableSource, size: int | None) -> Any:
-    """Returns the whole table. Raises DataError when it cannot be had or has another size."""
     try:
         rows = source.rows()
+        num_rows = len(rows)
+        if size is not None and not any_size and num_rows != size:
+            raise DataError(
+                f"{source} has {num_rows} rows, and {size} are declared: another version, or not all of it; "
+                "write any_size=true for the set to take it as it is, or correct size"
+            )
+        rows = rows.select_columns(_columns(source, mapping, rows.column_names))
+        rows = rows if limit is None else rows.select(range(min(limit, num_rows)))
+        problems, left_out = _read(name, source, mapping, rows, merge_repeats, unusable == "leave_out")
     except DataError as error:
         raise DataError(f"problem set {name}: {error}") from None
-    if size is not None and len(rows) != size:
-        raise DataError(
-            f"problem set {name}: {source} has {len(rows)} rows, and {size} are declared: another version, "
-            "or not all of it; write any_size=true for the set to take it as it is, or correct size"
+    return ProblemSet(problems, str(source), num_rows, left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Location of a table; the fields are those of `problem_table`."""
+
+    path: str
+    split: str
+    config: str | None
+    revision: str | None
+    files: str | None
+
+    def rows(self) -> datasets.Dataset:
+        """Loads the table. Raises DataError with the command that fetches it when it cannot be had."""
+        path = os.path.expanduser(self.path)
+        file_format = FORMATS.get(Path(path).suffix)
+        is_hub, is_remote = file_format is None and not Path(path).is_dir(), "://" in path
+        if file_format is not None and not is_remote and not glob.glob(path):
+            raise DataError(f"path={self.path}: there is no such file")
+        if is_hub and not is_remote and (path.startswith((".", "/")) or path.count("/") > 1):
+            raise DataError(f"path={self.path}: there is no such file or folder")
+        try:
+            if file_format is not None:
+                options = {"delimiter": "\t"} if path.endswith(".tsv") else {}
+                return datasets.load_dataset(
+                    file_format, data_files={self.split: path}, split=self.split, **options
+                )
+            return self._hub(path) if is_hub else self._folder(path)
+        except (DatasetsError, OSError, ValueError, TypeError) as error:
+            raise DataError(self._remedy(error, is_hub)) from None
+
+    def __str__(self) -> str:
+        """Returns "openai/gsm8k (main, split train)", or the path of files."""
+        if Path(self.path).suffix in FORMATS:
+            return self.path
+        return f"{self.path} ({f'{self.config}, ' if self.config else ''}split {self.split})"
+
+    def _folder(self, path: str) -> datasets.Dataset:
+        saved = Path(path, self.split) if Path(path, "dataset_dict.json").is_file() else Path(path)
+        if (saved / "state.json").is_file():  # written by `Dataset.save_to_disk`
+            return datasets.load_from_disk(str(saved))
+        return self._load(path)
+
+    def _hub(self, path: str) -> datasets.Dataset:
+        try:
+            return self._load(path, revision=self.revision)
+        except ConnectionError:
+            # Offline, datasets 5.2 finds only tables that it prepared itself, not those of `hf download`.
+            try:
+                fetched = huggingface_hub.snapshot_download(
+                    path, repo_type="dataset", revision=self.revision, local_files_only=True
+                )
+            except (OSError, ValueError):
+                raise ConnectionError("the hub cannot be reached, and it was not fetched before") from None
+            return self._folder(fetched)
+
+    def _load(self, path: str, **options: Any) -> datasets.Dataset:
+        files = None if self.files is None else {self.split: self.files}
+        return datasets.load_dataset(path, self.config, data_files=files, split=self.split, **options)
+
+    def _remedy(self, error: Exception, is_hub: bool) -> str:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        failure = f"{self} could not be loaded ({reason})"
+        if not is_hub:
+            return f"{failure}; check the file and the split"
+        options = f" --revision {self.revision}" if self.revision else ""
+        options += f" --include '{self.files}'" if self.files else ""
+        page = f"https://huggingface.co/datasets/{self.path}"
+        terms = f"accept its terms at {page}, run `hf auth login`, then " if "gated" in str(error) else ""
+        return (
+            f"{failure}. Where there is a network, {terms}fetch it: hf download --repo-type dataset "
+            f"{self.path}{options}\n"
+            f"It is then found, also offline, in {huggingface_hub.constants.HF_HUB_CACHE} (HF_HOME moves it; "
+            "with HF_HUB_OFFLINE=1 no connection is tried). Or check its name and split, or write the path "
+            "of a file or folder that holds it: path=FILE"
         )
-    return rows
 
 
-def _columns(name: str, source: TableSource, mapping: ColumnMapping, present: list[str]) -> list[str]:
+def _columns(source: TableSource, mapping: ColumnMapping, present: list[str]) -> list[str]:
     """Returns the columns that a mapping reads, so that no other is decoded."""
     needed = []
     for key, path in mapping.paths:
-        parts = path.split(".")
-        heads = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
-        column = next((head for head in heads if head in present), None)
+        column = next((prefix for prefix in prefixes(path) if prefix in present), None)
         if column is None:
             raise DataError(
-                f"problem set {name}: mapping.{key}={path}, and {source} has no such column; its columns are "
-                f"{', '.join(present)}"
+                f"mapping.{key}={path}, and {source} has no such column; its columns are {', '.join(present)}"
             )
         needed.append(column)
     return sorted(set(needed))
@@ -104,15 +176,15 @@ def _read(
             problem = mapping.read(row, number, name)
         except MissingField as error:
             raise DataError(
-                f"problem set {name}: row {number} of {source} lacks one of the mapping's fields "
+                f"row {number} of {source} lacks one of the mapping's fields "
                 f"({', '.join(path for _, path in mapping.paths)}); where the path breaks off there are "
-                f"{', '.join(error.names) or 'no fields'}"
+                f"{', '.join(error.args) or 'no fields'}"
             ) from None
         except UnusableRow as reason:
             if not leave_out:
                 raise DataError(
-                    f"problem set {name}: row {number} of {source} cannot be used: {reason}; correct the "
-                    "mapping or the row, or write unusable=leave_out to go without such rows"
+                    f"row {number} of {source} cannot be used: {reason}; correct the mapping or the row, or "
+                    "write unusable=leave_out to go without such rows"
                 ) from None
             left_out[str(reason)] += 1
             continue
@@ -122,30 +194,25 @@ def _read(
                 continue
             seen.add((problem.prompt, problem.answer))
         problems.append(problem)
-    _check(name, source, problems, left_out)
+    _check(source, problems, left_out)
     return problems, left_out
 
 
 def _in_batches(rows: Any) -> Iterator[dict[str, Any]]:
-    """Yields the rows one by one, decoded many at a time: `datasets` takes several times longer for single
-    ones.
-    """
+    """Yields the rows one by one. Decoding them singly would take `datasets` several times longer."""
     for batch in rows.iter(batch_size=1000):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))
 
 
-def _check(name: str, source: TableSource, problems: list[Problem], left_out: Counter[str]) -> None:
+def _check(source: TableSource, problems: list[Problem], left_out: Counter[str]) -> None:
     """Raises DataError when there are no problems, or two share an id."""
     if not problems:
         reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items())
-        raise DataError(
-            f"problem set {name}: {source} gives no problem ({reasons or 'it has no rows'}); check its "
-            "mapping"
-        )
+        raise DataError(f"{source} gives no problem ({reasons or 'it has no rows'}); check its mapping")
     repeated = [own_id for own_id, count in Counter(problem.id for problem in problems).items() if count > 1]
     if repeated:
         raise DataError(
-            f"problem set {name}: {len(repeated)} ids of {source} stand for several rows, among them "
-            f"{repeated[0]}; write mapping.id=null to number the rows instead"
+            f"{len(repeated)} ids of {source} stand for several rows, among them {repeated[0]}; write "
+            "mapping.id=null to number the rows instead"
         )

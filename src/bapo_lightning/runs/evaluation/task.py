@@ -16,7 +16,7 @@ from bapo_lightning.configuration.engine_rules import length_problems
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import run_folder_problems
 from bapo_lightning.configuration.validate import read_evaluation
-from bapo_lightning.data.problems.problem_set import ProblemSet
+from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.data.rollouts.answers import Asked, all_asked
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
