@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 import torch
 from torch.optim import AdamW, Optimizer
@@ -45,7 +46,7 @@ from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.tiny_world.task import tiny_problems
-from bapo_lightning.types import Completion, FinishReason, Group, Rollout, Sample, WorkItem
+from bapo_lightning.types import Completion, Group, Rollout, Sample, WorkItem
 
 # Ships with the package: a model that adds two-digit numbers, and is often wrong.
 MODEL = model_path("package://bapo_lightning/tiny_world/model")
@@ -72,13 +73,14 @@ class Settings:
     max_grad_norm: float = 1.0  # a longer gradient is scaled down to this norm
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):
     """What one update found."""
 
     loss: float
-    bounds: BoundSearch  # c_low, c_high, and the share of positive tokens that they give
     entropy: float  # nats, mean over the tokens of the minibatch
+    share: float  # of positive tokens in the contributions, within the bounds
+    low: float  # c_low
+    high: float  # c_high
 
 
 def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
@@ -92,23 +94,30 @@ def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
     schedule = linear_warmup(optimizer, settings.warmup_updates)
     updates: list[Update] = []
     for _ in range(settings.num_rollout_batches):
-        # Lines 2-6: the behaviour policy samples a batch, which gets rewards and advantages.
         engine.load_weights(policy, version=len(updates))  # pi_rollout <- pi
-        items = stream.take(settings.prompts_per_batch)
-        groups = score(settings, tokenizer, items, sample(settings, engine, tokenizer, items))
-        # Lines 8-20: all epochs of shuffled minibatches, an update on each.
+        groups = sample(settings, engine, tokenizer, stream.take(settings.prompts_per_batch))
         queue.put(groups)
-        while len(queue):
+        while len(queue):  # all epochs of shuffled minibatches
             batch = collate(queue.take(), metrics={})
             updates.append(update(settings, policy, optimizer, schedule, batch))
-        print(summary(groups, updates[-settings.epochs * settings.minibatches :]), flush=True)
+        reward = fmean(reward for group in groups for reward in group.rewards)
+        recent = zip(*updates[-settings.epochs * settings.minibatches :], strict=True)
+        _, entropy, share, low, high = (fmean(values) for values in recent)
+        print(
+            f"reward {reward:.3f}  entropy {entropy:.3f}  positive share {share:.3f}  "
+            f"bounds [{low:.2f}, {high:.2f}]",
+            flush=True,
+        )
     return policy, optimizer, updates
 
 
 def sample(
     settings: Settings, engine: HFEngine, tokenizer: PreTrainedTokenizerBase, items: Sequence[WorkItem]
-) -> list[Rollout]:
-    """Samples G responses to each of P problems from pi_rollout, problem after problem; P x G in all."""
+) -> list[Group]:
+    """Samples G responses to each of P problems from pi_rollout; a group is the responses to one problem,
+    with rewards and with advantages relative to each other (lines 2-6).
+    """
+    size = settings.group_size
     requests = [
         GenerationRequest(
             PlainPrompt()(tokenizer, item.problem),
@@ -116,41 +125,22 @@ def sample(
             request_seed(settings.seed, engine.version, item.problem.id, index, item.epoch),
         )
         for item in items
-        for index in range(settings.group_size)
+        for index in range(size)
     ]
     generations = engine.generate(requests, SamplingParams(settings.temperature, (tokenizer.eos_token_id,)))
-    return [
-        Rollout(request.token_ids, (generation.segment,), generation.finish)
-        for request, generation in zip(requests, generations, strict=True)
-    ]
-
-
-def score(
-    settings: Settings,
-    tokenizer: PreTrainedTokenizerBase,
-    items: Sequence[WorkItem],
-    rollouts: Sequence[Rollout],
-) -> list[Group]:
-    """Rewards of all rollouts, and their advantages relative to the other responses to the same problem."""
-    group_size = settings.group_size
-    texts = tokenizer.batch_decode(
-        [list(rollout.response_ids) for rollout in rollouts], skip_special_tokens=True
-    )
+    responses = [list(generation.segment.token_ids) for generation in generations]
     completions = [
-        Completion(text, rollout.length, rollout.finish or FinishReason.LENGTH)
-        for text, rollout in zip(texts, rollouts, strict=True)
+        Completion(str(tokenizer.decode(response, skip_special_tokens=True)), len(response), made.finish)
+        for response, made in zip(responses, generations, strict=True)
     ]
-    scores = final_value([item.problem for item in items for _ in range(group_size)], completions)
-    rewards = torch.tensor([verdict.value for verdict in scores]).view(len(items), group_size)
-    advantages = group_advantages(rewards).tolist()
+    scores = final_value([item.problem for item in items for _ in range(size)], completions)
     samples = [
-        Sample(rollout, text, verdict, reward=verdict.value)
-        for rollout, text, verdict in zip(rollouts, texts, scores, strict=True)
+        Sample(Rollout(asked.token_ids, (made.segment,), made.finish), completion.text, score, score.value)
+        for asked, made, completion, score in zip(requests, generations, completions, scores, strict=True)
     ]
+    advantages = group_advantages(torch.tensor([score.value for score in scores]).view(-1, size)).tolist()
     return [
-        Group(
-            item.problem, tuple(samples[row * group_size :][:group_size]), tuple(advantages[row]), item.epoch
-        )
+        Group(item.problem, tuple(samples[row * size :][:size]), tuple(advantages[row]), item.epoch)
         for row, item in enumerate(items)
     ]
 
@@ -158,7 +148,7 @@ def score(
 def update(
     settings: Settings, policy: Policy, optimizer: Optimizer, schedule: LRScheduler, batch: TrainBatch
 ) -> Update:
-    """One step of AdamW on the clipped surrogate (Eq. 4), within bounds that fit this minibatch."""
+    """One step of AdamW on the clipped surrogate, within bounds that fit this minibatch (lines 8-20)."""
     weights = token_mean(batch.response_mask, batch.num_tokens)
     micro_batches = batch.split(settings.micro_batch_tokens, weights, policy.layout)
     with torch.no_grad():  # the search needs all tokens of the update before the first gradient
@@ -168,7 +158,7 @@ def update(
     losses = []
     for micro_batch in micro_batches:
         table = TokenTable.of(micro_batch, *policy(micro_batch))
-        objective = clipped_surrogate(table.ratio, table.advantage, bounds.low, bounds.high)
+        objective = clipped_surrogate(table.ratio, table.advantage, bounds.low, bounds.high)  # Eq. 4
         loss = -(table.weight * objective).sum()
         loss.backward()
         losses.append(loss.detach())
@@ -176,7 +166,8 @@ def update(
     optimizer.step()
     schedule.step()
     entropy = torch.cat([table.entropy for table in tables]).mean()
-    return Update(float(torch.stack(losses).sum()), bounds, float(entropy))
+    numbers = (torch.stack(losses).sum(), entropy, bounds.value, bounds.low, bounds.high)
+    return Update(*map(float, numbers))
 
 
 def search(settings: Settings, tables: Sequence[TokenTable]) -> BoundSearch:
@@ -185,29 +176,13 @@ def search(settings: Settings, tables: Sequence[TokenTable]) -> BoundSearch:
     Two curves, the contributions under every c_high and every c_low, hold all that its steps ask.
     """
     lows, highs = bound_grid(*settings.low), bound_grid(*settings.high)
-    curves = []
+    positive, negative = torch.zeros(len(highs)), torch.zeros(len(lows))
     for table in tables:
         every_token = torch.ones_like(table.ratio, dtype=torch.bool)
         weight = table.weight * table.behaviour_logp.exp()  # pi_rollout(y_t), as in Eq. 8
-        positive, negative = contribution_curves(
-            table.ratio, table.advantage, every_token, weight, lows, highs
-        )
-        curves.append(torch.cat([positive, negative]))
-    positive, negative = torch.stack(curves).sum(0).split([len(highs), len(lows)])
+        found = contribution_curves(table.ratio, table.advantage, every_token, weight, lows, highs)
+        positive, negative = positive + found[0], negative + found[1]
     return search_bounds(positive, negative, lows, highs, settings.target)
-
-
-def summary(groups: Sequence[Group], updates: Sequence[Update]) -> str:
-    """Means over a rollout batch and over the updates on it."""
-    reward = fmean(reward for group in groups for reward in group.rewards)
-    entropy = fmean(update.entropy for update in updates)
-    share = fmean(float(update.bounds.value) for update in updates)
-    low = fmean(float(update.bounds.low) for update in updates)
-    high = fmean(float(update.bounds.high) for update in updates)
-    return (
-        f"reward {reward:.3f}  entropy {entropy:.3f}  positive share {share:.3f}  "
-        f"bounds [{low:.2f}, {high:.2f}]"
-    )
 
 
 if __name__ == "__main__":
