@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def find_evaluations(patterns: Sequence[str]) -> list[Path]:
-    """Evaluation folders that paths and globs name; sorted, each once. Raises DataError for one without any."""
+    """Evaluation folders that paths and globs name, sorted. Raises DataError where there is none."""
     found: set[Path] = set()
     for pattern in patterns:
         folders = [folder for folder in map(Path, glob.glob(pattern)) if _is_evaluation(folder)]

@@ -33,7 +33,7 @@ CHECKPOINT: a run folder, one of its checkpoints, a model folder, or a hub name.
 
 
 def hydra_overrides(arguments: Sequence[str]) -> list[str]:
-    """Rewrites `sets=` as the choice of a file for each, and gives prompt and reward to a model without a run.
+    """Writes `sets=` as the choice of a file for each, gives prompt and reward to a model without a run.
 
     Raises:
         ConfigError: no checkpoint, or a set that does not exist.
