@@ -98,7 +98,11 @@ def test_every_flag_of_the_trainer_that_is_accepted_trains(tmp_path):
 
 
 def test_max_time_ends_a_run_with_a_checkpoint_of_its_last_update(tmp_path):
-    limits = ["+trainer.max_time=00:00:00:02", "scale.num_rollout_batches=200", "callbacks.checkpoint.every=9999"]
+    limits = [
+        "+trainer.max_time=00:00:00:02",
+        "scale.num_rollout_batches=200",
+        "callbacks.checkpoint.every=9999",
+    ]
     _, rows = trained(tmp_path / "run", *limits)
     assert 1 <= len(rows) < 1600
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()

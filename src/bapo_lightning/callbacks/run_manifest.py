@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -54,11 +55,7 @@ class RunManifest(L.Callback):
         """
         self._path = folder / "manifest.json"
         self._start = time.perf_counter()
-        session = {
-            "command": " ".join(sys.orig_argv),
-            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "git_commit": git_commit(),
-        }
+        session = session_start()
         earlier = read_manifest(folder) if resumed is not None else {}
         earlier.pop("error", None)
         self._earlier_seconds = float(earlier.get("wall_seconds", 0.0))
@@ -66,9 +63,7 @@ class RunManifest(L.Callback):
             **earlier,
             **description,
             **{name: earlier.get(name, value) for name, value in session.items()},
-            "versions": installed_versions(),
-            "python": platform.python_version(),
-            "platform": platform.platform(),
+            **environment(),
         }
         if resumed is not None:
             self._content["resumes"] = [*earlier.get("resumes", []), {**session, **resumed}]
@@ -99,7 +94,7 @@ class RunManifest(L.Callback):
     ) -> None:
         """It failed, or was stopped twice."""
         self._content["error"] = f"{type(exception).__name__}: {exception}"
-        self._write("interrupted" if isinstance(exception, KeyboardInterrupt) else "failed", trainer)
+        self._write(ending(exception), trainer)
 
     def finish(self) -> None:
         """Nothing was left to do: the run had been stopped between its last update and its end."""
@@ -111,29 +106,33 @@ class RunManifest(L.Callback):
             write_json(self._path, {**self._content, "status": status, "wall_seconds": round(seconds, 3)})
 
 
-def installed_versions() -> dict[str, str]:
-    """Version of each package that matters to a result, where installed."""
-    found = {}
+def session_start() -> dict[str, Any]:
+    """Command, time and commit of a session that begins now."""
+    return {
+        "command": " ".join(sys.orig_argv),
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git_commit": git_commit(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Platform, Python, and the version of each package that matters to a result, where installed."""
+    versions = {}
     for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {"versions": versions, "python": platform.python_version(), "platform": platform.platform()}
+
+
+def ending(error: BaseException) -> str:
+    """Status of a session that an error ended."""
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def git_commit() -> str | None:
     """Commit of the source tree, with `-dirty` when it has changes; None outside a checkout."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-        "--exclude=*",
-    ]
+    options = ["--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", *options]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

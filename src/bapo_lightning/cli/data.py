@@ -1,5 +1,4 @@
-"""What a run would train and validate on: sizes, what filters take away, prompt lengths, some prompts. Trains
-nothing.
+"""Shows the problems of a run: sizes, what filters take away, prompt lengths, some prompts. Trains nothing.
 
 make data DATA=gsm8k ARGS="model.path=models/smollm2-135m-instruct +show=3"
 """
@@ -13,12 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import hydra
 from omegaconf import DictConfig
 
+from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.errors import BapoLightningError, ConfigError
+from bapo_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
     from bapo_lightning.data.problems.selection import Selection
@@ -29,19 +27,15 @@ if TYPE_CHECKING:
 MAX_SHOWN_CHARACTERS = 1000
 
 
-@hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
+@hydra_command("train")
 def main(config: DictConfig) -> None:
-    """Check, read, describe."""
-    try:
-        plain = resolve(config)
-        describe(plain, plain.pop("show", 1))
-    except BapoLightningError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    """Checks, reads, describes."""
+    plain = resolve(config)
+    describe(plain, plain.pop("show", 1))
 
 
 def describe(plain: dict[str, Any], show: Any) -> None:
-    """Print all of it, `show` prompts, and `show` removed problems for each reason (`+show=3`).
+    """Prints all of it, `show` prompts, and `show` removed problems for each reason (`+show=3`).
 
     Raises:
         ConfigError: the configuration of the data cannot work.
@@ -101,12 +95,8 @@ def print_prompts(selection: Selection, rule: Any, show: int) -> None:
     for problem in selection.train[::step][:show]:
         print(f"\n--- {problem.id}, gold answer {problem.answer!r}")
         if hasattr(rule, "messages"):
-            print(
-                "\n".join(
-                    f"{message['role']}: {shortened(message['content'])}"
-                    for message in rule.messages(problem)
-                )
-            )
+            for message in rule.messages(problem):
+                print(f"{message['role']}: {shortened(message['content'])}")
         else:
             print(shortened(rule.text(problem) if hasattr(rule, "text") else problem.prompt))
 
@@ -115,10 +105,8 @@ def print_removed(selection: Selection, show: int) -> None:
     """Some of what the filters removed, for each reason."""
     for reason, problems in selection.filtered.removed.items():
         for problem in problems[:show]:
-            print(
-                f"\n--- removed: {reason}: {problem.id}, gold answer "
-                f"{problem.answer!r}\n{shortened(problem.prompt)}"
-            )
+            print(f"\n--- removed: {reason}: {problem.id}, gold answer {problem.answer!r}")
+            print(shortened(problem.prompt))
 
 
 def shortened(text: str) -> str:
@@ -128,4 +116,4 @@ def shortened(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

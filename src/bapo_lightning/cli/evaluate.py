@@ -1,5 +1,6 @@
-"""`python -m bapo_lightning.cli.evaluate checkpoint=outputs/... sets=aime24,aime25 k=16`: samples and judges
-answers to held-out problems.
+"""Samples and judges answers to held-out problems.
+
+    python -m bapo_lightning.cli.evaluate checkpoint=outputs/... sets=aime24,aime25 k=16
 
 Heavy imports come after the configuration is composed, so that a misspelt option answers at once.
 """
@@ -11,13 +12,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
-import hydra
 from omegaconf import DictConfig
 
+from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.errors import BapoLightningError, ConfigError
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.runs.evaluation.subject import CHOICES_WITHOUT_RUN, belongs_to_run
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see cli.train
@@ -32,43 +32,8 @@ CHECKPOINT: a run folder, one of its checkpoints, a model folder, or a hub name.
 """
 
 
-@hydra.main(version_base="1.3", config_path=conf_dir(), config_name="eval")
-def compose_and_evaluate(config: DictConfig) -> None:
-    """Compose, check, sample, report."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        from bapo_lightning.runs.evaluation.run import evaluate
-
-        evaluate(config)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on with it", file=sys.stderr)
-        sys.exit(130)
-    except BapoLightningError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-
-
-def main() -> int:
-    """Run the command."""
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(USAGE + "  " + ", ".join(problem_sets()))
-        return 0
-    try:
-        sys.argv[1:] = hydra_overrides(sys.argv[1:])
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    compose_and_evaluate()
-    return 0
-
-
 def hydra_overrides(arguments: Sequence[str]) -> list[str]:
-    """The arguments in Hydra's own words: `sets=a,b` chooses a file for each set; a model without a run gets
-    prompt and reward.
+    """Writes `sets=` as the choice of a file for each, gives prompt and reward to a model without a run.
 
     Raises:
         ConfigError: no checkpoint, or a set that does not exist.
@@ -79,28 +44,17 @@ def hydra_overrides(arguments: Sequence[str]) -> list[str]:
             "nothing to evaluate; write CKPT=FOLDER (checkpoint=FOLDER): a run folder, one of its "
             "checkpoints, a model folder, or a hub name"
         ])  # fmt: skip
-    names = [
-        name
-        for item in arguments
-        if item.startswith(SETS)
-        for name in item.removeprefix(SETS).split(",")
-        if name
-    ]
-    unknown = [name for name in names if name not in problem_sets()]
-    if unknown:
-        raise ConfigError(
-            [f"sets={','.join(unknown)}: no such problem set; write some of {', '.join(problem_sets())}"]
-        )
-    chosen = [f"+problem_set@data.validation.{name}={name}" for name in dict.fromkeys(names)]
+    lists = [item.removeprefix(SETS).split(",") for item in arguments if item.startswith(SETS)]
+    names = dict.fromkeys(name for listed in lists for name in listed if name)
+    if unknown := [name for name in names if name not in problem_sets()]:
+        known = ", ".join(problem_sets())
+        raise ConfigError([f"sets={','.join(unknown)}: no such problem set; write some of {known}"])
+    chosen = [f"+problem_set@data.validation.{name}={name}" for name in names]
     if not belongs_to_run(given[-1]):
         keys = [item.partition("=")[0] for item in arguments]
         chosen += [choice for choice in CHOICES_WITHOUT_RUN if choice.partition("=")[0] not in keys]
-    # Quoted: names of runs hold characters that mean something to Hydra.
-    return [
-        *chosen,
-        f"checkpoint={quoted(given[-1])}",
-        *(item for item in arguments if not item.startswith((SETS, CHECKPOINT))),
-    ]
+    others = [item for item in arguments if not item.startswith((SETS, CHECKPOINT))]
+    return [*chosen, f"checkpoint={quoted(given[-1])}", *others]
 
 
 def problem_sets() -> list[str]:
@@ -109,9 +63,23 @@ def problem_sets() -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """`text` as one value in Hydra's grammar."""
+    """`text` as one value of Hydra's grammar: names of runs hold characters that mean something to it."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+@hydra_command("eval", usage=lambda: USAGE + "  " + ", ".join(problem_sets()), rewrite=hydra_overrides)
+def main(config: DictConfig) -> int:
+    """Samples, judges, reports; the same command goes on after an interruption."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        from bapo_lightning.runs.evaluation.run import evaluate
+
+        evaluate(config)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with it", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":

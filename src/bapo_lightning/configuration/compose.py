@@ -13,18 +13,12 @@ from bapo_lightning.errors import ConfigError
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:
-    """Plain values of a composed configuration. Raises ConfigError for a key without a value or a reference
-    to nothing.
-    """
+    """Plain values of a composed configuration. Raises ConfigError for a key that has none."""
     try:
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     except OmegaConfBaseException as error:
-        raise ConfigError(
-            [
-                f"{error.full_key} cannot be resolved ({str(error.msg).splitlines()[0]}); write "
-                f"{error.full_key}=VALUE"
-            ]
-        ) from None
+        key, reason = error.full_key, str(error.msg).splitlines()[0]
+        raise ConfigError([f"{key} cannot be resolved ({reason}); write {key}=VALUE"]) from None
 
 
 _TIME = re.compile(r"\d{8}-\d{6}(-\d+)?")  # the last part is the number of a job of Hydra's multirun

@@ -13,6 +13,5 @@ def conf_dir() -> str:
     for folder in (package / "conf", package.parents[1] / "conf"):
         if (folder / "train.yaml").is_file():
             return str(folder)
-    raise ConfigError(
-        [f"conf/train.yaml is neither in {package} nor in {package.parents[1]}: install the package again"]
-    )
+    places = f"neither in {package} nor in {package.parents[1]}"
+    raise ConfigError([f"conf/train.yaml is {places}: install the package again"])

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field, PrivateAttr
-
-from bapo_lightning.configuration.sections import Model, Rollout, Section
+from bapo_lightning.configuration.sections import Composed, Model, Rollout, Section
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.values import Count
 
@@ -27,34 +24,19 @@ class EvaluationData(Section):
     validation: dict[str, Target]
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(Composed):
     """Everything that one evaluation is, with all open keys filled."""
 
     checkpoint: str
     k: Count
     problems_per_set: Count | None
-    seed: int
     data: EvaluationData
     model: Model
     scale: EvaluationScale
     rollout: Rollout
     reward: Target
     samples_per_call: Count
-    cpu_threads: Count | None
-    name: str
-    output_root: str
     run_folder: str | None
-    group: str
-    job_type: str
-    run_name: str
-    logger: dict[str, Target] = Field(default_factory=dict)
-
-    _plain: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The configuration as it is written to config.yaml."""
-        return self._plain
 
     @property
     def folder(self) -> Path:

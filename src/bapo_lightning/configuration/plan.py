@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +48,13 @@ def check_architecture(model: Model) -> None:
     if model.architecture is None:
         return
     claimed, found = model_shape(model.architecture), model_shape(_architecture_of_files(model.path))
-    pairs = [
-        (field.name, getattr(claimed, field.name), getattr(found, field.name)) for field in fields(claimed)
+    real = asdict(found)
+    differing = [
+        f"{key} {said} instead of {real[key]}" for key, said in asdict(claimed).items() if said != real[key]
     ]
-    differing = [f"{name} {said} instead of {real}" for name, said, real in pairs if said != real]
     if differing:
-        raise ConfigError(
-            [
-                f"model.architecture is not that of {model.path}: {', '.join(differing)}; write "
-                "architecture: null"
-            ]
-        )
+        problem = f"model.architecture is not that of {model.path}: {', '.join(differing)}"
+        raise ConfigError([f"{problem}; write architecture: null"])
 
 
 def check_fit(config: RunConfig) -> None:
@@ -79,9 +75,8 @@ def check_fit(config: RunConfig) -> None:
         print(f"not planned: {error}")
         return
     if plan.problems:
-        raise ConfigError(
-            [*plan.problems, f"{verdict(plan)[0]} write plan.ignore=true to begin all the same"]
-        )
+        remedy = f"{verdict(plan)[0]} write plan.ignore=true to begin all the same"
+        raise ConfigError([*plan.problems, remedy])
 
 
 def _architecture_of_files(path: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 RENAMED = {
@@ -52,10 +51,3 @@ def renamed_problems(overrides: Sequence[str]) -> list[str]:
         elif (key, value) in RENAMED_CHOICES:
             found.append(f"{key}={value} is gone; write {RENAMED_CHOICES[key, value]}")
     return found
-
-
-def refuse_renamed(overrides: Sequence[str]) -> None:
-    """End the process with one message when an override has an earlier name."""
-    if found := renamed_problems(overrides):
-        print("error: " + "\n       ".join(found), file=sys.stderr)
-        sys.exit(1)

@@ -7,21 +7,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, PrivateAttr
-
 from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.configuration.sections import (
     Algorithm,
     Callbacks,
+    Composed,
     Correction,
     Data,
-    Minutes,
     Model,
     Optimizer,
     Plan,
     Rollout,
     Scale,
-    Section,
 )
 from bapo_lightning.configuration.targets import Target, option_problems
 from bapo_lightning.configuration.trainer_flags import (
@@ -33,24 +30,17 @@ from bapo_lightning.configuration.trainer_flags import (
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.modules.fsdp.strategy import ShardedStrategy
 from bapo_lightning.ranks.strategies import single_device
-from bapo_lightning.values import Count
+from bapo_lightning.values import Positive
 
 ALARM_EXAMPLE = "{metric: train/reward, below: 0.1}"
 
 
-class RunConfig(Section):
+class RunConfig(Composed):
     """Everything that one run is."""
 
-    name: str
-    seed: int
-    output_root: str
     run_folder: str
     resume: str | None
-    group: str
-    job_type: str
-    run_name: str
-    cpu_threads: Count | None
-    rank_timeout_minutes: Minutes
+    rank_timeout_minutes: Positive
     algorithm: Algorithm
     regime: Target
     scale: Scale
@@ -64,14 +54,6 @@ class RunConfig(Section):
     strategy: Target
     callbacks: Callbacks
     plan: Plan
-    logger: dict[str, Target] = Field(default_factory=dict)
-
-    _plain: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The configuration as it is written to config.yaml."""
-        return self._plain
 
     @property
     def folder(self) -> Path:

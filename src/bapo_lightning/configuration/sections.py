@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Gt, Lt
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets, TrainDtype
 from bapo_lightning.plan.gpus import GPUS
-from bapo_lightning.values import Advice, Count, CountOrZero, NonNegative, Positive, Share
+from bapo_lightning.values import Advice, Count, CountOrZero, NonNegative, Share
 
 GPU = ("auto", "gpu", "cuda")
 
@@ -33,6 +33,26 @@ class Section(BaseModel):
     def problems(self) -> Iterator[str]:
         """What is wrong between the keys of this section; texts begin with the name of a key."""
         yield from ()
+
+
+class Composed(Section):
+    """A whole configuration, with the keys that training and evaluation share."""
+
+    name: str
+    seed: int
+    output_root: str
+    group: str
+    job_type: str
+    run_name: str
+    cpu_threads: Count | None
+    logger: dict[str, Target] = Field(default_factory=dict)
+
+    _plain: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The configuration as it is written to config.yaml."""
+        return self._plain
 
 
 class Algorithm(Section):
@@ -143,9 +163,8 @@ class Rollout(Section):
     def problems(self) -> Iterator[str]:
         """Sampling that training can use."""
         if not self.temperature > 0:
-            yield (
-                f"temperature={self.temperature:g}: training samples must come from a distribution; write 1.0"
-            )
+            cause = "training samples must come from a distribution"
+            yield f"temperature={self.temperature:g}: {cause}; write 1.0"
         for name, value, off in (("top_p", self.top_p, 1.0), ("top_k", self.top_k, 0)):
             if value != off:
                 yield (
@@ -211,6 +230,3 @@ class Plan(Section):
         """A GPU of the table."""
         if self.gpu not in GPUS:
             yield f"gpu={self.gpu} is not known; write one of {', '.join(GPUS)}"
-
-
-Minutes = Positive

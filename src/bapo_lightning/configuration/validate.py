@@ -14,20 +14,15 @@ from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import machine_problems
 from bapo_lightning.configuration.rank_rules import rank_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
-from bapo_lightning.configuration.sections import Section
+from bapo_lightning.configuration.sections import Composed, Section
 from bapo_lightning.configuration.targets import target_problems
 from bapo_lightning.configuration.trainer_flags import REFUSED_FLAGS, trainer_problems
 from bapo_lightning.configuration.wording import accepted
 from bapo_lightning.errors import ConfigError
 
 S = TypeVar("S", bound=Section)
-RULES_READ = {
-    "regime",
-    "rollout",
-    "trainer",
-    "strategy",
-    "optimizer",
-}  # rules look into their targets
+C = TypeVar("C", bound=Composed)
+RULES_READ = {"regime", "rollout", "trainer", "strategy", "optimizer"}  # rules look into their targets
 
 
 def validate(plain: dict[str, Any]) -> RunConfig:
@@ -64,12 +59,7 @@ def read_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
         ConfigError: with everything that is wrong.
     """
     config, found, _ = _parsed(EvaluationConfig, plain)
-    if config is not None:
-        found += config.problems()
-    if config is None or found:
-        raise ConfigError(list(dict.fromkeys(found)))
-    config._plain = plain
-    return config
+    return _sound(config, [*found, *(config.problems() if config is not None else ())], plain)
 
 
 def _checked(plain: dict[str, Any], rules: Sequence[Callable[[RunConfig], Iterator[str]]]) -> RunConfig:
@@ -77,6 +67,10 @@ def _checked(plain: dict[str, Any], rules: Sequence[Callable[[RunConfig], Iterat
     found += alarm_problems((plain.get("callbacks") or {}).get("alarms", {}), "callbacks.alarms")
     if config is not None and not unsound & RULES_READ:
         found += [text for rule in rules for text in rule(config)]
+    return _sound(config, found, plain)
+
+
+def _sound(config: C | None, found: list[str], plain: dict[str, Any]) -> C:
     # Lengths of the regime follow those of the scale.
     repeated = {f"regime.{text.removeprefix('scale.')}" for text in found if text.startswith("scale.")}
     found = [text for text in dict.fromkeys(found) if text not in repeated]
@@ -87,9 +81,7 @@ def _checked(plain: dict[str, Any], rules: Sequence[Callable[[RunConfig], Iterat
 
 
 def _parsed(section: type[S], plain: dict[str, Any]) -> tuple[S | None, list[str], set[str]]:
-    """The typed object if its types are right, everything wrong with types and targets, and the sections with
-    targets that are wrong.
-    """
+    """The typed object if it can be made, faults of types and targets, sections with wrong targets."""
     config, found = parse(section, plain)
     by_section = {name: list(target_problems(_checkable(name, node), name)) for name, node in plain.items()}
     found += [text for texts in by_section.values() for text in texts]

@@ -36,9 +36,7 @@ from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
 from bapo_lightning.runs.inputs import Inputs, read_inputs, stop_token_ids
 from bapo_lightning.runs.resume import RunStart
 
-VALIDATION_SEED = (
-    20251021  # the same draws in every run, so that validation curves differ by the policy alone
-)
+VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ by the policy alone
 
 
 @dataclass(frozen=True)
@@ -90,11 +88,6 @@ def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
     return engine
 
 
-def model_options(config: RunConfig) -> ModelOptions:
-    """Choices about the model, with the path that `model.path` stands for."""
-    return ModelOptions.of(config.model, model_path(config.model.path))
-
-
 def _build_parts(
     config: RunConfig, ranks: RankGroup
 ) -> tuple[Inputs | None, RolloutDataModule | WorkerDataModule, BapoModule, Any]:
@@ -112,14 +105,10 @@ def _data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Rollout
         engine = distributed = _distributed_engine(config, engine, channels)
         num_engines = distributed.num_engines
     stops = stop_token_ids(model_path(config.model.path), inputs.tokenizer)
+    weight_sync, vocab_size = rollout.weight_sync.make(), inputs.tokenizer.vocab_size
+    restarting = RestartingEngine(engine, weight_sync, vocab_size, rollout.max_restarts, num_engines)
     sampler = RolloutSampler(
-        engine=RestartingEngine(
-            engine,
-            rollout.weight_sync.make(),
-            inputs.tokenizer.vocab_size,
-            rollout.max_restarts,
-            num_engines,
-        ),
+        engine=restarting,
         tokenizer=inputs.tokenizer,
         prompt=inputs.prompt,
         reward=config.reward.make(),
@@ -156,8 +145,9 @@ def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule
 def _module(config: RunConfig, strategy: Any) -> BapoModule:
     """Policy, bound rule, objective, optimizer: the update."""
     algorithm, optimizer, weights = config.algorithm, config.optimizer, config.correction.weights
+    options = ModelOptions.of(config.model, model_path(config.model.path))
     return BapoModule(
-        make_policy=partial(build_policy, model_options(config), config.rollout.temperature),
+        make_policy=partial(build_policy, options, config.rollout.temperature),
         bound_rule=algorithm.bounds.make(),
         objective=algorithm.objective.make(),
         weighting=algorithm.weighting.make(),

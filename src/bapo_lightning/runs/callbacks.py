@@ -36,13 +36,7 @@ def build_callbacks(
     """The configured callbacks, and those that every run has, in the order in which they act.
 
     A callback whose constructor has a parameter `validation_sets`, `resumed` or `ranks` gets it from the run.
-
-    Args:
-        config: of the run.
-        start: how the session begins.
-        ranks: of the run.
-        validation_sets: empty on ranks other than 0.
-        description: goes into the manifest.
+    There are no `validation_sets` on ranks other than 0; the `description` goes into the manifest.
     """
     given = {"validation_sets": validation_sets, "resumed": start.checkpoint, "ranks": ranks}
     made = [_made(node, given, start.folder) for node in config.callbacks.nodes.values()]

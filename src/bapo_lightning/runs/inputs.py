@@ -37,15 +37,11 @@ def read_inputs(config: RunConfig) -> Inputs:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(
-            f"model.path={path} could not be loaded ({reason}); write a folder, or fetch it first: hf "
-            f"download {path}"
-        ) from None
-    prompt = config.data.prompt.make()
-    scale = config.scale
-    problems = read_problems(
-        config.data, partial(prompt, tokenizer), scale.max_prompt_tokens, scale.validation_problems
-    )
+        remedy = f"write a folder, or fetch it first: hf download {path}"
+        raise DataError(f"model.path={path} could not be loaded ({reason}); {remedy}") from None
+    prompt, scale = config.data.prompt.make(), config.scale
+    encode = partial(prompt, tokenizer)
+    problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)
     return Inputs(tokenizer, prompt, problems)
 
 

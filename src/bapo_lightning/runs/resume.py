@@ -1,10 +1,8 @@
-"""`resume=`: which run goes on, from which of its checkpoints, and what is cut off before it does. Needs no
-torch.
-"""
+"""`resume=`: which run goes on, from which of its checkpoints, and what is cut off before. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,9 +43,7 @@ class RunStart:
 
     folder: Path
     is_new: bool = True
-    checkpoint: Checkpoint | None = (
-        None  # None of a run that goes on: it was killed before its first one, and begins again
-    )
+    checkpoint: Checkpoint | None = None  # None of a run that goes on: killed before its first one
     changed: Sequence[str] = ()  # configuration keys that differ from the session before
     outdated: Sequence[Path] = ()  # checkpoints that are corrupt, or newer than the one chosen
     lock: RunLock | None = field(default=None, repr=False)
@@ -60,8 +56,7 @@ class RunStart:
         return {"update": self.checkpoint.update if self.checkpoint else 0, "changed": list(self.changed)}
 
     def prepare(self, plain: Plain) -> None:
-        """Make the folder of a new run, or cut an earlier one back to its checkpoint. Everything here may be
-        killed and done again.
+        """Makes the folder of a new run, or cuts an earlier one back; may be killed and done again.
 
         Raises:
             ConfigError: the folder of a new run cannot be made or is taken.
@@ -75,9 +70,8 @@ class RunStart:
             for folder in self.outdated:
                 print(f"moved aside: {set_aside(folder)}")
             for name in JOURNALS:
-                Journal(self.folder / name).cut(
-                    self.checkpoint.journals.get(name, 0) if self.checkpoint else 0
-                )
+                size = self.checkpoint.journals.get(name, 0) if self.checkpoint else 0
+                Journal(self.folder / name).cut(size)
         write_config(self.folder, plain)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,8 +85,7 @@ class RunStart:
 
 
 def open_run(config: RunConfig) -> RunStart | None:
-    """How the run of `config`, whose `run_folder` comes from `run_to_continue`, begins; None when it is
-    finished. Changes nothing yet.
+    """How a run begins, in the folder that `run_to_continue` found; None when finished. Changes nothing yet.
 
     Raises:
         ConfigError: the configuration is not the one that the run began with.
@@ -103,10 +96,7 @@ def open_run(config: RunConfig) -> RunStart | None:
         return RunStart(folder)
     lock = RunLock(folder)
     if not (folder / "config.yaml").exists():
-        if {path.name for path in folder.iterdir()} - {".lock", ".config.yaml.partial"}:
-            raise ConfigError(
-                [f"run_folder={folder} holds files, but no run to resume; write another run_folder"]
-            )
+        refuse_foreign_files(folder, "no run to resume")
         print(f"resume={config.resume}: {folder} is empty; a new run begins")
         return RunStart(folder, lock=lock)
     stored = read_config(folder)
@@ -115,9 +105,9 @@ def open_run(config: RunConfig) -> RunStart | None:
         return None
     allowed, refused = changes(stored, config.plain)
     if refused:
-        raise ConfigError(
-            [*(f"{change}: {folder} began with another value" for change in refused), _how_to_go_on(folder)]
-        )
+        stay = f"to go on with this run write the values of {folder / 'config.yaml'}"
+        problems = [f"{change}: {folder} began with another value" for change in refused]
+        raise ConfigError([*problems, f"{stay}; to begin another leave resume out"])
     for change in allowed:
         print(f"changed since the session before: {change}")
     checkpoint, outdated = choose_checkpoint(folder, config.resume)
@@ -139,9 +129,8 @@ def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
     if resume != AUTO:
         folder = _run_of(Path(str(resume)))
         if not is_default and wanted.absolute() != folder.absolute():
-            raise ConfigError(
-                [f"run_folder={wanted} and resume={resume} name two runs; leave run_folder out"]
-            )
+            problem = f"run_folder={wanted} and resume={resume} name two runs; leave run_folder out"
+            raise ConfigError([problem])
         return folder
     if wanted.exists():
         return wanted
@@ -178,11 +167,10 @@ def is_finished(folder: Path, stored: Plain, plain: Plain) -> bool:
 
 
 def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, list[Path]]:
-    """The newest good checkpoint, or the one that `resume` names, and all that are newer. None when there is
-    none at all, with `auto`.
+    """The newest good checkpoint, or the one that `resume` names, and all that are newer.
 
     Raises:
-        CheckpointError: none is good.
+        CheckpointError: none is good, or with other than `auto` there is none at all.
     """
     found = list_checkpoints(folder / "checkpoints")
     if not found:
@@ -191,20 +179,34 @@ def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, lis
                 f"resume={resume}: {folder} has no checkpoint yet; write resume=auto to let it begin again"
             )
         return None, []
-    named = Path(resume).absolute()
-    reasons = []
-    for index, path in enumerate(found):
-        if named in [other.absolute() for other in found] and path.absolute() != named:
-            continue
+    named = [path for path in found if path.absolute() == Path(resume).absolute()]
+    chosen, reasons = first_good(named or found, lambda path: _verified(path, folder))
+    if chosen is None:
+        raise CheckpointError(
+            f"resume={resume}: no checkpoint is good ({reasons}); name an older one as resume=FOLDER, "
+            "or leave resume out to begin a new run"
+        )
+    return chosen, found[: found.index(chosen.path)]
+
+
+def first_good(
+    folders: Sequence[Path], check: Callable[[Path], Checkpoint] = verify
+) -> tuple[Checkpoint | None, str]:
+    """The first checkpoint that passes the check, and why those before it do not; prints the latter."""
+    reasons: list[str] = []
+    for folder in folders:
         try:
-            return _verified(path, folder), found[:index]
+            return check(folder), "; ".join(reasons)
         except CheckpointError as error:
             print(f"not used: {error}")
             reasons.append(str(error))
-    raise CheckpointError(
-        f"resume={resume}: no checkpoint is good ({'; '.join(reasons)}); name an older one as resume=FOLDER, "
-        "or leave resume out to begin a new run"
-    )
+    return None, "; ".join(reasons)
+
+
+def refuse_foreign_files(folder: Path, lack: str) -> None:
+    """Raises ConfigError for files in a folder without a configuration, unless a killed start left them."""
+    if {path.name for path in folder.iterdir()} - {".lock", ".config.yaml.partial"}:
+        raise ConfigError([f"run_folder={folder} holds files, but {lack}; write another run_folder"])
 
 
 def make_run_folder(folder: Path) -> None:
@@ -217,9 +219,8 @@ def make_run_folder(folder: Path) -> None:
             "with it, or another run_folder"
         ]) from None  # fmt: skip
     except OSError as error:
-        raise ConfigError(
-            [f"run_folder={folder} cannot be made ({error.strerror}); write another output_root"]
-        ) from None
+        reason = f"run_folder={folder} cannot be made ({error.strerror})"
+        raise ConfigError([f"{reason}; write another output_root"]) from None
 
 
 def write_config(folder: Path, plain: Plain) -> None:
@@ -231,9 +232,8 @@ def _verified(path: Path, folder: Path) -> Checkpoint:
     checkpoint = verify(path)
     for name, size in checkpoint.journals.items():
         if Journal(folder / name).size < size:
-            raise CheckpointError(
-                f"{folder / name} is shorter than when {path} was written: rows are missing"
-            )
+            text = f"{folder / name} is shorter than when {path} was written: rows are missing"
+            raise CheckpointError(text)
     return checkpoint
 
 
@@ -246,10 +246,3 @@ def _run_of(path: Path) -> Path:
         f"resume={path} is neither a run folder nor one of its checkpoints; write resume=auto, "
         "resume=outputs/<experiment>/<run>, or resume=outputs/<experiment>/<run>/checkpoints/update<number>"
     ])  # fmt: skip
-
-
-def _how_to_go_on(folder: Path) -> str:
-    return (
-        f"to go on with this run write the values of {folder / 'config.yaml'}; to begin another leave resume "
-        "out"
-    )

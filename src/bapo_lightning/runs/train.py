@@ -63,13 +63,8 @@ def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> None:
         ConfigError: everything that is wrong, before any weight is loaded.
     """
     config = validate(own)
-    ranks = join(
-        config.accelerator,
-        config.devices,
-        config.num_nodes,
-        config.rank_timeout_minutes,
-        needs_group=config.is_distributed,
-    )
+    devices = config.accelerator, config.devices, config.num_nodes
+    ranks = join(*devices, config.rank_timeout_minutes, needs_group=config.is_distributed)
     try:
         with rank_loss_raised():
             run(validate(ranks.on_controller(choose)), ranks)

@@ -1,4 +1,4 @@
-"""An evaluation on the console: how far it is, and what came out."""
+"""An evaluation on the console: progress and results."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ class EvaluationProgress:
 
 
 def print_results(results: Mapping[str, Any], console: Console | None = None) -> None:
-    """The table of one evaluation: a row for each metric, a column for each set, every value with its 95 %
-    interval over problems.
-    """
+    """Prints a row for each metric and a column for each set, every value with its interval over problems."""
     console = console or Console()
     table = simple_table()
     table.add_column(f"temperature {results['temperature']:g}", no_wrap=True)
@@ -74,14 +72,11 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
         table.add_column(f"{name}\n{found['num_problems']} problems x {results['k']}", justify="right")
     metrics = [found["metrics"] for found in results["sets"].values()]
     for metric in dict.fromkeys(name for found in metrics for name in found):
-        table.add_row(
-            metric_title(metric), *(Text(estimate_text(metric, found.get(metric))) for found in metrics)
-        )
+        cells = (Text(estimate_text(metric, found.get(metric))) for found in metrics)
+        table.add_row(metric_title(metric), *cells)
     console.print()
-    console.print(
-        Text(results["name"], style="bold") + Text(": mean [95 % interval over problems]", style="not bold"),
-        soft_wrap=True,
-    )
+    rest = Text(": mean [95 % interval over problems]", style="not bold")
+    console.print(Text(results["name"], style="bold") + rest, soft_wrap=True)
     console.print(table)
     for name, found in results["sets"].items():
         verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in found["verdicts"].items())
@@ -89,7 +84,7 @@ def print_results(results: Mapping[str, Any], console: Console | None = None) ->
 
 
 def simple_table() -> Table:
-    """A table that can be read when it is piped, too."""
+    """A table that stays readable when it is piped."""
     return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
 
 
@@ -101,9 +96,7 @@ def metric_title(metric: str) -> str:
 
 
 def estimate_text(metric: str, estimate: Mapping[str, float] | None, is_difference: bool = False) -> str:
-    """Value and interval, shares in percent; a dash where the metric is undefined. * marks a difference whose
-    interval excludes 0.
-    """
+    """Value and interval, shares in percent, - if undefined; * for a difference whose interval excludes 0."""
     if estimate is None:
         return "-"
     factor, decimals = (1.0, 0) if metric == LENGTH else (100.0, 1)

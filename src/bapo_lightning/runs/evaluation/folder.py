@@ -1,5 +1,4 @@
-"""The folder of an evaluation: what it holds, whether an interrupted one may go on in it, and what was
-sampled so far.
+"""The folder of an evaluation: its files, whether an interrupted one may go on in it, its samples so far.
 
 config.yaml     resolved settings, digests of the weights, of each set's problems and of their prompts
 samples.jsonl   one line per sample, set by set, problem by problem; only ever appended to
@@ -15,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.configuration.changes import ABSENT
+from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 from bapo_lightning.evaluation.outcome import Outcomes, SampleOutcome
 from bapo_lightning.run_folder.config_keys import leaves, may_differ_in_evaluation, names_evaluation
 from bapo_lightning.run_folder.record import read_config
+from bapo_lightning.runs.resume import refuse_foreign_files
 from bapo_lightning.types import FinishReason, ScoreStatus
 
 Row = dict[str, Any]
@@ -38,40 +38,23 @@ def default_folder(config: EvaluationConfig, evaluated: Mapping[str, Any]) -> Pa
 
 
 def check_same_settings(folder: Path, plain: Mapping[str, Any]) -> None:
-    """Refuse to go on with other settings than `folder` began with. Raises ConfigError with the keys that
-    differ.
-    """
+    """Raises ConfigError with the keys that differ from those that `folder` began with."""
     if not folder.exists():
         return
     if not (folder / "config.yaml").is_file():
-        if {path.name for path in folder.iterdir()} - {".lock", ".config.yaml.partial"}:
-            raise ConfigError(
-                [
-                    f"run_folder={folder} holds files, but no evaluation to go on with; write another "
-                    "run_folder"
-                ]
-            )
-        return
-    old, new = dict(leaves(read_config(folder))), dict(leaves(plain))
-    differing = [
-        key
-        for key in {**old, **new}
-        if old.get(key, ABSENT) != new.get(key, ABSENT) and not may_differ_in_evaluation(key)
+        return refuse_foreign_files(folder, "no evaluation to go on with")
+    problems = [
+        f"{key}={now}: {folder} began with {before}"
+        for key, before, now in differences(read_config(folder), plain)
+        if not may_differ_in_evaluation(key)
     ]
-    if differing:
-        raise ConfigError([
-            *(
-                f"{key}={new.get(key, ABSENT)}: {folder} began with {old.get(key, ABSENT)}"
-                for key in differing
-            ),
-            f"write the values of {folder / 'config.yaml'} to go on with it, or another run_folder",
-        ])  # fmt: skip
+    if problems:
+        remedy = f"write the values of {folder / 'config.yaml'} to go on with it, or another run_folder"
+        raise ConfigError([*problems, remedy])
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The samples written so far; a torn last line is left out. Raises DataError for a line that is no
-    sample.
-    """
+    """Reads the samples written so far, without a torn last line. Raises DataError for a corrupt line."""
     path = folder / SAMPLES
     content = path.read_bytes() if path.exists() else b""
     rows = []
@@ -79,20 +62,17 @@ def read_rows(folder: Path) -> list[Row]:
         try:
             rows.append(json.loads(line))
         except ValueError:
-            raise DataError(
-                f"line {number} of {path} is corrupt; move the folder away to begin again"
-            ) from None
+            problem = f"line {number} of {path} is corrupt; move the folder away to begin again"
+            raise DataError(problem) from None
     return rows
 
 
 def check_order(rows: Sequence[Row], asked: Sequence[tuple[str, str, int]], folder: Path) -> None:
-    """Raise CheckpointError unless the rows are the first of what is asked: (set, problem id, number of the
-    sample).
-    """
-    for place, row in enumerate(rows):
-        if place >= len(asked) or (row["set"], row["problem"], row["sample"]) != asked[place]:
+    """Raises CheckpointError unless the rows are the first of `asked`: (set, problem id, sample number)."""
+    for index, row in enumerate(rows):
+        if index >= len(asked) or (row["set"], row["problem"], row["sample"]) != asked[index]:
             raise CheckpointError(
-                f"line {place + 1} of {folder / SAMPLES} is not the sample that belongs there; move the "
+                f"line {index + 1} of {folder / SAMPLES} is not the sample that belongs there; move the "
                 "folder away to begin again"
             )
 

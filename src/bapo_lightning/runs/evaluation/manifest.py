@@ -1,26 +1,21 @@
-"""What evaluated, where, with which versions, for how long, and how it ended."""
+"""Manifest of an evaluation: command, platform, versions, duration and end of each session."""
 
 from __future__ import annotations
 
-import platform
-import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bapo_lightning.callbacks.run_manifest import git_commit, installed_versions
+from bapo_lightning.callbacks.run_manifest import ending, environment, session_start
 from bapo_lightning.run_folder.record import read_manifest
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.types import Sample
 
 
 class EvaluationManifest:
-    """Keeps `manifest.json` true; one entry for each session. `status` is running, finished, interrupted or
-    failed.
-    """
+    """Keeps `manifest.json` true: `status` is running, finished, interrupted or failed."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` exists, with a manifest when this is not the first session."""
@@ -28,12 +23,8 @@ class EvaluationManifest:
         self._sessions = read_manifest(folder).get("sessions", [])
         self._start = time.perf_counter()
         self._session: dict[str, Any] = {
-            "command": " ".join(sys.orig_argv),
-            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "git_commit": git_commit(),
-            "versions": installed_versions(),
-            "python": platform.python_version(),
-            "platform": platform.platform(),
+            **session_start(),
+            **environment(),
             "num_samples": 0,
             "num_tokens": 0,
         }
@@ -53,16 +44,9 @@ class EvaluationManifest:
     ) -> None:
         if error is not None and not isinstance(error, KeyboardInterrupt):
             self._session["error"] = f"{type(error).__name__}: {error}"
-        self._write(
-            "finished"
-            if error is None
-            else "interrupted"
-            if isinstance(error, KeyboardInterrupt)
-            else "failed"
-        )
+        self._write("finished" if error is None else ending(error))
 
     def _write(self, status: str) -> None:
         self._session["wall_seconds"] = round(time.perf_counter() - self._start, 3)
-        write_json(
-            self._path, {"kind": "evaluation", "status": status, "sessions": [*self._sessions, self._session]}
-        )
+        sessions = [*self._sessions, self._session]
+        write_json(self._path, {"kind": "evaluation", "status": status, "sessions": sessions})

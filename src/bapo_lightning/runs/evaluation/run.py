@@ -1,7 +1,6 @@
 """One evaluation from its composed configuration: find what is evaluated, sample, judge, report.
 
-    checkpoint -> policy -> engine (its log-probs are compared with the policy's) -> samples.jsonl ->
-    results.json
+    checkpoint -> policy -> engine (log-probs compared with the policy's) -> samples.jsonl -> results.json
 
 Samples are asked for in a fixed order, so many at once, and written down in that order. Draws depend on seed,
 problem and number alone: after a kill the rest is sampled, and the file ends as it would have.
@@ -43,9 +42,7 @@ from bapo_lightning.types import Sample
 
 
 def evaluate(composed: DictConfig) -> None:
-    """Evaluate as the configuration says, or go on with it. Raises one of our errors, before weights are
-    loaded if it can be known then.
-    """
+    """Evaluates, or goes on with it; what can be checked before weights are loaded is."""
     transformers.utils.logging.disable_progress_bar()
     subject = find_subject(composed.checkpoint)
     filled = inherit(composed, subject)
@@ -116,9 +113,7 @@ def as_row(task: Task, name: str, asked: Asked, sample: Sample) -> dict[str, Any
     """A line of samples.jsonl."""
     problem, number = asked
     return {
-        "set": name,
-        "problem": problem.id,
-        "sample": number,
+        **{"set": name, "problem": problem.id, "sample": number},
         "status": sample.score.status.value,
         "value": sample.score.value,
         "answer": sample.score.answer,
@@ -165,7 +160,8 @@ def send_to_loggers(config: EvaluationConfig, results: dict[str, Any]) -> None:
         for name, made in results["sets"].items()
         for metric, found in made["metrics"].items()
     }
-    for logger in (node.make() for node in config.logger.values()):
+    for node in config.logger.values():
+        logger = node.make()
         logger.log_metrics(values, step=results["version"])
         logger.save()
         logger.finalize("success")

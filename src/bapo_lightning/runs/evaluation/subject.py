@@ -1,6 +1,4 @@
-"""`checkpoint=`: what an evaluation is of, and what it takes over from the run that made it. Needs no
-torch.
-"""
+"""`checkpoint=`: the subject of an evaluation, and what it takes over from its run. Needs no torch."""
 
 from __future__ import annotations
 
@@ -19,15 +17,10 @@ from bapo_lightning.modules.policy.folder import (
     model_folder_problems,
     model_path,
 )
-from bapo_lightning.run_folder.checkpoint import (
-    MANIFEST,
-    TRAINER_FILE,
-    Checkpoint,
-    digest,
-    list_checkpoints,
-    verify,
-)
+from bapo_lightning.run_folder import checkpoint as checkpoint_folder
+from bapo_lightning.run_folder.checkpoint import MANIFEST, TRAINER_FILE, Checkpoint
 from bapo_lightning.run_folder.record import read_config
+from bapo_lightning.runs.resume import first_good
 
 Config = dict[str, Any]
 # Key of the evaluation: (key of the run's configuration, what holds for a model that comes without a run).
@@ -39,11 +32,8 @@ INHERITED: dict[str, tuple[str, Any]] = {
     "reward": ("reward", None),
     "data.validation": ("data.validation", {}),
 }
-MODEL_KEYS = (
-    "path",
-    "made_by",
-    "lora",
-)  # what of a run's model says which weights; kernels and memory are matters of training
+# Keys of a run's model that say which weights; kernels and memory are matters of training.
+MODEL_KEYS = ("path", "made_by", "lora")
 CHOICES_WITHOUT_RUN = ("data/prompt=boxed", "reward=math")
 
 
@@ -83,10 +73,10 @@ def find_subject(path: str) -> Subject:
         CheckpointError: a corrupt checkpoint, or a run without a good one.
     """
     folder = Path(path)
+    if (folder / MANIFEST).is_file():
+        return _of_run(checkpoint_folder.verify(folder.absolute()))
     if belongs_to_run(path):
-        return _of_run(
-            verify(folder.absolute()) if (folder / MANIFEST).is_file() else _newest_good(folder.absolute())
-        )
+        return _of_run(_newest_good(folder.absolute()))
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise ConfigError([
             f"checkpoint={path} is neither a run folder (config.yaml) nor a checkpoint ({MANIFEST}) nor a "
@@ -103,9 +93,7 @@ def find_subject(path: str) -> Subject:
 
 
 def inherit(config: DictConfig, subject: Subject) -> list[str]:
-    """Fill what was left open from the run, else with what holds for any model. Returns what was filled, for
-    people: "key=value".
-    """
+    """Fills open keys from the run, else with what holds for any model; returns "key=value" texts."""
     filled = []
     run = OmegaConf.create(subject.run) if subject.run is not None else None
     if config.k is None:
@@ -131,22 +119,15 @@ def validation_samples(run: Config) -> int:
 
 
 def weights_digest(subject: Subject) -> str:
-    """SHA-256 over the digests of the weights' files; over the name for a model of the hub, which has digests
-    of its own.
-    """
+    """SHA-256 over the digests of the weights' files, or over the name of a hub model, which has its own."""
     files = {}
     if subject.checkpoint is not None:
         manifest = json.loads((subject.checkpoint.path / MANIFEST).read_text(encoding="utf-8"))["content"]
-        files = {
-            name: entry["sha256"]
-            for name, entry in manifest["files"].items()
-            if name.startswith(TRAINER_FILE)
-        }
-    if subject.checkpoint is None or subject.model.get(
-        "lora"
-    ):  # adapters are additions to the model's own weights
-        folder = Path(model_path(subject.model["path"]))
-        files |= {file.name: digest(file) for file in sorted(folder.glob("*.safetensors"))} or {
+        kept = {name: entry for name, entry in manifest["files"].items() if name.startswith(TRAINER_FILE)}
+        files = {name: entry["sha256"] for name, entry in kept.items()}
+    if subject.checkpoint is None or subject.model.get("lora"):  # adapters are additions to the weights
+        weights = sorted(Path(model_path(subject.model["path"])).glob("*.safetensors"))
+        files |= {file.name: checkpoint_folder.digest(file) for file in weights} or {
             "hub": subject.model["path"]
         }
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
@@ -156,22 +137,16 @@ def _of_run(checkpoint: Checkpoint) -> Subject:
     run_folder = checkpoint.path.parent.parent
     run = read_config(run_folder)
     _check(run["model"])  # its architecture and tokenizer are needed
-    name = f"{run_folder.name}-{checkpoint.path.name}"
-    return Subject(
-        name, {key: run["model"][key] for key in MODEL_KEYS if key in run["model"]}, run, checkpoint
-    )
+    model = {key: run["model"][key] for key in MODEL_KEYS if key in run["model"]}
+    return Subject(f"{run_folder.name}-{checkpoint.path.name}", model, run, checkpoint)
 
 
 def _newest_good(folder: Path) -> Checkpoint:
-    reasons = []
-    for path in list_checkpoints(folder / "checkpoints"):
-        try:
-            return verify(path)
-        except CheckpointError as error:
-            print(f"not used: {error}")
-            reasons.append(str(error))
-    reason = f"no checkpoint is good ({'; '.join(reasons)})" if reasons else "it has no checkpoint yet"
-    raise CheckpointError(f"checkpoint={folder}: {reason}; name another run, or a model folder")
+    found, reasons = first_good(checkpoint_folder.list_checkpoints(folder / "checkpoints"))
+    if found is None:
+        reason = f"no checkpoint is good ({reasons})" if reasons else "it has no checkpoint yet"
+        raise CheckpointError(f"checkpoint={folder}: {reason}; name another run, or a model folder")
+    return found
 
 
 def _check(model: Config) -> None:
@@ -181,10 +156,6 @@ def _check(model: Config) -> None:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, DictConfig):
-        return (
-            str(value["_target_"]).rpartition(".")[2]
-            if "_target_" in value
-            else ",".join(str(key) for key in value) or "none"
-        )
-    return str(value)
+    if not isinstance(value, DictConfig):
+        return str(value)
+    return value["_target_"].rpartition(".")[2] if "_target_" in value else ",".join(value) or "none"

@@ -1,6 +1,4 @@
-"""What an evaluation asks for: tokenizer, prompts and problems of a resolved configuration, all read before
-any weight is.
-"""
+"""Tokenizer, prompts and problems of an evaluation, all read before any weight is."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
         "sets": {
             name: {
                 "num_problems": len(group),
-                "problems": content_digest(
-                    [[problem.id, problem.prompt, problem.answer] for problem in group]
-                ),
+                "problems": content_digest([[item.id, item.prompt, item.answer] for item in group]),
                 "prompts": content_digest([ids.tolist() for ids in prompts[name]]),
             }
             for name, group in problems.items()
@@ -97,14 +93,11 @@ def account_line(name: str, read: Sequence[Problem], num_taken: int) -> str:
     """Where a set comes from, how many of it are answered, and why others are not."""
     beyond = {"beyond problems_per_set": len(read) - num_taken} if num_taken < len(read) else {}
     left_out = {**(read.left_out if isinstance(read, ProblemSet) else {}), **beyond}
-    told = f"{name}: {num_taken} problems"
+    line = f"{name}: {num_taken} problems"
     if isinstance(read, ProblemSet):
-        told += f" from {read.origin} ({read.num_rows} rows)"
-    return told + (
-        f"; left out: {', '.join(f'{count} {reason}' for reason, count in left_out.items())}"
-        if left_out
-        else ""
-    )
+        line += f" from {read.origin} ({read.num_rows} rows)"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+    return line + (f"; left out: {reasons}" if reasons else "")
 
 
 def read_tokenizer(path: str) -> Any:
@@ -119,9 +112,7 @@ def read_tokenizer(path: str) -> Any:
 
 
 def check_problems(problems: dict[str, list[Problem]], longest: int, limit: int | None) -> None:
-    """Raise DataError for a set without problems or with equal ids, and for prompts beyond the limit: none is
-    left out of a mean.
-    """
+    """Raises DataError for no problems, equal ids, prompts beyond the limit: no mean leaves one out."""
     for name, group in problems.items():
         if not group:
             raise DataError(f"data.validation.{name} holds no problems; check its options")

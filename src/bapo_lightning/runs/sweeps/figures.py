@@ -1,12 +1,11 @@
-"""The runs that `make figures` needs, from `conf/figures.yaml`, the figures that are asked for, and the
-command line.
+"""The runs that `make figures` needs, from `conf/sweeps/figures` and the command line.
 
-    figures -> their variants -> variants x seeds -> one run each, named <variant>-s<seed>, shared by figures
+figures -> their variants -> variants x seeds -> one run each, named <variant>-s<seed>, shared by figures
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import yaml
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.report.figures.catalogue import Figure, figure_names, read_figure, read_protocol
-from bapo_lightning.runs.sweeps.names import folder_name, hydra_value
+from bapo_lightning.runs.sweeps.names import folder_name, hydra_overrides
 from bapo_lightning.runs.sweeps.plan import LAUNCHER, ROOT, Plan, read_launcher
 
 FIGURE, SEED = "figure", "seed"
@@ -57,33 +56,24 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
     if problems:
         raise ConfigError(problems)
     wanted = {variant for figure in figures for variant in figure.variants}
-    names_of_run = {
-        f"{name}-s{seed}": (name, seed) for seed in seeds for name in protocol.variants if name in wanted
-    }
-    jobs = {
-        run: (*_overrides(protocol.variants[name].overrides), f"seed={seed}")
-        for run, (name, seed) in names_of_run.items()
-    }
-    folder = folder_name("figures", _overrides(changes)).removeprefix("sweep-")
+    jobs, variant_of_run = {}, {}
+    for seed in seeds:  # whole seeds first: what is there when a sweep is stopped early can be compared
+        for name in (name for name in protocol.variants if name in wanted):
+            run = f"{name}-s{seed}"
+            jobs[run] = (*hydra_overrides(protocol.variants[name].overrides), f"seed={seed}")
+            variant_of_run[run] = name
+    folder = folder_name("figures", hydra_overrides(changes)).removeprefix("sweep-")
     plan = Plan(
         name="figures",
         folder=Path(own.get(ROOT, "outputs"), folder),
         jobs=jobs,
-        common=_overrides(protocol.common | changes),
+        common=hydra_overrides(protocol.common | changes),
         launcher=read_launcher(own),
         parallel_runs=protocol.parallel_runs,
         reference=None,
     )
-    return FiguresPlan(
-        tuple(figures),
-        plan,
-        {run: name for run, (name, _) in names_of_run.items()},
-        tuple(argument for argument in arguments if not argument.startswith("figure=")),
-    )
-
-
-def _overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{key}={hydra_value(value)}" for key, value in values.items())
+    others = tuple(argument for argument in arguments if not argument.startswith("figure="))
+    return FiguresPlan(tuple(figures), plan, variant_of_run, others)
 
 
 def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +20,14 @@ STOPPED = 130  # exit code of a run that was stopped before its end, or never be
 NOTICE = signal.SIGUSR2  # SLURM's notice that a job will be stopped, as submitit asks for it
 
 
+@dataclass
 class TrainJob:
     """Trains or resumes one run. It can be pickled, and submitit submits it again when its time is up."""
 
-    def __init__(self, overrides: Sequence[str], folder: Path, num_threads: int | None = None) -> None:
-        """
-        Args:
-            overrides: overrides of the run, with `run_folder` and `resume=auto`.
-            folder: folder of the run; the console output is appended to a file beside it, `<folder>.log`.
-            num_threads: CPU threads of the run; None: as the environment has it.
-        """
-        self.overrides = tuple(overrides)
-        self.folder = folder
-        self.num_threads = num_threads
-        self._process_id: int | None = None
+    overrides: tuple[str, ...]  # with `run_folder` and `resume=auto`
+    folder: Path  # of the run; the console output is appended to a file beside it, `<folder>.log`
+    num_threads: int | None = None  # CPU threads; None: as the environment has it
+    _process_id: int | None = field(default=None, init=False)
 
     @property
     def command(self) -> list[str]:
@@ -41,21 +37,15 @@ class TrainJob:
     def __call__(self, environment: Mapping[str, str] | None = None) -> int:
         """Trains and returns the exit code. `environment` holds variables of this run alone."""
         threads = {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
-        with log_file(self.folder).open("a", encoding="utf-8") as log, _NoticeIgnored():
-            process = subprocess.Popen(
-                self.command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **threads, **(environment or {})},
-            )
+        variables = {**os.environ, **threads, **(environment or {})}
+        with log_file(self.folder).open("a", encoding="utf-8") as log, _notice_ignored():
+            process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, env=variables)
         self._process_id = process.pid
         code = process.wait()
         return STOPPED if code == 0 and not has_finished(self.folder) else code
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """Lets the run save itself and submits the same job again; submitit calls it in a signal handler when
-        the job must make room.
-        """
+        """Lets the run save itself and submits it again; submitit's signal handler calls it at a notice."""
         from submitit.helpers import DelayedSubmission
 
         if self._process_id is not None:
@@ -69,9 +59,7 @@ class TrainJob:
 
 
 def log_file(folder: Path) -> Path:
-    """Returns the file for the console output of a run: beside its folder, which does not exist
-    beforehand.
-    """
+    """File for the console output of a run: beside its folder, which does not exist beforehand."""
     return folder.with_name(f"{folder.name}.log")
 
 
@@ -83,19 +71,18 @@ def has_finished(folder: Path) -> bool:
         return False
 
 
-class _NoticeIgnored:
-    """Makes new processes ignore the notice, which SLURM sends to every process of a job; the default action
-    would kill the training.
+@contextmanager
+def _notice_ignored() -> Iterator[None]:
+    """Makes new processes ignore SLURM's notice, sent to every process of a job; it would kill the training.
 
     A new program inherits an ignored signal, but not a handler. Only the main thread can change signals; the
     threads of a local sweep need not, for they do not run under SLURM.
     """
-
-    def __enter__(self) -> None:
-        self._previous: Any = None
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(NOTICE, signal.SIG_IGN)
-
-    def __exit__(self, *exception: object) -> None:
-        if self._previous is not None:
-            signal.signal(NOTICE, self._previous)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(NOTICE, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(NOTICE, previous)

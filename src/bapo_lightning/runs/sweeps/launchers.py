@@ -1,5 +1,4 @@
-"""Launchers of a sweep: processes of this machine that share its cores and GPUs, or jobs of a cluster through
-submitit.
+"""Launchers of a sweep: processes that share this machine's cores and GPUs, or jobs of a cluster (submitit).
 
 Each launcher takes jobs by run name and returns exit codes by run name, in the order in which runs end,
 calling `ended` for each. A run that fails does not stop the others.
@@ -26,9 +25,7 @@ Ended = Callable[[str, int], None]  # name and exit code of a run
 
 
 def num_cores() -> int:
-    """Number of cores that this process may use; containers and schedulers allow fewer than the machine
-    has.
-    """
+    """Number of cores that this process may use, which containers and schedulers limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -39,21 +36,16 @@ def visible_gpus() -> list[str]:
         return [index for index in chosen.split(",") if index]
     if shutil.which("nvidia-smi") is None:
         return []
-    listed = subprocess.run(
-        ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    listed = subprocess.run(query, capture_output=True, text=True, check=False)
     return listed.stdout.split() if listed.returncode == 0 else []
 
 
 def local_slots(options: Mapping[str, Any], wanted: int | None) -> list[dict[str, str]]:
-    """Returns one environment for each run that may run at the same time, with its GPUs if each run gets its
-    own.
+    """Returns an environment for each run that may run at once, with its GPUs if runs have their own.
 
     Args:
-        options: keys of conf/launcher/local.yaml.
+        options: keys of conf/sweeps/launcher/local.yaml.
         wanted: number of runs at a time that the sweep asks for; `options` overrules it.
 
     Raises:
@@ -74,9 +66,7 @@ def local_slots(options: Mapping[str, Any], wanted: int | None) -> list[dict[str
 
 
 def run_local(jobs: Mapping[str, TrainJob], slots: list[dict[str, str]], ended: Ended) -> dict[str, int]:
-    """Runs as many jobs at a time as there are `slots`. Ctrl-C reaches the running ones, which end by
-    themselves, and cancels the others.
-    """
+    """Runs a job at a time in each of `slots`; Ctrl-C reaches those that run, and cancels the others."""
     free: SimpleQueue[dict[str, str]] = SimpleQueue()
     for slot in slots:
         free.put(slot)
@@ -112,7 +102,7 @@ def run_submitit(
     Args:
         jobs: jobs by run name.
         folder: folder for submitit's own files and the output of the jobs.
-        options: keys of conf/launcher/submitit.yaml.
+        options: keys of conf/sweeps/launcher/submitit.yaml.
         ended: called when a run has ended.
 
     Raises:
@@ -135,11 +125,8 @@ def run_submitit(
     names = list(jobs)
     with executor.batch():
         submitted = [executor.submit(jobs[name]) for name in names]
-    print(
-        f"submitted to {options['cluster']}: {', '.join(job.job_id for job in submitted)}; their output is "
-        f"in {folder}",
-        flush=True,
-    )
+    ids = ", ".join(job.job_id for job in submitted)
+    print(f"submitted to {options['cluster']}: {ids}; their output is in {folder}", flush=True)
     pending = dict(zip(names, submitted, strict=True))
     codes: dict[str, int] = {}
     try:
@@ -152,10 +139,8 @@ def run_submitit(
             if pending:
                 time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
-        print(
-            f"the jobs go on; to end them: scancel {' '.join(job.job_id for job in pending.values())}",
-            flush=True,
-        )
+        ids = " ".join(job.job_id for job in pending.values())
+        print(f"the jobs go on; to end them: scancel {ids}", flush=True)
     return codes | dict.fromkeys(pending, STOPPED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -21,9 +21,7 @@ _HASH_LENGTH = 8
 
 
 def hydra_value(value: Any) -> str:
-    """Writes a value of YAML in the grammar of Hydra's overrides, which reads commas, quotes or `null` in its
-    own way.
-    """
+    """Writes a value of YAML in Hydra's grammar, which reads commas, quotes or `null` in its own way."""
     if value is None:
         return "null"
     if isinstance(value, bool | int | float):
@@ -36,6 +34,11 @@ def hydra_value(value: Any) -> str:
     if _PLAIN.fullmatch(text) and text.lower() not in _OTHER_TYPES:
         return text
     return QuotedString(text, Quote.double).with_quotes()
+
+
+def hydra_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Writes an override for each key."""
+    return tuple(f"{key}={hydra_value(value)}" for key, value in values.items())
 
 
 def run_names(jobs: Sequence[Sequence[str]]) -> list[str]:

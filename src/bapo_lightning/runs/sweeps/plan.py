@@ -1,5 +1,4 @@
-"""The runs of a sweep: `conf/sweep/<name>.yaml` and the command line, checked as a whole before the first
-run.
+"""The runs of a sweep: `conf/sweeps/<name>.yaml` and the command line, checked before the first run.
 
     cases (settings that belong together) x parameters (every combination) -> one tuple of overrides per run
 
@@ -29,7 +28,7 @@ from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.resume import is_finished
-from bapo_lightning.runs.sweeps.names import folder_name, hydra_value, run_names
+from bapo_lightning.runs.sweeps.names import folder_name, hydra_overrides, hydra_value, run_names
 
 Config = dict[str, Any]
 Job = tuple[str, ...]
@@ -46,7 +45,7 @@ class Plan:
     folder: Path
     jobs: dict[str, Job]  # overrides that set a run apart
     common: Job  # overrides of all runs
-    launcher: Config  # file of conf/launcher with the changes of the command line
+    launcher: Config  # file of conf/sweeps/launcher with the changes of the command line
     parallel_runs: int | None  # number of runs at a time that the sweep asks for
     reference: str | None  # setting that the others are compared with
 
@@ -63,15 +62,10 @@ def read_plan(arguments: Sequence[str]) -> Plan:
     content = _read_choice("sweep", name)
     if unknown := sorted(set(content) - SWEEP_KEYS):
         known = ", ".join(sorted(SWEEP_KEYS))
-        raise ConfigError([f"conf/sweep/{name}.yaml: {', '.join(unknown)} means nothing; write {known}"])
-    parameters = {
-        key: [hydra_value(value) for value in values]
-        for key, values in (content.get("parameters") or {}).items()
-    }
-    cases = [
-        [f"{key}={hydra_value(value)}" for key, value in case.items()]
-        for case in content.get("cases") or [{}]
-    ]
+        raise ConfigError([f"conf/sweeps/{name}.yaml: {', '.join(unknown)} means nothing; write {known}"])
+    listed = content.get("parameters") or {}
+    parameters = {key: [hydra_value(value) for value in values] for key, values in listed.items()}
+    cases = [hydra_overrides(case) for case in content.get("cases") or [{}]]
     for override in [*common]:
         key, _, value = override.partition("=")
         if key in parameters:
@@ -95,9 +89,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
 
 
 def compose_runs(plan: Plan) -> dict[str, Config]:
-    """Composes the configuration of every run. Raises ConfigError with a text for each that cannot be
-    composed.
-    """
+    """Composes the configuration of every run. Raises ConfigError with a text for each that fails."""
     found, problems = {}, []
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         for run in plan.jobs:
@@ -158,9 +150,8 @@ def _sort_overrides(arguments: Iterable[str]) -> tuple[dict[str, str], dict[str,
         try:
             override = parser.parse_override(argument)
         except HydraException as error:
-            raise ConfigError(
-                [f"{argument} cannot be read ({str(error).splitlines()[0]}); write KEY=VALUE"]
-            ) from None
+            reason = str(error).splitlines()[0]
+            raise ConfigError([f"{argument} cannot be read ({reason}); write KEY=VALUE"]) from None
         if override.is_sweep_override():
             swept[key] = [str(item) for item in override.sweep_string_iterator()]
         else:
@@ -176,11 +167,10 @@ def _read_choice(group: str, name: str) -> Config:
 
 
 def read_launcher(own: Mapping[str, str]) -> Config:
-    """Returns conf/launcher/<name>.yaml with the changes of the command line. Raises ConfigError for a name
-    or a key that does not exist.
+    """Reads the file of `launcher` in `own`, with the changes of its `launcher.KEY`, or the local one.
 
-    Args:
-        own: keys of the command line, among them `launcher` and `launcher.KEY`.
+    Raises:
+        ConfigError: a name or a key does not exist.
     """
     name = own.get(LAUNCHER, "local")
     content = OmegaConf.create(_read_choice("launcher", name))

@@ -1,0 +1,102 @@
+"""What the commands share: the end after an error, Hydra's composition, the options of tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.help import help_text
+from bapo_lightning.configuration.renamed import renamed_problems
+from bapo_lightning.errors import BapoLightningError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def command(code: int, *errors: type[Exception]) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
+    """Decorates a function that returns an exit code, or None for 0.
+
+    An error of this package, or one of `errors`, becomes a line on stderr and the exit code `code`.
+    """
+    expected: tuple[type[Exception], ...] = (BapoLightningError, *errors)
+
+    def decorate(main: Callable[..., int | None]) -> Callable[..., int]:
+        @wraps(main)
+        def guarded(*arguments: Any) -> int:
+            try:
+                return main(*arguments) or 0
+            except expected as error:
+                print(f"error: {error}", file=sys.stderr)
+                return code
+
+        return guarded
+
+    return decorate
+
+
+def hydra_command(
+    config_name: str,
+    usage: Callable[[], str] = lambda: help_text(Path(conf_dir())),
+    rewrite: Callable[[Sequence[str]], Sequence[str]] = list,
+) -> Callable[[Callable[[DictConfig], int | None]], Callable[[], int]]:
+    """Decorates a command that gets the configuration composed by Hydra; errors of this package exit with 1.
+
+    Args:
+        config_name: file of `conf/`.
+        usage: makes the text for `--help`.
+        rewrite: turns the command line into Hydra's overrides.
+    """
+    import hydra
+
+    def decorate(main: Callable[[DictConfig], int | None]) -> Callable[[], int]:
+        @hydra.main(version_base="1.3", config_path=conf_dir(), config_name=config_name)
+        @wraps(main)
+        def composed(config: DictConfig) -> None:
+            if code := command(1)(main)(config):
+                sys.exit(code)
+
+        @command(1)
+        def start() -> None:
+            if {"--help", "-h"} & set(sys.argv[1:]):
+                print(usage())
+                return
+            if found := renamed_problems(sys.argv[1:]):
+                sys.exit("error: " + "\n       ".join(found))
+            sys.argv[1:] = rewrite(sys.argv[1:])
+            composed()
+
+        return start
+
+    return decorate
+
+
+def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """Returns a parser for the command `name`, described by the first line of its module's docstring."""
+    description = (doc or "").partition("\n")[0]
+    return argparse.ArgumentParser(prog=f"python -m bapo_lightning.cli.{name}", description=description)
+
+
+def table_parser(
+    name: str, doc: str | None, things: str, reference: tuple[str, str], **folders: Any
+) -> argparse.ArgumentParser:
+    """Returns a parser with the options of a table.
+
+    Args:
+        name: command.
+        doc: docstring of its module.
+        things: noun for what is compared.
+        reference: metavar and noun of the one that differences are taken to.
+        **folders: options of the positional argument.
+    """
+    parser = parser_of(name, doc)
+    parser.add_argument("folders", nargs="+", **folders)
+    where = f"where to write (default: where the {things} are)"
+    parser.add_argument("--output", type=Path, metavar="DIR", help=where)
+    what = f"{reference[1]} that differences are taken to (default: the first)"
+    parser.add_argument("--reference", metavar=reference[0], help=what)
+    return parser
