@@ -24,7 +24,7 @@ def reports(dog):
 
 
 def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path, capsys):
-    dog, release = Watchdog(tmp_path, seconds=0.1), threading.Event()
+    dog, release = Watchdog(tmp_path, minutes=0.1 / 60), threading.Event()
 
     def a_thread_that_hangs():
         release.wait()
@@ -51,7 +51,7 @@ def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path
 
 
 def test_progress_keeps_it_quiet_and_a_hang_after_it_does_not(tmp_path):
-    dog = Watchdog(tmp_path, seconds=0.5)
+    dog = Watchdog(tmp_path, minutes=0.5 / 60)
     dog.on_train_start(None, None)
     for index in range(100):
         dog.on_train_batch_end(None, None, None, None, index)
@@ -63,7 +63,7 @@ def test_progress_keeps_it_quiet_and_a_hang_after_it_does_not(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_does_not_end_the_watch(tmp_path, capsys):
-    dog = Watchdog(tmp_path / "missing", seconds=0.05)
+    dog = Watchdog(tmp_path / "missing", minutes=0.05 / 60)
     dog.on_train_start(None, None)
     said = []
     wait_for(

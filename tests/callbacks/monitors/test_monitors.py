@@ -9,16 +9,11 @@ import torch
 from tests.callbacks.monitors.token_table import VERSION, VERSIONS, update
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 
-from bapo_lightning.callbacks.monitors import throughput
-from bapo_lightning.callbacks.monitors.clip_bounds import ClipBoundsMonitor
-from bapo_lightning.callbacks.monitors.contribution import ContributionMonitor
-from bapo_lightning.callbacks.monitors.correction import CorrectionMonitor
-from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
-from bapo_lightning.callbacks.monitors.entropy_rule import EntropyRuleMonitor
-from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
-from bapo_lightning.callbacks.monitors.staleness import StalenessMonitor
-from bapo_lightning.callbacks.monitors.throughput import ThroughputMonitor
-from bapo_lightning.callbacks.monitors.training import TrainingMonitor
+from bapo_lightning.callbacks.monitors import training
+from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, ContributionMonitor
+from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
+from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
+from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.objectives.correction import truncated_is
@@ -107,10 +102,10 @@ def test_the_entropy_rule_sorts_alive_tokens_into_quadrants_and_measures_when_du
         "negative_high_prob": 0.3,  # d2, d3, d4
         "negative_low_prob": 0.1,  # d5
     }
-    assert measured(EntropyRuleMonitor(measure_every=3), made) == about(room="entropy_rule", **expected)
-    assert measured(EntropyRuleMonitor(measure_every=0), made) == about(room="entropy_rule", **expected)
+    assert measured(EntropyRuleMonitor(every=3), made) == about(room="entropy_rule", **expected)
+    assert measured(EntropyRuleMonitor(every=0), made) == about(room="entropy_rule", **expected)
     assert asked == []
-    due = measured(EntropyRuleMonitor(measure_every=2), made)
+    due = measured(EntropyRuleMonitor(every=2), made)
     assert due == about(room="entropy_rule", **expected, measured_delta=0.05)  # 0.6 - 0.55
     assert asked == [made.batch]
 
@@ -172,7 +167,7 @@ def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy():
 
 def test_throughput_is_of_the_update_and_the_step_is_all_of_the_time_between_two(monkeypatch):
     clock = iter([1.0, 3.0, 7.5])
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(training.time, "perf_counter", lambda: next(clock))
     monitor = ThroughputMonitor()
     monitor.on_train_start(None, None)
     # 10 tokens in 2 seconds; 7.5 - 3
@@ -217,7 +212,7 @@ def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
     written = []
     for index in range(5):
         outputs = {"metrics": {}}
-        Validation([sums], every=2).on_train_batch_end(trainer, None, outputs, None, index)
+        Validation(2, [sums]).on_train_batch_end(trainer, None, outputs, None, index)
         written.append(outputs["metrics"])
     assert [bool(metrics) for metrics in written] == [False, True, False, True, True]
     assert written[1] == about(
