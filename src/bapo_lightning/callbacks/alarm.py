@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from lightning import Callback, LightningModule, Trainer
 from annotated_types import Gt, MinLen
+from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.callbacks.order import Order

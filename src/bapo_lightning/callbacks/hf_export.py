@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from lightning import Callback, LightningModule, Trainer
 import torch
+from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.modules.bapo_module import BapoModule

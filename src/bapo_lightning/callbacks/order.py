@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback
 
 
 class Order(IntEnum):

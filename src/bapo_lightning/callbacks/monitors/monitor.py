@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lightning import Callback, LightningModule, Trainer
 import torch
+from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from bapo_lightning.callbacks.order import Order

@@ -6,7 +6,7 @@ import time
 from statistics import fmean
 from typing import Any
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 

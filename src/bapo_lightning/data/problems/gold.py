@@ -14,7 +14,7 @@ import re
 from typing import Any, Literal
 
 from bapo_lightning.data.problems.cells import UnusableRow, text_of
-from bapo_lightning.rewards.braces import closing_brace
+from bapo_lightning.rewards.math.extract import closing_brace
 
 AnswerForm = Literal["text", "behind_marker", "last_box", "json_list"]
 SeveralAnswers = Literal["refuse", "join"]
