@@ -16,7 +16,7 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.run_folder.journal import Journal
-from bapo_lightning.run_folder.token_records import TOKEN_FILE
+from bapo_lightning.run_folder.record import TOKEN_FILE
 from bapo_lightning.types import Group
 from bapo_lightning.values import Count, CountOrZero
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from bapo_lightning.errors import DataError
 
+TOKEN_FILE = "tokens.jsonl"
 Row = dict[str, Any]
+Columns = dict[str, list[float]]
 _GIVE = "give one like outputs/<experiment>/<run>"
 
 
@@ -100,6 +102,31 @@ def read_rows(folder: Path) -> list[Row]:
 def read_rollouts(folder: Path) -> list[Row]:
     """Reads the rows of `rollouts.jsonl`; none where there is no such file."""
     return _complete_lines(folder / "rollouts.jsonl")
+
+
+def read_tokens(folder: str | Path) -> Columns:
+    """Reads all tokens that a run recorded (`callbacks.token_writer.every`), update after update: a list of
+    equal length for each column, and the `step` of each token.
+
+    Raises:
+        DataError: the run recorded none, or a line cannot be read.
+    """
+    path = Path(folder, TOKEN_FILE)
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; train the run with callbacks.token_writer.every=64")
+    columns: Columns = {"step": []}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            step = row.pop("step")
+            (count,) = {len(values) for values in row.values()}
+        except (ValueError, KeyError, AttributeError, TypeError):
+            problem = f"{path}, line {number} is no record of tokens"
+            raise DataError(f"{problem}; cut the file off before it") from None
+        columns["step"] += [step] * count
+        for name, values in row.items():
+            columns.setdefault(name, []).extend(values)
+    return columns
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -47,11 +47,8 @@ def final_answer(text: str) -> str | None:
     marks = [_boxed(text), _hashes(text)]
     if "answer" in text.lower():  # a search that ignores case is slow
         marks += [_stated(_FINAL_ANSWER_IS, text), _stated(_ANSWER, text)]
-    found = [mark for mark in marks if mark is not None]
-    if not found:
-        return None
-    _, content = max(found)
-    return content if len(content) <= MAX_ANSWER_CHARACTERS else None
+    _, content = max(filter(None, marks), default=(0, None))
+    return content if content is not None and len(content) <= MAX_ANSWER_CHARACTERS else None
 
 
 def closing_brace(text: str, start: int, end: int = sys.maxsize) -> int | None:
@@ -139,9 +136,8 @@ def _line_from(text: str, start: int) -> str:
     if _without_decoration(line):
         return line
     paragraph, _, _ = rest.strip().partition("\n\n")
-    return (
-        paragraph if paragraph.lstrip().startswith(("\\[", "$$", "\\begin")) else paragraph.partition("\n")[0]
-    )
+    is_displayed = paragraph.lstrip().startswith(("\\[", "$$", "\\begin"))
+    return paragraph if is_displayed else paragraph.partition("\n")[0]
 
 
 def _first_sentence(text: str) -> str:
