@@ -205,7 +205,7 @@ def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
     data_module = SimpleNamespace(
         num_updates=5,
         engine_for_evaluation=answering,
-        sampler=replace(sampler(ScriptedEngine(8), 8), reward=verdicts),
+        sampler=replace(sampler(ScriptedEngine(8), 8, max_restarts=0), reward=verdicts),
     )
     trainer = SimpleNamespace(datamodule=data_module, is_global_zero=True)
     sums = ValidationSet("sums", [Problem("1", "", "5"), Problem("2", "", "4")], num_samples=4, seed=0)
