@@ -1,6 +1,6 @@
 """The numbers of every monitor, worked out by hand from the ten tokens of `token_table`."""
 
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -185,27 +185,24 @@ ANSWERS = [(RIGHT, "5", 2, False), (RIGHT, "5", 2, False), (WRONG, "7", 3, False
 ANSWERS += [(WRONG, "3", 1, False), (WRONG, "3", 1, False), (RIGHT, "4", 2, False), (LATE, "", 5, True)]
 
 
-@contextmanager
-def answering():
-    def generate(requests):
-        assert len(requests) == len(ANSWERS)
-        reasons = {True: FinishReason.LENGTH, False: FinishReason.STOP}
-        return [
-            Generation(Segment([1] * length, [-1.0] * length, VERSION), reasons[is_cut])
-            for _, _, length, is_cut in ANSWERS
-        ]
-
-    yield generate
+def generate(requests, sampling):
+    assert len(requests) == len(ANSWERS)
+    reasons = {True: FinishReason.LENGTH, False: FinishReason.STOP}
+    return [
+        Generation(Segment([1] * length, [-1.0] * length, VERSION), reasons[is_cut])
+        for _, _, length, is_cut in ANSWERS
+    ]
 
 
 def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
     def verdicts(problems, completions):
         return [Score(float(status is RIGHT), status, answer) for status, answer, *_ in ANSWERS]
 
+    engine = SimpleNamespace(version=VERSION, generate=generate)
     data_module = SimpleNamespace(
         num_updates=5,
-        engine_for_evaluation=answering,
-        sampler=replace(sampler(ScriptedEngine(8), 8, max_restarts=0), reward=verdicts),
+        engine_for_evaluation=nullcontext,
+        sampler=replace(sampler(ScriptedEngine(8), 8, max_restarts=0), engine=engine, reward=verdicts),
     )
     trainer = SimpleNamespace(datamodule=data_module, is_global_zero=True)
     sums = ValidationSet("sums", [Problem("1", "", "5"), Problem("2", "", "4")], num_samples=4, seed=0)
