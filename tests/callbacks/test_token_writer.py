@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bapo_lightning.callbacks.token_writer import TokenWriter
+from bapo_lightning.callbacks.writers import TokenWriter
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.run_folder.checkpoint import JOURNALS
-from bapo_lightning.run_folder.token_records import TOKEN_FILE, read_tokens
+from bapo_lightning.run_folder.record import TOKEN_FILE, read_tokens
 
 
 def outputs(version: int = 9):

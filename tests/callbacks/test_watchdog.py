@@ -1,5 +1,6 @@
 import threading
 import time
+from types import SimpleNamespace
 
 import lightning as L
 import pytest
@@ -24,14 +25,14 @@ def reports(dog):
 
 
 def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path, capsys):
-    dog, release = Watchdog(tmp_path, seconds=0.1), threading.Event()
+    dog, release = Watchdog(tmp_path, minutes=0.1 / 60), threading.Event()
 
     def a_thread_that_hangs():
         release.wait()
 
     other = threading.Thread(target=a_thread_that_hangs)
     other.start()
-    dog.on_train_start(None, None)
+    dog.on_train_start(SimpleNamespace(global_rank=0), None)
     dog.on_train_batch_end(None, None, None, None, 36)
     wait_for(lambda: reports(dog) >= 2)
     dog.on_exception(None, None, RuntimeError())
@@ -51,8 +52,8 @@ def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path
 
 
 def test_progress_keeps_it_quiet_and_a_hang_after_it_does_not(tmp_path):
-    dog = Watchdog(tmp_path, seconds=0.5)
-    dog.on_train_start(None, None)
+    dog = Watchdog(tmp_path, minutes=0.5 / 60)
+    dog.on_train_start(SimpleNamespace(global_rank=0), None)
     for index in range(100):
         dog.on_train_batch_end(None, None, None, None, index)
         time.sleep(0.01)
@@ -63,8 +64,8 @@ def test_progress_keeps_it_quiet_and_a_hang_after_it_does_not(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_does_not_end_the_watch(tmp_path, capsys):
-    dog = Watchdog(tmp_path / "missing", seconds=0.05)
-    dog.on_train_start(None, None)
+    dog = Watchdog(tmp_path / "missing", minutes=0.05 / 60)
+    dog.on_train_start(SimpleNamespace(global_rank=0), None)
     said = []
     wait_for(
         lambda: (

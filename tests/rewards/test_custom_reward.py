@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bapo_lightning.runs.build import make
+from bapo_lightning.configuration.targets import Target
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text()
@@ -22,7 +22,7 @@ def test_a_function_becomes_a_reward_by_its_target(tmp_path: Path, monkeypatch: 
     (tmp_path / "my_rewards.py").write_text(block("python"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
-    reward = make({**yaml.safe_load(block("yaml")), "max_words": 3})
+    reward = Target({**yaml.safe_load(block("yaml")), "max_words": 3}).make()
     texts = ["it is 5", "it is surely 5", "it is 6", ""]
     assert reward([PROBLEM] * 4, [Completion(text, 4, FinishReason.STOP) for text in texts]) == [
         Score(1.0, ScoreStatus.CORRECT, "5"),

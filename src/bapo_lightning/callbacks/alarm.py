@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-import lightning as L
 from annotated_types import Gt, MinLen
+from lightning import LightningModule, Trainer
 
-from bapo_lightning.callbacks.alarm_advice import advice
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.errors import TrainingError
@@ -23,6 +21,47 @@ Action = Literal["warn", "stop"]
 Off = Literal["off", False]  # YAML reads a bare `off` as false
 OFF = get_args(Off)
 UNSEEN_UPDATES = 100  # a metric that is absent from all of them is probably misspelt
+# Likely causes and remedies, by metric and by the threshold that it is beyond; without a final full stop.
+ADVICE = {
+    ("policy/entropy", "below"): (
+        "Likely causes: tokens with a positive advantage have too small a share of the gradient, the data "
+        "are too stale, or the steps are too large; on stale data a clipped loss loses entropy by itself. "
+        "Raise algorithm.positive_share_target (where bounds are searched), lower the staleness "
+        "(regime.epochs, regime.minibatches), or lower optimizer.optimizer.lr"
+    ),
+    ("policy/entropy", "above"): (
+        "Likely causes: an upper bound that lets rare positive tokens grow without end (on a small model "
+        "3.0 can be one), a share of positives that is forced too high, or too large steps. Lower "
+        "algorithm.bounds.high.end (algorithm.bounds.high where bounds are fixed), "
+        "algorithm.positive_share_target, or optimizer.optimizer.lr"
+    ),
+    ("policy/approx_kl", "above"): (
+        "The policy has moved far from the one that sampled its data. Likely causes: too many updates on "
+        "each rollout batch, too large steps, or an engine that reports other log-probs than it samples "
+        "from (see mismatch/*). Lower the staleness (regime.epochs, regime.minibatches) or "
+        "optimizer.optimizer.lr, or narrow algorithm.bounds"
+    ),
+    ("train/grad_norm", "spike"): (
+        "The step itself is scaled down to optimizer.max_grad_norm, so a lone spike does little harm. "
+        "Likely causes: tokens of very low probability whose ratio is large, or degenerate samples. Look at "
+        "bapo/clip_high, policy/approx_kl and rollouts.jsonl; if spikes come often, lower "
+        "optimizer.optimizer.lr, the staleness (regime.epochs, regime.minibatches) or the upper bound "
+        "(algorithm.bounds)"
+    ),
+    ("mismatch/abs_logp_diff_mean", "above"): (
+        "Rollout engine and trainer differ by so many nats per token on a fresh batch. Likely causes: the "
+        "engine reports log-probs at another temperature or before top-p or top-k, holds stale weights, "
+        "reuses a prefix cache of older weights, or computes in lower precision (up to 0.03 is usual for "
+        "bfloat16). Fix the engine's settings; for a difference that must stay, write "
+        "correction=truncated_is or correction=masked_is"
+    ),
+}
+NAN = (
+    "Likely causes: weights or log-probs that are not finite, or a metric that is undefined in this update "
+    "(a share of nothing), which is a bad one to watch. Look at train/skipped_updates and rollouts.jsonl; "
+    "lower optimizer.optimizer.lr"
+)
+OTHER = "Look in metrics.jsonl and rollouts.jsonl for what else changed at that update"
 
 
 @dataclass(frozen=True)
@@ -35,6 +74,18 @@ class Spike:
     window: Count = 50
 
 
+@dataclass
+class State:
+    """Part of an alarm that a checkpoint holds."""
+
+    num_measured: int = 0
+    num_beyond_in_a_row: int = 0
+    num_on: int = 0
+    is_on: bool = False
+    usual: list[float] = field(default_factory=list)  # the last `spike.window` positive values
+
+
+@dataclass(eq=False)
 class Alarm(Monitor):
     """Compares one metric with its thresholds in each update that has it. Emits `alarms/<name>`, the number
     of updates in which the alarm was on.
@@ -42,47 +93,29 @@ class Alarm(Monitor):
     It is on from the `patience`-th measured value in a row beyond a threshold until the next value within.
     NaN is beyond every threshold. warn: prints one line when it goes on and one when it goes off. stop: ends
     training after the current update like a signal would, with everything written and saved, and then
-        raises `TrainingError`, so that the run counts as failed.
+    raises `TrainingError`, so that the run counts as failed.
 
     Comes after all monitors whose metrics it may watch.
+
+    Raises:
+        ValueError: an unknown action.
     """
 
     order: ClassVar[Order] = Order.ALARM
+    name: str  # `callbacks.alarms.<name>` in the configuration
+    metric: Annotated[str, MinLen(1)]  # name in metrics.jsonl
+    below: float | None = None  # smaller values are beyond the threshold; None: no threshold
+    above: float | None = None  # larger values are beyond the threshold; None: no threshold
+    # Values far above the usual are beyond the threshold; None: no threshold.
+    spike: Annotated[Spike | None, Advice("must be e.g. {factor: 50, window: 50}, or null")] = None
+    patience: Count = 1  # number of measured updates in a row that must be beyond a threshold
+    action: Action | Off = "warn"  # with `off` the alarm neither compares nor emits anything
+    _state: State = field(init=False, default_factory=State)
+    _reason: str | None = field(init=False, default=None)  # why the run was stopped
 
-    def __init__(
-        self,
-        name: str,
-        metric: Annotated[str, MinLen(1)],
-        below: float | None = None,
-        above: float | None = None,
-        spike: Annotated[Spike | None, Advice("must be e.g. {factor: 50, window: 50}, or null")] = None,
-        patience: Count = 1,
-        action: Action | Off = "warn",
-    ) -> None:
-        """
-        Args:
-            name: name of the alarm: `callbacks.alarms.<name>` in the configuration.
-            metric: name in metrics.jsonl.
-            below: smaller values are beyond the threshold; None: no threshold.
-            above: larger values are beyond the threshold; None: no threshold.
-            spike: values far above the usual are beyond the threshold; None: no threshold.
-            patience: number of measured updates in a row that must be beyond a threshold.
-            action: what the alarm does when it is on; with `off` it neither compares nor emits anything.
-
-        Raises:
-            ValueError: an unknown action.
-        """
-        if action not in (*get_args(Action), *OFF):
-            raise ValueError(f"action must be one of {', '.join(get_args(Action))}, off, got {action!r}")
-        self.name, self.metric = name, metric
-        self.below, self.above, self.spike = below, above, spike
-        self.patience, self.action = patience, action
-        self._usual: deque[float] = deque(maxlen=spike.window if spike else 0)
-        self._num_measured = 0
-        self._num_beyond_in_a_row = 0
-        self._num_on = 0
-        self._is_on = False
-        self._reason: str | None = None
+    def __post_init__(self) -> None:
+        if self.action not in (*get_args(Action), *OFF):
+            raise ValueError(f"action must be one of {', '.join(get_args(Action))}, off, got {self.action!r}")
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -111,16 +144,14 @@ class Alarm(Monitor):
             return {}
         if self.metric in update.metrics:
             self._compare(float(update.metrics[self.metric]), update)
-        elif self._num_measured == 0 and update.index + 1 == UNSEEN_UPDATES:
+        elif self._state.num_measured == 0 and update.index + 1 == UNSEEN_UPDATES:
             similar = get_close_matches(self.metric, update.metrics, 1)
             hint = f"did you mean {similar[0]}?" if similar else "metrics.jsonl has the names"
-            print(
-                f"warning: no update had callbacks.alarms.{self.name}.metric={self.metric} so far; {hint}",
-                flush=True,
-            )
-        return {f"alarms/{self.name}": self._num_on}
+            option = f"callbacks.alarms.{self.name}.metric={self.metric}"
+            print(f"warning: no update had {option} so far; {hint}", flush=True)
+        return {f"alarms/{self.name}": self._state.num_on}
 
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Fails the run, which is saved and whose engine is closed.
 
         Raises:
@@ -135,45 +166,30 @@ class Alarm(Monitor):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the counts, and the values that define what is usual."""
-        return {
-            "num_measured": self._num_measured,
-            "num_beyond_in_a_row": self._num_beyond_in_a_row,
-            "num_on": self._num_on,
-            "is_on": self._is_on,
-            "usual": list(self._usual),
-        }
+        return asdict(self._state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
-        self._num_measured = state_dict["num_measured"]
-        self._num_beyond_in_a_row = state_dict["num_beyond_in_a_row"]
-        self._num_on, self._is_on = state_dict["num_on"], state_dict["is_on"]
-        self._usual.clear()
-        self._usual.extend(state_dict["usual"])
+        self._state = State(**state_dict)
 
     def _compare(self, value: float, update: Update) -> None:
         """Counts one measured value, and acts if the alarm is on."""
         side, excess = self._beyond(value)
-        self._num_measured += 1
-        self._num_beyond_in_a_row = self._num_beyond_in_a_row + 1 if side else 0
-        was_on, self._is_on = self._is_on, self._num_beyond_in_a_row >= self.patience
-        self._num_on += self._is_on
-        if 0 < value < math.inf:  # an update without a gradient says nothing about its usual size
-            self._usual.append(value)
-        if self._is_on:
-            in_a_row = (
-                f" in {self._num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
-            )
-            text = (
-                f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{in_a_row} (policy version "
-                f"{update.version}). "
-            )
-            self._act(text + advice(self.metric, side), update, began=not was_on)
+        state, was_on = self._state, self._state.is_on
+        state.num_measured += 1
+        state.num_beyond_in_a_row = state.num_beyond_in_a_row + 1 if side else 0
+        state.is_on = state.num_beyond_in_a_row >= self.patience
+        state.num_on += state.is_on
+        if self.spike and 0 < value < math.inf:  # no gradient in an update says nothing about its usual size
+            state.usual = [*state.usual, value][-self.spike.window :]
+        if state.is_on:
+            row = f" in {state.num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
+            advice = NAN if side == "nan" else ADVICE.get((self.metric, side), OTHER)
+            text = f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{row}"
+            self._act(f"{text} (policy version {update.version}). {advice}", update, began=not was_on)
         elif was_on:
-            print(
-                f"alarm {self.name} is over: {self.metric} is {value:.3g} (policy version {update.version})",
-                flush=True,
-            )
+            text = f"alarm {self.name} is over: {self.metric} is {value:.3g}"
+            print(f"{text} (policy version {update.version})", flush=True)
 
     def _act(self, text: str, update: Update, began: bool) -> None:
         if self.action == "stop":
@@ -193,14 +209,12 @@ class Alarm(Monitor):
             return "below", f"below {key}.below={self.below:g}"
         if self.above is not None and value > self.above:
             return "above", f"above {key}.above={self.above:g}"
-        if self.spike is not None and self._usual and 2 * len(self._usual) >= self.spike.window:
-            usual = median(self._usual)
-            if value > self.spike.factor * usual:
-                return (
-                    "spike",
-                    f"more than {key}.spike.factor={self.spike.factor:g} times {usual:.3g}, the median of "
-                    "the updates before",
-                )
+        spike, values = self.spike, self._state.usual
+        if spike is not None and values and 2 * len(values) >= spike.window:
+            usual = median(values)
+            if value > spike.factor * usual:
+                times = f"{key}.spike.factor={spike.factor:g} times {usual:.3g}"
+                return "spike", f"more than {times}, the median of the updates before"
         return "", ""
 
 

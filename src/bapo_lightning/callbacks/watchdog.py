@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-import lightning as L
+from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.values import NonNegative
 
 
-class Watchdog(L.Callback):
+class Watchdog(Callback):
     """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again each
     time as long passes; the run goes on.
 
@@ -30,18 +30,14 @@ class Watchdog(L.Callback):
     order: ClassVar[Order] = Order.WATCH
 
     def __init__(self, folder: str, minutes: NonNegative) -> None:
-        """
-        Args:
-            folder: folder of the run.
-            minutes: time without progress after which it writes; 0 does not watch.
-        """
+        """`folder` of the run; `minutes` without progress after which it writes, 0 does not watch."""
         self.path = Path(folder, "watchdog.log")
         self._seconds = 60 * minutes
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._progress = (0.0, "")  # time and description of the last progress
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the thread. Every rank but the controller has a file of its own."""
         self._stop()
         if not self._seconds:
@@ -54,22 +50,20 @@ class Watchdog(L.Callback):
         self._thread.start()
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Notes the progress."""
         self._progress = time.monotonic(), f"update {batch_idx + 1} ended"
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stops the thread."""
         self._stop()
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Stops the thread."""
         self._stop()
 
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stops the thread."""
         self._stop()
 
@@ -102,8 +96,5 @@ class Watchdog(L.Callback):
                 file.write("\n")
         except OSError as error:
             where = f"{self.path} cannot be written ({error.strerror})"
-        advice = (
-            "The run goes on; where updates are meant to take longer, raise callbacks.watchdog.minutes (0 "
-            "is off)"
-        )
-        print(f"warning: {message}; {where}. {advice}", file=sys.stderr, flush=True)
+        advice = "where updates are meant to take longer, raise callbacks.watchdog.minutes (0 is off)"
+        print(f"warning: {message}; {where}. The run goes on; {advice}", file=sys.stderr, flush=True)

@@ -49,7 +49,7 @@ def fetch_groups(named: Sequence[str], output: Path | None) -> list[str]:
     Raises:
         DataError: a group cannot be fetched.
     """
-    from bapo_lightning.callbacks.loggers.wandb_group import fetch_group
+    from bapo_lightning.callbacks.loggers.wandb import fetch_group
 
     target = output or Path("outputs", "wandb")
     return [

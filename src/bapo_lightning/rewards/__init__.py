@@ -27,9 +27,8 @@ def score_answers(
         RewardError: no worker can be started.
     """
     if len(golds) != len(answers):
-        raise ValueError(
-            f"each answer needs its gold answer: got {len(golds)} gold answers and {len(answers)} answers"
-        )
+        counts = f"{len(golds)} gold answers and {len(answers)} answers"
+        raise ValueError(f"each answer needs its gold answer: got {counts}")
     if not timeout_seconds > 0:
         raise ValueError(f"timeout_seconds={timeout_seconds} leaves no time to judge; give a positive number")
     return _shared_reward().score_texts(golds, answers, timeout_seconds)

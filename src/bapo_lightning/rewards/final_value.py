@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from bapo_lightning.rewards.pairs import pairs_of
-from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
+from bapo_lightning.types import Completion, FinishReason, Problem, Score
 
 _FINAL_VALUE = re.compile(r"\.(\d+)\Z")
 
@@ -21,8 +21,5 @@ def final_value(problems: list[Problem], completions: list[Completion]) -> list[
 def _verdict(problem: Problem, completion: Completion) -> Score:
     match = _FINAL_VALUE.search(completion.text)
     if completion.finish is not FinishReason.STOP or match is None:
-        return Score(0.0, ScoreStatus.UNPARSABLE)
-    answer = match.group(1)
-    if answer == problem.answer:
-        return Score(1.0, ScoreStatus.CORRECT, answer)
-    return Score(0.0, ScoreStatus.WRONG, answer)
+        return UNPARSABLE
+    return all_or_nothing(match.group(1) == problem.answer, match.group(1))

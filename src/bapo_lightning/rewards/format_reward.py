@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
-from bapo_lightning.errors import ConfigError
+from pydantic import validate_call
+
 from bapo_lightning.rewards.math.extract import final_answer
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
 
@@ -30,28 +31,22 @@ class FormatReward:
         bonus: if positive, added to a score's value where the format is kept; if negative, where it is not.
 
     Raises:
-        ConfigError: `format` is none of its values.
+        ValueError: pydantic's, `format` is none of its values.
     """
 
+    @validate_call
     def __init__(self, reward: Reward, format: Format, bonus: float) -> None:
-        if format not in get_args(Format):
-            raise ConfigError(
-                [f"reward.format={format} is none of its values; write {', '.join(get_args(Format))}"]
-            )
         self.reward, self.bonus, self._is_kept = reward, bonus, _FORMATS[format]
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
         """Scores each completion against the problem at the same index."""
         scores = self.reward(problems, completions)
-        return [
-            self._shaped(score, completion) for score, completion in zip(scores, completions, strict=True)
-        ]
+        pairs = zip(scores, completions, strict=True)
+        return [self._shaped(score, completion) for score, completion in pairs]
 
     def close(self) -> None:
         """Closes the reward inside, if it can be closed."""
-        close = getattr(self.reward, "close", None)
-        if close is not None:
-            close()
+        getattr(self.reward, "close", lambda: None)()
 
     def _shaped(self, score: Score, completion: Completion) -> Score:
         kept = completion.finish is FinishReason.STOP and self._is_kept(completion.text)
@@ -67,30 +62,18 @@ def is_marked(text: str) -> bool:
 def is_think(text: str) -> bool:
     """Whether `text` is `<think>...</think>`, once, with something behind it."""
     thought, closed, rest = text.strip().partition("</think>")
-    return (
-        thought.startswith("<think>")
-        and bool(closed)
-        and bool(rest.strip())
-        and "think>" not in thought[len("<think>") :] + rest
-    )
+    is_once = thought.startswith("<think>") and "think>" not in thought[len("<think>") :] + rest
+    return is_once and bool(closed and rest.strip())
 
 
 def is_think_answer(text: str) -> bool:
     """Whether `text` is `<think>...</think> <answer>...</answer>` and nothing else."""
-    _, _, rest = text.partition("</think>")
-    rest = rest.strip()
+    rest = text.partition("</think>")[2].strip()
     inner = rest[len("<answer>") : -len("</answer>")]
-    return (
-        is_think(text)
-        and rest.startswith("<answer>")
-        and rest.endswith("</answer>")
-        and bool(inner.strip())
-        and "answer>" not in inner
-    )
+    is_tagged = rest.startswith("<answer>") and rest.endswith("</answer>")
+    return is_think(text) and is_tagged and bool(inner.strip()) and "answer>" not in inner
 
 
-_FORMATS: dict[str, Callable[[str], bool]] = {
-    "marked": is_marked,
-    "think": is_think,
-    "think_answer": is_think_answer,
-}
+_FORMATS: dict[Format, Callable[[str], bool]] = {
+    "marked": is_marked, "think": is_think, "think_answer": is_think_answer,
+}  # fmt: skip

@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.rewards.braces import closing_brace
-from bapo_lightning.rewards.pairs import pairs_of
-from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+from bapo_lightning.rewards.math.extract import closing_brace
+from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
+from bapo_lightning.types import Completion, FinishReason, Problem, Score
 
 MARK = "####"  # GSM8K's own
 MAX_CHARACTERS = 64  # a longer number is no answer
@@ -105,19 +105,15 @@ def _verdict(problem: Problem, completion: Completion, require_stop: bool) -> Sc
     is_cut = completion.finish is not FinishReason.STOP
     number = None if require_stop and is_cut else final_number(completion.text)
     if number is None:
-        return Score(0.0, ScoreStatus.UNPARSABLE)
+        return UNPARSABLE
     answer = canonical(number)
-    if answer == canonical(gold):
-        return Score(1.0, ScoreStatus.CORRECT, answer)
-    return Score(0.0, ScoreStatus.WRONG, answer)
+    return all_or_nothing(answer == canonical(gold), answer)
 
 
 def _boxed(text: str) -> str:
     """Returns the content of the last box, empty if it is not closed; LaTeX's 1{,}234 becomes 1,234."""
     _, box, behind = text.rpartition(_BOX)
-    if not box:
-        return ""
-    end = closing_brace(behind, 0)
+    end = closing_brace(behind, 0) if box else None
     return "" if end is None else behind[:end].replace("{,}", ",")
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.rewards.last_number import canonical, last_number_in, whole_number_text
-from bapo_lightning.rewards.pairs import pairs_of
+from bapo_lightning.rewards.scores import UNPARSABLE, pairs_of
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 
 Extraction = Literal["last_number", "answer_tag", "all"]
@@ -58,9 +58,8 @@ def reasoning_gym_score(
         DataError: reasoning-gym is missing, or a problem does not come from it.
     """
     if extract not in _EXTRACTIONS:
-        raise ConfigError(
-            [f"reward.extract={extract} is none of its values; write {', '.join(_EXTRACTIONS)}"]
-        )
+        values = ", ".join(_EXTRACTIONS)
+        raise ConfigError([f"reward.extract={extract} is none of its values; write {values}"])
     return [
         _verdict(_scorer(problem, extract), problem, _EXTRACTIONS[extract](completion.text))
         for problem, completion in pairs_of(problems, completions)
@@ -83,19 +82,16 @@ _EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
 
 def _verdict(scorer: Scorer, problem: Problem, answer: str | None) -> Score:
     if answer is None:
-        return Score(0.0, ScoreStatus.UNPARSABLE)
+        return UNPARSABLE
     try:
         value = float(scorer(answer, problem.metadata))
     except Exception:  # foreign code on text that the policy made up: whatever it raises, it cannot read it
-        return Score(0.0, ScoreStatus.UNPARSABLE)
+        return UNPARSABLE
     if not math.isfinite(value):
-        return Score(0.0, ScoreStatus.UNPARSABLE)
-    return Score(value, ScoreStatus.CORRECT if value == 1.0 else ScoreStatus.WRONG, _vote(answer))
-
-
-def _vote(answer: str) -> str:
+        return UNPARSABLE
     number = whole_number_text(answer)
-    return answer.strip() if number is None else canonical(number)
+    vote = answer.strip() if number is None else canonical(number)
+    return Score(value, ScoreStatus.CORRECT if value == 1.0 else ScoreStatus.WRONG, vote)
 
 
 def _scorer(problem: Problem, extract: Extraction) -> Scorer:
@@ -106,12 +102,11 @@ def _scorer(problem: Problem, extract: Extraction) -> Scorer:
         )
     scorer, runs_the_answer = _scorer_of(problem.source)
     if runs_the_answer and extract != "last_number":
-        raise ConfigError(
-            [
-                f"reward.extract={extract} hands text of the policy to the scorer of {problem.source}, which "
-                "runs it as Python code; write reward.extract=last_number, or choose another task"
-            ]
+        problem_text = (
+            f"reward.extract={extract} hands text of the policy to the scorer of {problem.source}, which "
+            "runs it as Python code; write reward.extract=last_number, or choose another task"
         )
+        raise ConfigError([problem_text])
     return scorer
 
 

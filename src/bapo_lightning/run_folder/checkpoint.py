@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import CheckpointError
-from bapo_lightning.run_folder.token_records import TOKEN_FILE
+from bapo_lightning.run_folder.record import TOKEN_FILE
 
 FORMAT = 2
 TRAINER_FILE = "trainer.ckpt"
@@ -72,19 +72,12 @@ def commit(root: Path, update: int, version: int, num_ranks: int, journals: Mapp
         "version": version,
         "num_ranks": num_ranks,
         "journals": dict(journals),
-        "files": {
-            path.relative_to(partial).as_posix(): {"bytes": path.stat().st_size, "sha256": digest(path)}
-            for path in files
-        },
+        "files": {path.relative_to(partial).as_posix(): _fingerprint(path) for path in files},
     }
     sealed = {"content": content, "sha256": _seal(content)}
     (partial / MANIFEST).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
-    for path in [
-        *files,
-        partial / MANIFEST,
-        *(path for path in partial.rglob("*") if path.is_dir()),
-        partial,
-    ]:
+    folders = [path for path in partial.rglob("*") if path.is_dir()]
+    for path in [*files, partial / MANIFEST, *folders, partial]:
         sync(path)
     if target.exists():
         _remove(target)
@@ -112,9 +105,8 @@ def verify(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{folder} has format {content['format']}, this version reads {FORMAT}")
     for name, expected in content["files"].items():
         _verify_file(folder / name, expected)
-    found = Checkpoint(
-        folder, **{name: content[name] for name in ("update", "version", "num_ranks", "journals")}
-    )
+    names = ("update", "version", "num_ranks", "journals")
+    found = Checkpoint(folder, **{name: content[name] for name in names})
     if folder.name != checkpoint_name(found.update):
         raise CheckpointError(f"{folder} holds update {found.update}: it was renamed")
     return found
@@ -161,6 +153,10 @@ def sync(path: Path) -> None:
 def _remove(folder: Path) -> None:
     # A kill while files are being deleted must not leave a torn folder under a name that is read.
     shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": digest(path)}
 
 
 def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:

@@ -41,9 +41,8 @@ def common_folder(folders: Sequence[Path]) -> Path:
 def _planned_runs(folder: Path) -> list[Path]:
     """Runs that a sweep has in `folder`, including those that failed before they made their own folder."""
     try:
-        return [
-            folder / run for run in json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))["runs"]
-        ]
+        planned = json.loads((folder / SWEEP_RECORD).read_text(encoding="utf-8"))
+        return [folder / run for run in planned["runs"]]
     except (OSError, ValueError, KeyError):
         return []
 

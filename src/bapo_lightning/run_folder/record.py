@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import DataError
 
+TOKEN_FILE = "tokens.jsonl"
 Row = dict[str, Any]
+Columns = dict[str, list[float]]
 _GIVE = "give one like outputs/<experiment>/<run>"
 
 
@@ -44,13 +47,8 @@ class RunRecord:
 
 def series(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
     """(steps, values) of metric `name` over the rows where it is a finite number."""
-    steps, values = [], []
-    for row in rows:
-        value = finite(row.get(name))
-        if value is not None:
-            steps.append(int(row["step"]))
-            values.append(value)
-    return steps, values
+    found = [(int(row["step"]), value) for row in rows if (value := finite(row.get(name))) is not None]
+    return [step for step, _ in found], [value for _, value in found]
 
 
 def finite(value: object) -> float | None:
@@ -74,9 +72,8 @@ def read_run(path: str | Path) -> RunRecord:
         raise DataError(f"{str(folder)!r} is not a run folder: it has no {' and no '.join(missing)}; {_GIVE}")
     rows, unreadable, rolled_back = _read_rows(folder / "metrics.jsonl")
     config, manifest = _read_config(folder / "config.yaml"), _read_manifest(folder / "manifest.json")
-    return RunRecord(
-        folder, config, manifest, rows, unreadable, rolled_back, _read_ledger(folder / "ledger.jsonl")
-    )
+    ledger = _complete_lines(folder / "ledger.jsonl")
+    return RunRecord(folder, config, manifest, rows, unreadable, rolled_back, ledger)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -102,44 +99,62 @@ def read_rows(folder: Path) -> list[Row]:
     return _read_rows(folder / "metrics.jsonl")[0]
 
 
+def read_rollouts(folder: Path) -> list[Row]:
+    """Reads the rows of `rollouts.jsonl`; none where there is no such file."""
+    return _complete_lines(folder / "rollouts.jsonl")
+
+
+def read_tokens(folder: str | Path) -> Columns:
+    """Reads all tokens that a run recorded (`callbacks.token_writer.every`), update after update: a list of
+    equal length for each column, and the `step` of each token.
+
+    Raises:
+        DataError: the run recorded none, or a line cannot be read.
+    """
+    path = Path(folder, TOKEN_FILE)
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; train the run with callbacks.token_writer.every=64")
+    columns: Columns = {"step": []}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            step = row.pop("step")
+            (count,) = {len(values) for values in row.values()}
+        except (ValueError, KeyError, AttributeError, TypeError):
+            problem = f"{path}, line {number} is no record of tokens"
+            raise DataError(f"{problem}; cut the file off before it") from None
+        columns["step"] += [step] * count
+        for name, values in row.items():
+            columns.setdefault(name, []).extend(values)
+    return columns
+
+
 def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(
-            f"{str(path)!r} is not valid JSON ({error}); the run is unknown without it"
-        ) from error
-    if not isinstance(manifest, dict):
-        raise DataError(
-            f"{str(path)!r} must hold a JSON object, got a {type(manifest).__name__}; the run is unknown "
-            "without it"
-        )
-    return manifest
+    return _mapping(path, json.loads, "JSON", "a JSON object", "the run is unknown without it")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     import yaml
 
+    return _mapping(path, yaml.safe_load, "YAML", "a mapping", "restore the file that the run wrote")
+
+
+def _mapping(path: Path, parse: Callable[[bytes], Any], form: str, top: str, remedy: str) -> dict[str, Any]:
+    text = path.read_bytes()
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{str(path)!r} is not valid YAML ({error}); restore the file that the run wrote"
-        ) from error
-    if not isinstance(config, dict):
-        raise DataError(
-            f"{str(path)!r} must hold a mapping, got a {type(config).__name__}; restore the file that the "
-            "run wrote"
-        )
-    return config
+        content = parse(text)
+    except Exception as error:  # each parser has types of its own
+        raise DataError(f"{str(path)!r} is not valid {form} ({error}); {remedy}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{str(path)!r} must hold {top}, got a {type(content).__name__}; {remedy}")
+    return content
 
 
 def _read_rows(path: Path) -> tuple[list[Row], int, int]:
     rows: list[Row] = []
     unreadable = rolled_back = 0
-    for line in _lines(path):
-        row = _parse_row(line)
-        if row is None:
+    for row in _json_lines(path):
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             unreadable += 1
         elif rows and row["step"] == rows[-1]["step"]:
             rows[-1] = rows[-1] | row  # validation may add its own line to an update
@@ -151,30 +166,17 @@ def _read_rows(path: Path) -> tuple[list[Row], int, int]:
     return rows, unreadable, rolled_back
 
 
-def _read_ledger(path: Path) -> list[Row]:
-    """Reads complete lines only: a kill can tear the last one, which a resume cuts off."""
-    rows = []
-    for line in _lines(path):
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
+def _complete_lines(path: Path) -> list[Row]:
+    """Leaves out the line that a kill tore, which a resume cuts off."""
+    return [row for row in _json_lines(path) if row is not None]
 
 
-def _lines(path: Path) -> list[str]:
-    if not path.is_file():
-        return []
+def _json_lines(path: Path) -> Iterator[Any]:
+    """Yields the content of each line; None for one that is not JSON. There are none without the file."""
     # A kill can cut a multi-byte character; only that line is lost then.
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return [line for line in text.split("\n") if line.strip()]
-
-
-def _parse_row(line: str) -> Row | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-        return None
-    return row
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in filter(str.strip, text.split("\n")):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            yield None

@@ -13,10 +13,10 @@ from lightning.pytorch.loggers import Logger
 
 from bapo_lightning.callbacks.alarm import build_alarms
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
-from bapo_lightning.callbacks.loggers.metrics_file import MetricsFile
+from bapo_lightning.callbacks.loggers.run_logger import MetricsFile
 from bapo_lightning.callbacks.order import in_order
 from bapo_lightning.callbacks.run_manifest import RunManifest
-from bapo_lightning.callbacks.stock_hooks import StockHooks
+from bapo_lightning.callbacks.validation import StockHooks
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.data.rollouts.validation import ValidationSet

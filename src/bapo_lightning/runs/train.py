@@ -20,7 +20,7 @@ import lightning as L
 import torch
 import transformers
 
-from bapo_lightning.callbacks.loggers.run_logger import RunLogger, read_rollouts
+from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.configuration.plan import check_architecture, check_fit
 from bapo_lightning.configuration.run_config import RunConfig
@@ -35,7 +35,7 @@ from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, Checkpoint
-from bapo_lightning.run_folder.record import read_manifest, read_rows
+from bapo_lightning.run_folder.record import read_manifest, read_rollouts, read_rows
 from bapo_lightning.runs.build import Run, build
 from bapo_lightning.runs.resume import RunStart, open_run
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bapo_lightning.callbacks.loggers.csv import RunCSVLogger
+from bapo_lightning.callbacks.loggers.run_logger import RunCSVLogger
 from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, run_id
 
 ROWS = [{"step": step, "train/reward": step / 10} for step in range(6)]

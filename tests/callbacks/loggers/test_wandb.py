@@ -5,8 +5,9 @@ W&B's run.
 import json
 from types import SimpleNamespace
 
-from bapo_lightning.callbacks.loggers.run_logger import RunLogger, read_rollouts
+from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.loggers.wandb import STEP, RunWandbLogger, flat_numbers
+from bapo_lightning.run_folder.record import read_rollouts
 
 
 class Settings(dict):

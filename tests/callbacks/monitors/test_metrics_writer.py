@@ -2,8 +2,8 @@ import json
 
 import torch
 
-from bapo_lightning.callbacks.loggers.metrics_file import MetricsFile
-from bapo_lightning.callbacks.monitors.metrics_writer import to_floats
+from bapo_lightning.callbacks.loggers.run_logger import MetricsFile
+from bapo_lightning.callbacks.writers import to_floats
 
 
 def test_tensors_become_numbers_and_undefined_values_are_left_out():

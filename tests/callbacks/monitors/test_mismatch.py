@@ -5,8 +5,7 @@ import pytest
 import torch
 from tests.builders import group, module, random_policy, rollout
 
-from bapo_lightning.callbacks.monitors.correction import CorrectionMonitor
-from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
+from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds

@@ -1,6 +1,6 @@
 """The numbers of every monitor, worked out by hand from the ten tokens of `token_table`."""
 
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,16 +9,11 @@ import torch
 from tests.callbacks.monitors.token_table import VERSION, VERSIONS, update
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 
-from bapo_lightning.callbacks.monitors import throughput
-from bapo_lightning.callbacks.monitors.clip_bounds import ClipBoundsMonitor
-from bapo_lightning.callbacks.monitors.contribution import ContributionMonitor
-from bapo_lightning.callbacks.monitors.correction import CorrectionMonitor
-from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
-from bapo_lightning.callbacks.monitors.entropy_rule import EntropyRuleMonitor
-from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
-from bapo_lightning.callbacks.monitors.staleness import StalenessMonitor
-from bapo_lightning.callbacks.monitors.throughput import ThroughputMonitor
-from bapo_lightning.callbacks.monitors.training import TrainingMonitor
+from bapo_lightning.callbacks.monitors import training
+from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, ContributionMonitor
+from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
+from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
+from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.objectives.correction import truncated_is
@@ -107,10 +102,10 @@ def test_the_entropy_rule_sorts_alive_tokens_into_quadrants_and_measures_when_du
         "negative_high_prob": 0.3,  # d2, d3, d4
         "negative_low_prob": 0.1,  # d5
     }
-    assert measured(EntropyRuleMonitor(measure_every=3), made) == about(room="entropy_rule", **expected)
-    assert measured(EntropyRuleMonitor(measure_every=0), made) == about(room="entropy_rule", **expected)
+    assert measured(EntropyRuleMonitor(every=3), made) == about(room="entropy_rule", **expected)
+    assert measured(EntropyRuleMonitor(every=0), made) == about(room="entropy_rule", **expected)
     assert asked == []
-    due = measured(EntropyRuleMonitor(measure_every=2), made)
+    due = measured(EntropyRuleMonitor(every=2), made)
     assert due == about(room="entropy_rule", **expected, measured_delta=0.05)  # 0.6 - 0.55
     assert asked == [made.batch]
 
@@ -172,7 +167,7 @@ def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy():
 
 def test_throughput_is_of_the_update_and_the_step_is_all_of_the_time_between_two(monkeypatch):
     clock = iter([1.0, 3.0, 7.5])
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(training.time, "perf_counter", lambda: next(clock))
     monitor = ThroughputMonitor()
     monitor.on_train_start(None, None)
     # 10 tokens in 2 seconds; 7.5 - 3
@@ -190,34 +185,31 @@ ANSWERS = [(RIGHT, "5", 2, False), (RIGHT, "5", 2, False), (WRONG, "7", 3, False
 ANSWERS += [(WRONG, "3", 1, False), (WRONG, "3", 1, False), (RIGHT, "4", 2, False), (LATE, "", 5, True)]
 
 
-@contextmanager
-def answering():
-    def generate(requests):
-        assert len(requests) == len(ANSWERS)
-        reasons = {True: FinishReason.LENGTH, False: FinishReason.STOP}
-        return [
-            Generation(Segment([1] * length, [-1.0] * length, VERSION), reasons[is_cut])
-            for _, _, length, is_cut in ANSWERS
-        ]
-
-    yield generate
+def generate(requests, sampling):
+    assert len(requests) == len(ANSWERS)
+    reasons = {True: FinishReason.LENGTH, False: FinishReason.STOP}
+    return [
+        Generation(Segment([1] * length, [-1.0] * length, VERSION), reasons[is_cut])
+        for _, _, length, is_cut in ANSWERS
+    ]
 
 
 def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
     def verdicts(problems, completions):
         return [Score(float(status is RIGHT), status, answer) for status, answer, *_ in ANSWERS]
 
+    engine = SimpleNamespace(version=VERSION, generate=generate)
     data_module = SimpleNamespace(
         num_updates=5,
-        engine_for_evaluation=answering,
-        sampler=replace(sampler(ScriptedEngine(8), 8), reward=verdicts),
+        engine_for_evaluation=nullcontext,
+        sampler=replace(sampler(ScriptedEngine(8), 8, max_restarts=0), engine=engine, reward=verdicts),
     )
     trainer = SimpleNamespace(datamodule=data_module, is_global_zero=True)
     sums = ValidationSet("sums", [Problem("1", "", "5"), Problem("2", "", "4")], num_samples=4, seed=0)
     written = []
     for index in range(5):
         outputs = {"metrics": {}}
-        Validation([sums], every=2).on_train_batch_end(trainer, None, outputs, None, index)
+        Validation(2, [sums]).on_train_batch_end(trainer, None, outputs, None, index)
         written.append(outputs["metrics"])
     assert [bool(metrics) for metrics in written] == [False, True, False, True, True]
     assert written[1] == about(

@@ -1,13 +1,17 @@
-"""A logger that also records what the whole run is about, and survives a resume."""
+"""Loggers that record a run and survive a resume: the interface, and those that write into the run folder."""
 
 from __future__ import annotations
 
-import json
+import shutil
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from bapo_lightning.run_folder.journal import Journal
 
 Row = Mapping[str, Any]
 
@@ -39,8 +43,43 @@ class RunLogger(Logger):
         """
 
 
-def read_rollouts(folder: Path) -> list[Row]:
-    """Returns the rows of a run's `rollouts.jsonl`; none without the file."""
-    path = folder / "rollouts.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return [json.loads(line) for line in lines if line.strip()]
+class MetricsFile(Logger):
+    """The run's own record: appends one JSON object per update to `metrics.jsonl` and syncs it to disk when
+    the update ends.
+
+    Lightning's CSVLogger rewrites earlier rows on resume and W&B's offline file loses its tail on a kill;
+    neither can be the record.
+    """
+
+    name, version = "metrics_file", ""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` must exist."""
+        super().__init__()
+        self._journal = Journal(folder / "metrics.jsonl", durable=True)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Does nothing: the resolved configuration is in `config.yaml`."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Appends a row."""
+        self._journal.append([{"step": step, **metrics}])
+
+
+class RunCSVLogger(CSVLogger, RunLogger):
+    """Lightning's table of metrics, which a resume does not leave without earlier rows."""
+
+    @rank_zero_only
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """Writes the table again from `rows`; CSVLogger would delete the earlier one with a warning."""
+        shutil.rmtree(self.log_dir, ignore_errors=True)
+        log_again(self, rows)
+        self.save()
+
+
+def log_again(logger: Logger, rows: Sequence[Row]) -> None:
+    """Logs lines of metrics.jsonl."""
+    for row in rows:
+        logger.log_metrics({name: value for name, value in row.items() if name != "step"}, row["step"])

@@ -1,23 +1,27 @@
-"""Weights & Biases: one run there for one run folder, across kills and resumes."""
+"""Weights & Biases: one run there for one run folder, across kills and resumes, and back again."""
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger
+from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger, log_again
 from bapo_lightning.callbacks.run_manifest import git_commit
-from bapo_lightning.run_folder.text_file import write_text
+from bapo_lightning.errors import DataError
+from bapo_lightning.run_folder.text_file import write_json, write_text
 
 STEP = "trainer/global_step"
 MANIFEST = "manifest"  # key of W&B's configuration that holds the run's manifest
 ROLLOUTS = "rollouts"  # name of the table
+_OURS = ("_", "media/", "trainer/")  # columns that W&B adds to the rows
 # Statistics in W&B's summary of a run; its default is the last value alone, which is noisy.
 SUMMARISED = {
     "train/reward": "last,max,mean",
@@ -91,8 +95,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
         """Sends the rows that W&B lacks."""
         last: Any = self.experiment.summary.get(STEP)  # from the server; an offline run starts empty
         self._last_step = -1 if last is None else int(last)
-        for row in rows:
-            self.log_metrics({name: value for name, value in row.items() if name != "step"}, row["step"])
+        log_again(self, rows)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -110,6 +113,66 @@ def run_id(folder: Path) -> str:
         name = re.sub(r"[^A-Za-z0-9_-]", "-", folder.absolute().parent.name)[-100:]
         write_text(file, f"{name}-{secrets.token_hex(4)}\n")
     return file.read_text(encoding="utf-8").strip()
+
+
+def fetch_group(name: str, target: Path, api: Any = None) -> Path:
+    """Downloads configuration, manifest and metrics of every run of a group, and returns the folder that
+    holds one run folder for each.
+
+    Args:
+        name: ENTITY/PROJECT/GROUP; the group may hold slashes (ours are scale/regime).
+        target: parent folder of the group's folder.
+        api: stand-in for W&B's API in tests.
+
+    Raises:
+        DataError: the name is incomplete, the server cannot be asked, or the group is empty.
+    """
+    entity, _, rest = name.partition("/")
+    project, _, group = rest.partition("/")
+    if not (entity and project and group):
+        raise DataError(
+            f"wandb:{name} names no group; write wandb:ENTITY/PROJECT/GROUP, such as "
+            "wandb:me/bapo-lightning/tiny/replay"
+        )
+    try:
+        if api is None:
+            import wandb
+
+            api = wandb.Api()
+        runs = list(api.runs(f"{entity}/{project}", filters={"group": group}))
+    except Exception as error:  # W&B has a type for each of network, account, project; requests adds its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"wandb:{name} could not be read ({reason}); log in with `wandb login`, or give the run folders "
+            "instead"
+        ) from error
+    if not runs:
+        raise DataError(
+            f"wandb:{name}: the project {entity}/{project} has no run in the group {group!r}; look at its "
+            "page for the name"
+        )
+    folder = target / f"{entity}-{project}-{group}".replace("/", "-")
+    for run in runs:
+        write_run(run, folder / run.id)
+    return folder
+
+
+def write_run(run: Any, folder: Path) -> None:
+    """Writes one run of W&B's API as a run folder. A run of another package has no manifest, and a comparison
+    leaves it out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {key: value for key, value in run.config.items() if not key.startswith("_")}
+    manifest = config.pop(MANIFEST, {})
+    write_json(folder / "manifest.json", {**manifest, "status": run.summary.get("status") or run.state})
+    write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    rows = [
+        {"step": row[STEP]}
+        | {key: value for key, value in row.items() if not key.startswith(_OURS) and value is not None}
+        for row in run.scan_history()
+        if row.get(STEP) is not None and ROLLOUTS not in row
+    ]
+    write_text(folder / "metrics.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in rows))
 
 
 def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

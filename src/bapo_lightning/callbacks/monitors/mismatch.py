@@ -1,9 +1,11 @@
-"""Disagreement of engine and trainer about tokens of the current weights, which should be rounding only."""
+"""Disagreement of engine and trainer, and its correction."""
 
 from __future__ import annotations
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.objectives.correction import effective_sample_size
 from bapo_lightning.objectives.mismatch import mismatch
+from bapo_lightning.objectives.surrogate import importance_ratio
 
 
 class MismatchMonitor(Monitor):
@@ -22,7 +24,29 @@ class MismatchMonitor(Monitor):
         oldest, _ = update.batch.version_range()
         if scored_at_entry or oldest < update.version:
             return {}
+        found = mismatch(update.tokens.logp, update.tokens.behaviour_logp)
+        return {f"mismatch/{name}": value for name, value in found.items()}
+
+
+class CorrectionMonitor(Monitor):
+    """Emits, in every update of a run with a correction, `correction/{weight_mean, weight_min}`,
+    `correction/masked_fraction` (share of the tokens with weight 0), `correction/truncated_fraction` (share
+    with a weight below pi_proximal / pi_behaviour, but not 0) and `correction/effective_sample_size` (as a
+    share of the tokens, see `objectives.correction`).
+    """
+
+    def measure(self, update: Update) -> Metrics:
+        """Returns the metrics of one update."""
+        correction, tokens = update.module.correction, update.tokens
+        if correction is None:
+            return {}
+        weight = correction(tokens.proximal_logp - tokens.behaviour_logp)
+        masked = weight == 0
+        truncated = (weight < importance_ratio(tokens.proximal_logp, tokens.behaviour_logp)) & ~masked
         return {
-            f"mismatch/{name}": value
-            for name, value in mismatch(update.tokens.logp, update.tokens.behaviour_logp).items()
+            "correction/weight_mean": weight.mean(),
+            "correction/weight_min": weight.min(),
+            "correction/masked_fraction": masked.float().mean(),
+            "correction/truncated_fraction": truncated.float().mean(),
+            "correction/effective_sample_size": effective_sample_size(weight),
         }

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import lightning as L
 import torch
+from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from bapo_lightning.callbacks.order import Order
@@ -50,7 +50,7 @@ class Update:
         return clipped_mask(self.tokens.ratio, self.tokens.advantage, self.low, self.high)
 
 
-class Monitor(L.Callback, ABC):
+class Monitor(Callback, ABC):
     """Adds metrics of each update to the outputs of the step; `MetricsWriter` comes last and writes them."""
 
     order: ClassVar[Order] = Order.MEASURE
@@ -61,12 +61,7 @@ class Monitor(L.Callback, ABC):
 
     @torch.no_grad()
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: TrainBatch,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
     ) -> None:
         """Measures the update and adds its metrics."""
         assert isinstance(outputs, Mapping) and isinstance(pl_module, BapoModule)
@@ -85,6 +80,4 @@ class Monitor(L.Callback, ABC):
         outputs["metrics"].update(self.measure(update))
 
     def assist(self, module: BapoModule, share: TrainBatch, index: int) -> None:
-        """Takes part, on a worker rank, in computations of `measure` over all ranks; by default there are
-        none.
-        """
+        """Takes part, on a worker rank, in what `measure` computes over all ranks; nothing by default."""

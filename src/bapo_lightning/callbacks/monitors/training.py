@@ -1,9 +1,12 @@
-"""Rewards, lengths, clipping and progress of an update."""
+"""Rewards, lengths, clipping, age of the data, progress and speed of an update."""
 
 from __future__ import annotations
 
+import time
 from statistics import fmean
 from typing import Any
+
+from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 
@@ -26,18 +29,16 @@ class TrainingMonitor(Monitor):
         self._num_samples += int(update.batch.metrics["rollout/num_samples"])
         self._num_tokens += int(update.batch.metrics["rollout/num_tokens"])
         samples = [sample for group in update.batch.groups for sample in group.samples]
-        return (
-            {
-                "train/reward": fmean(sample.score.value for sample in samples),
-                "train/shaped_reward": fmean(sample.reward for sample in samples),
-                "train/response_length": fmean(sample.rollout.length for sample in samples),
-                "train/learning_rate": update.module.last_learning_rate,
-                "progress/samples": self._num_samples,
-                "progress/tokens": self._num_tokens,
-            }
-            | clip_fractions(update)
-            | length_by_sign(update)
-        )
+        return {
+            "train/reward": fmean(sample.score.value for sample in samples),
+            "train/shaped_reward": fmean(sample.reward for sample in samples),
+            "train/response_length": fmean(sample.rollout.length for sample in samples),
+            "train/learning_rate": update.module.last_learning_rate,
+            "progress/samples": self._num_samples,
+            "progress/tokens": self._num_tokens,
+            **clip_fractions(update),
+            **length_by_sign(update),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the running counts."""
@@ -69,3 +70,51 @@ def length_by_sign(update: Update) -> Metrics:
             if advantage:
                 lengths[positive if advantage > 0 else negative].append(sample.rollout.length)
     return {name: fmean(values) for name, values in lengths.items() if values}
+
+
+class StalenessMonitor(Monitor):
+    """Emits `staleness/{age_mean, age_max}` (per token: updates between the version that sampled it and the
+    version that was trained), the two parts of the mean `staleness/age_generating_mean` (until the token's
+    group was complete) and `staleness/age_queueing_mean` (from then on), `staleness/segments_mean` (per
+    rollout; above 1 where rollouts were resumed) and `staleness/masked_tokens` (number of tokens too old to
+    be trained on).
+    """
+
+    def measure(self, update: Update) -> Metrics:
+        """Returns the metrics of one update."""
+        age = update.version - update.tokens.version
+        batch = update.batch
+        lengths = iter(batch.response_lengths)
+        tokens = [sum(next(lengths) for _ in group.samples) for group in batch.groups]
+        waits = (update.version - group.ready_version for group in batch.groups)
+        queueing = sum(wait * count for wait, count in zip(waits, tokens, strict=True))
+        mean, queueing_mean = age.float().mean(), queueing / batch.num_tokens
+        return {
+            "staleness/age_mean": mean,
+            "staleness/age_max": age.max(),
+            "staleness/age_generating_mean": mean - queueing_mean,
+            "staleness/age_queueing_mean": queueing_mean,
+            "staleness/segments_mean": fmean(len(rollout.segments) for rollout in batch.rollouts),
+            "staleness/masked_tokens": batch.num_masked_tokens,
+        }
+
+
+class ThroughputMonitor(Monitor):
+    """Emits `time/step_seconds` (wall time since the end of the previous update) and
+    `train/tokens_per_second` (response tokens trained per second of the update itself). The speed of
+    generation and the other `time/*` come with the batch.
+    """
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock."""
+        self._last = time.perf_counter()
+
+    def measure(self, update: Update) -> Metrics:
+        """Returns the metrics of one update."""
+        now = time.perf_counter()
+        elapsed, self._last = now - self._last, now
+        tokens_per_second = update.batch.num_tokens / update.metrics["time/update_seconds"]
+        return {"time/step_seconds": elapsed, "train/tokens_per_second": tokens_per_second}

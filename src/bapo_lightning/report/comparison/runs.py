@@ -12,8 +12,7 @@ from typing import Any
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.run.summary import summarise_record
-from bapo_lightning.run_folder.record import RunRecord, read_run
-from bapo_lightning.run_folder.token_records import Columns
+from bapo_lightning.run_folder.record import Columns, RunRecord, read_run
 
 HELD_OUT = "val/avg@k"  # mean over all validation sets
 Curve = tuple[list[int], list[float]]  # updates, values

@@ -17,7 +17,7 @@ from bapo_lightning.report.figures.findings import Findings, Source, write_findi
 from bapo_lightning.report.figures.rule import draw_entropy_rule
 from bapo_lightning.report.figures.tokens import draw_tokens
 from bapo_lightning.report.figures.values import CURVES, VALUES
-from bapo_lightning.run_folder.token_records import Columns, read_tokens
+from bapo_lightning.run_folder.record import Columns, read_tokens
 
 RunsByVariant = Mapping[str, Sequence[Run]]
 _DRAWINGS: dict[str, Callable[[Figure, RunsByVariant, Path], Path]] = {

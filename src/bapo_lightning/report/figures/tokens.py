@@ -21,7 +21,7 @@ from bapo_lightning.report.plot_style import (
     say_missing,
     style_axes,
 )
-from bapo_lightning.run_folder.token_records import Columns
+from bapo_lightning.run_folder.record import Columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

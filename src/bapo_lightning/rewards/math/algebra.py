@@ -48,11 +48,11 @@ def equivalent(gold: str, answer: str) -> bool:
     """Whether `answer` equals `gold`, readable or not. Raises TooLarge if comparing them would never end."""
     golds, answers = readings(gold), readings(answer)
     pairs = list(itertools.product(golds, answers))
-    if any(same_tree(left, right) for left, right in pairs):
+    if any(itertools.starmap(same_tree, pairs)):
         return True
     for expression in (*golds, *answers):
         check_size(expression)
-    return any(_equal(left, right) for left, right in pairs)
+    return any(verify(*pair, timeout_seconds=None, allow_set_relation_comp=True) for pair in pairs)
 
 
 def readings(text: str) -> tuple[Any, ...]:
@@ -115,10 +115,6 @@ def same_tree(left: Any, right: Any) -> bool:
         and left == right
         and not left.has(sympy.nan, sympy.zoo)
     )
-
-
-def _equal(left: Any, right: Any) -> bool:
-    return verify(left, right, timeout_seconds=None, allow_set_relation_comp=True)
 
 
 def _spellings(text: str) -> list[str]:

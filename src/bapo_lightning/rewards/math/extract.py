@@ -17,13 +17,13 @@ response without any mark has no answer.
 from __future__ import annotations
 
 import re
-
-from bapo_lightning.rewards.braces import closing_brace
+import sys
 
 MAX_ANSWER_CHARACTERS = 2000  # a longer text is no answer
 MAX_MARKS = 64  # looked at per pattern, from the end: a response may be a flood of marks
 MAX_SEARCHED_CHARACTERS = 200_000  # at the end of the response
 
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BETWEEN_BOXES = re.compile(
     r"(?:\s[a-z]{2,}(?=\s+(?:and|or)\b|,))?(?:[\s$,;&]|\\[()\[\],;:!]|\\q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\band\b|\bor\b"
@@ -47,11 +47,20 @@ def final_answer(text: str) -> str | None:
     marks = [_boxed(text), _hashes(text)]
     if "answer" in text.lower():  # a search that ignores case is slow
         marks += [_stated(_FINAL_ANSWER_IS, text), _stated(_ANSWER, text)]
-    found = [mark for mark in marks if mark is not None]
-    if not found:
-        return None
-    _, content = max(found)
-    return content if len(content) <= MAX_ANSWER_CHARACTERS else None
+    _, content = max(filter(None, marks), default=(0, None))
+    return content if content is not None and len(content) <= MAX_ANSWER_CHARACTERS else None
+
+
+def closing_brace(text: str, start: int, end: int = sys.maxsize) -> int | None:
+    r"""Returns the index of the brace that closes the one right before `start`, `\{` and `\}` not counted;
+    None when `text[:end]` ends first.
+    """
+    depth = 1
+    for brace in _BRACE.finditer(text, start, end):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if depth == 0:
+            return brace.start()
+    return None
 
 
 def _boxed(text: str) -> tuple[int, str] | None:
@@ -127,9 +136,8 @@ def _line_from(text: str, start: int) -> str:
     if _without_decoration(line):
         return line
     paragraph, _, _ = rest.strip().partition("\n\n")
-    return (
-        paragraph if paragraph.lstrip().startswith(("\\[", "$$", "\\begin")) else paragraph.partition("\n")[0]
-    )
+    is_displayed = paragraph.lstrip().startswith(("\\[", "$$", "\\begin"))
+    return paragraph if is_displayed else paragraph.partition("\n")[0]
 
 
 def _first_sentence(text: str) -> str:

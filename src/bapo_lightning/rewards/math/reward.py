@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from annotated_types import Ge
+from pydantic import validate_call
 
-from bapo_lightning.errors import ConfigError
 from bapo_lightning.rewards.math.extract import final_answer
 from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict
 from bapo_lightning.rewards.math.workers.pool import VerifierPool
-from bapo_lightning.rewards.pairs import pairs_of
+from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 from bapo_lightning.values import Count, Positive
 
@@ -27,7 +27,6 @@ MAX_UNMARKED_CHARACTERS = 20_000  # at the end of a text without a mark
 MAX_VOTE_CHARACTERS = 200  # of `Score.answer`
 MIN_MEMORY_MEGABYTES = 64  # less is too little for algebra
 DEFAULT_TIMEOUT_SECONDS = 5.0
-UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
 
 
 class MathReward:
@@ -45,9 +44,10 @@ class MathReward:
         memory_megabytes: memory that one answer may take in a worker.
 
     Raises:
-        ConfigError: an option has a value that cannot work.
+        ValueError: pydantic's, with all options that have a value that cannot work.
     """
 
+    @validate_call
     def __init__(
         self,
         accept: Accept = "marked",
@@ -56,7 +56,6 @@ class MathReward:
         num_workers: Count | None = None,
         memory_megabytes: Annotated[int, Ge(MIN_MEMORY_MEGABYTES)] = 512,
     ) -> None:
-        _check(accept, timeout_seconds, num_workers, memory_megabytes)
         self.accept, self.require_stop = accept, require_stop
         self._pool = VerifierPool(num_workers or default_num_workers(), timeout_seconds, memory_megabytes)
 
@@ -87,10 +86,11 @@ class MathReward:
             equal = quick_verdict(clean(expected), cleaned)
             if equal is None:
                 undecided.append((index, expected, answer))
-            scores[index] = _score(ScoreStatus.CORRECT if equal else ScoreStatus.WRONG, normal_form(cleaned))
+            scores[index] = all_or_nothing(equal is True, normal_form(cleaned)[:MAX_VOTE_CHARACTERS])
         verdicts = self._pool.judge([(gold, answer) for _, gold, answer in undecided], timeout_seconds)
         for (index, _, _), verdict in zip(undecided, verdicts, strict=True):
-            scores[index] = _score(verdict.status, scores[index].answer)
+            value = float(verdict.status is ScoreStatus.CORRECT)
+            scores[index] = Score(value, verdict.status, scores[index].answer)
         return [scores[index] for index in range(len(texts))]
 
     def answer_of(self, text: str) -> str | None:
@@ -120,31 +120,3 @@ def default_num_workers() -> int:
     """One worker per core that this process may use, at most 8."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 8)
-
-
-def _score(status: ScoreStatus, answer: str) -> Score:
-    return Score(1.0 if status is ScoreStatus.CORRECT else 0.0, status, answer[:MAX_VOTE_CHARACTERS])
-
-
-def _check(accept: str, timeout_seconds: float, num_workers: int | None, memory_megabytes: int) -> None:
-    problems = []
-    if accept not in get_args(Accept):
-        problems.append(
-            f"reward.accept={accept} is none of its values; write {' or '.join(get_args(Accept))}"
-        )
-    if not timeout_seconds > 0:
-        problems.append(
-            f"reward.timeout_seconds={timeout_seconds} leaves no time to judge; write a positive number, "
-            "e.g. 5"
-        )
-    if num_workers is not None and num_workers < 1:
-        problems.append(
-            f"reward.num_workers={num_workers} are too few; write 1 or more, or null for one per core"
-        )
-    if memory_megabytes < MIN_MEMORY_MEGABYTES:
-        problems.append(
-            f"reward.memory_megabytes={memory_megabytes} is too little for algebra; "
-            f"write {MIN_MEMORY_MEGABYTES} or more"
-        )
-    if problems:
-        raise ConfigError(problems)

@@ -70,8 +70,7 @@ def _bits(node: Any, bits: dict[Any, float]) -> float:
     if isinstance(
         node, sympy.factorial | sympy.gamma | sympy.binomial | sympy.RisingFactorial | sympy.FallingFactorial
     ):
-        size = _magnitude(parts[0]) if parts else 0.0
-        return size * max(parts[0], 1.0) if parts else 0.0
+        return _magnitude(parts[0]) * max(parts[0], 1.0)
     if isinstance(node, sympy.Sum | sympy.Product | sympy.Integral):
         return _check_bounds(node, bits)
     if isinstance(node, sympy.Mul):
@@ -94,14 +93,10 @@ def _power_bits(node: Any, bits: dict[Any, float]) -> float:
 
 
 def _check_bounds(node: Any, bits: dict[Any, float]) -> float:
-    for limits in node.limits:
-        for bound in limits[1:]:
-            if (
-                bound.is_finite
-                and not isinstance(node, sympy.Integral)
-                and _magnitude(bits.get(bound, 0.0)) > 2 * MAX_TERMS
-            ):
-                raise TooLarge("a sum or product of too many terms")
+    ends = [end for limits in node.limits for end in limits[1:] if end.is_finite]
+    is_integral = isinstance(node, sympy.Integral)
+    if not is_integral and any(_magnitude(bits.get(end, 0.0)) > 2 * MAX_TERMS for end in ends):
+        raise TooLarge("a sum or product of too many terms")
     return max((bits.get(part, 0.0) for part in node.args), default=0.0)
 
 

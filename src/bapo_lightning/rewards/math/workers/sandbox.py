@@ -42,14 +42,10 @@ class Sandbox:
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if (
-            event in _ALLOWED
-            or (event == "open" and _reads(arguments))
-            or (event == "compile" and _is_file(arguments))
-        ):
-            return
-        self.refusals.append(event)
-        raise Refused(event)
+        is_import = (event == "open" and _reads(arguments)) or (event == "compile" and _is_file(arguments))
+        if event not in _ALLOWED and not is_import:
+            self.refusals.append(event)
+            raise Refused(event)
 
 
 def set_limit(kind: int, value: int) -> None:
@@ -80,11 +76,8 @@ def peak_memory() -> int:
 def _reads(arguments: tuple[Any, ...]) -> bool:
     """Whether an `open` event is the import system reading a module."""
     path, mode, _ = arguments
-    return (
-        isinstance(path, str | bytes)
-        and str(path).rstrip("'").endswith((".py", ".pyc"))
-        and mode in ("r", "rb")
-    )
+    is_module = isinstance(path, str | bytes) and str(path).rstrip("'").endswith((".py", ".pyc"))
+    return is_module and mode in ("r", "rb")
 
 
 def _is_file(arguments: tuple[Any, ...]) -> bool:

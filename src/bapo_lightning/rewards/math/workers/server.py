@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
-from bapo_lightning.rewards.math.workers.warm_up import warm_up
-from bapo_lightning.rewards.math.workers.worker import serve
+from bapo_lightning.rewards.math.workers.worker import serve, warm_up
 from bapo_lightning.types import ScoreStatus
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>: the signal that this process gets when its parent dies

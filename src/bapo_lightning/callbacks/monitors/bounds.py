@@ -1,6 +1,8 @@
-"""Shares of positive and negative tokens in the policy gradient."""
+"""Clipping bounds of an update, and their effect on the policy gradient."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 
@@ -9,6 +11,18 @@ from bapo_lightning.modules.bound_rules import ContributionWeight, contribution_
 from bapo_lightning.objectives.bounds import contribution_curves, positive_contribution
 
 
+class ClipBoundsMonitor(Monitor):
+    """Emits `bapo/clip_low`, `bapo/clip_high` (ratios; their mean when every micro-batch has its own bounds)
+    and `bapo/target_met` (share of the update's searches that reached their target; 1 for fixed bounds).
+    """
+
+    def measure(self, update: Update) -> Metrics:
+        """Returns the metrics of one update."""
+        met = torch.stack([search.met for search in update.searches]).float().mean()
+        return {"bapo/clip_low": update.low, "bapo/clip_high": update.high, "bapo/target_met": met}
+
+
+@dataclass(eq=False)
 class ContributionMonitor(Monitor):
     """Emits `bapo/positive_share` (positive tokens' share of the gradient at the bounds used),
     `bapo/positive_share_unclipped` (the same without clipping) and `bapo/positive_token_fraction` (share of
@@ -18,9 +32,7 @@ class ContributionMonitor(Monitor):
     can be compared.
     """
 
-    def __init__(self, weight: ContributionWeight) -> None:
-        """`weight` as for `bound_rules.contribution_weight`."""
-        self.weight = weight
+    weight: ContributionWeight  # as for `bound_rules.contribution_weight`
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
@@ -29,9 +41,8 @@ class ContributionMonitor(Monitor):
         highs = torch.stack([update.high, update.high.new_full((), float("inf"))])
         mask = torch.ones_like(tokens.advantage, dtype=torch.bool)
         weight = contribution_weight(tokens, self.weight)
-        positive, negative = contribution_curves(
-            tokens.ratio, tokens.advantage, mask, weight, lows, highs, "gradient"
-        )
+        curves = contribution_curves(tokens.ratio, tokens.advantage, mask, weight, lows, highs, "gradient")
+        positive, negative = curves
         num_positive, num_negative = (tokens.advantage > 0).sum(), (tokens.advantage < 0).sum()
         return {
             "bapo/positive_share": positive_contribution(positive[0], negative[1], "share"),

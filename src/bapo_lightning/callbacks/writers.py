@@ -1,0 +1,167 @@
+"""Callbacks that record what the monitors found: metrics, numbers on the console, texts and tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from bapo_lightning.callbacks.monitors.monitor import Metrics
+from bapo_lightning.callbacks.order import Order
+from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.run_folder.journal import Journal
+from bapo_lightning.run_folder.record import TOKEN_FILE
+from bapo_lightning.types import Group
+from bapo_lightning.values import Count, CountOrZero
+
+IN_PROGRESS_BAR = {
+    "reward": "train/reward",
+    "entropy": "policy/entropy",
+    "share": "bapo/positive_share",
+    "high": "bapo/clip_high",
+}
+ON_CONSOLE = {
+    "reward": ("train/reward", "{:.3f}"),
+    "entropy": ("policy/entropy", "{:.3f}"),
+    "positive share": ("bapo/positive_share", "{:.3f}"),
+    "low": ("bapo/clip_low", "{:.2f}"),
+    "high": ("bapo/clip_high", "{:.2f}"),
+    "grad norm": ("train/grad_norm", "{:.2f}"),
+    "age": ("staleness/age_mean", "{:.1f}"),
+}
+
+
+class MetricsWriter(Callback):
+    """Writes what the monitors before it measured, reading all tensors in one transfer. Monitors do not use
+    Lightning's `self.log`, whose bookkeeping runs per metric, because there are fifty metrics.
+
+    It fills `trainer.callback_metrics`, so that Lightning's own callbacks can follow any metric. Comes after
+    all monitors.
+    """
+
+    order: ClassVar[Order] = Order.WRITE
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Reads all tensors together, drops what is undefined in this update, and writes. Every rank gets the
+        values of rank 0, so that callbacks on all ranks decide alike.
+        """
+        values = trainer.strategy.broadcast(to_floats(outputs["metrics"]))
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=batch_idx)
+        if trainer.progress_bar_callback is not None:
+            shown = {short: values[name] for short, name in IN_PROGRESS_BAR.items() if name in values}
+            pl_module.log_dict(shown, prog_bar=True, logger=False)
+
+
+@dataclass(eq=False)
+class ConsoleLogger(Callback):
+    """Prints the numbers that tell whether training is healthy as one line, for output that is piped or read
+    later. Comes after `MetricsWriter`.
+    """
+
+    order: ClassVar[Order] = Order.WRITE
+    every: Count  # updates between two lines
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Prints on every `every`-th update."""
+        if (batch_idx + 1) % self.every or not trainer.is_global_zero:
+            return
+        metrics = trainer.callback_metrics
+        parts = [
+            f"{title} {form.format(float(metrics[name]))}"
+            for title, (name, form) in ON_CONSOLE.items()
+            if name in metrics
+        ]
+        print(f"update {batch_idx + 1:>5}/{trainer.num_training_batches}  " + "  ".join(parts), flush=True)
+
+
+@dataclass(eq=False)
+class RolloutWriter(Callback):
+    """Appends whole groups to `rollouts.jsonl`: problem, texts, scores, rewards, advantages, versions."""
+
+    order: ClassVar[Order] = Order.WRITE
+    folder: str  # run folder
+    every: Count  # updates between two writes
+    num_groups: Count  # groups written each time
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
+    ) -> None:
+        """Writes on every `every`-th update, the first included."""
+        if batch_idx % self.every == 0 and trainer.is_global_zero:
+            groups = (batch.global_batch or batch).groups[: self.num_groups]
+            rows = ({"step": batch_idx, **row} for group in groups for row in group_rows(group))
+            Journal(Path(self.folder, "rollouts.jsonl")).append(rows)
+
+
+@dataclass(eq=False)
+class TokenWriter(Callback):
+    """Appends the tokens of an update to `tokens.jsonl`, one line an update: importance ratios, probabilities
+    under the policy that was trained and under the one that sampled, entropies in nats, advantages, ages in
+    updates.
+    """
+
+    order: ClassVar[Order] = Order.WRITE
+    folder: str  # run folder
+    every: CountOrZero  # updates between two writes; 0 writes nothing
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Writes on the last of every `every` updates; the controller has the tokens of all ranks."""
+        if self.every and (batch_idx + 1) % self.every == 0 and outputs["tokens"] is not None:
+            row = {"step": batch_idx, **token_columns(outputs["tokens"], outputs["version"])}
+            Journal(Path(self.folder, TOKEN_FILE)).append([row])
+
+
+def to_floats(metrics: Mapping[str, float | torch.Tensor]) -> dict[str, float]:
+    """Returns all finite metrics as Python numbers, tensors fetched in one transfer. A metric that is not
+    finite is undefined in this update and left out.
+    """
+    tensors = {name: value for name, value in metrics.items() if isinstance(value, torch.Tensor)}
+    fetched = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
+    numbers: Metrics = {**metrics, **dict(zip(tensors, fetched, strict=True))}
+    return {name: value for name, value in sorted(numbers.items()) if math.isfinite(value)}  # type: ignore[misc]
+
+
+def group_rows(group: Group) -> Iterator[dict[str, Any]]:
+    """Yields one flat row per sample."""
+    for sample, advantage in zip(group.samples, group.advantages, strict=True):
+        yield {
+            "problem": group.problem.id,
+            "prompt": group.problem.prompt,
+            "gold": group.problem.answer,
+            "response": sample.text,
+            "finish": sample.rollout.finish,
+            "status": sample.score.status,
+            "score": sample.score.value,
+            "reward": sample.reward,
+            "advantage": advantage,
+            "num_tokens": sample.rollout.length,
+            "versions": [segment.version for segment in sample.rollout.segments],
+        }
+
+
+def token_columns(tokens: TokenTable, version: int) -> dict[str, list[float]]:
+    """Returns one list of length N per column; `version` is of the policy that was trained."""
+    columns = {
+        "ratio": tokens.ratio,
+        "probability": tokens.logp.exp(),
+        "behaviour_probability": tokens.behaviour_logp.exp(),
+        "entropy": tokens.entropy,
+        "advantage": tokens.advantage,
+        "age": version - tokens.version,
+    }
+    # Five significant digits; more only make the file longer.
+    return {name: [float(f"{value:.5g}") for value in column.tolist()] for name, column in columns.items()}
