@@ -12,23 +12,25 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison.console import print_comparison
-from bapo_lightning.report.comparison.files import write_curves, write_results
-from bapo_lightning.report.comparison.page import render_page
-from bapo_lightning.report.comparison.picture import draw_comparison
-from bapo_lightning.report.comparison.settings import collect
-from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.run_folder.find import common_folder, find_runs
 from bapo_lightning.run_folder.text_file import write_text
+
+if TYPE_CHECKING:
+    from bapo_lightning.report.comparison.table import Comparison
 
 WANDB = "wandb:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code: 0, or 2 when there is nothing to compare."""
-    parsed = _parser().parse_args(arguments)
+    parser = runs_parser(
+        "compare", __doc__, "RUNS", "run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP"
+    )
+    parser.add_argument("--title", help="of the page (default: the name of the folder)")
+    parsed = parser.parse_args(arguments)
     try:
         for path in compare_runs(parsed.runs, parsed.output, parsed.reference, parsed.title):
             print(f"  {path}")
@@ -46,21 +48,41 @@ def compare_runs(
     Raises:
         DataError: no run can be compared.
     """
-    folders = find_runs(fetch_groups(named, output))
-    comparison = compare(collect(folders), reference)
-    target = output or common_folder(folders)
-    target.mkdir(parents=True, exist_ok=True)
+    from bapo_lightning.report.comparison.files import write_curves, write_results
+    from bapo_lightning.report.comparison.page import render_page
+    from bapo_lightning.report.comparison.picture import draw_comparison
+
+    comparison, target = print_compared(find_runs(fetch_groups(named, output)), output, reference)
+    command = f'make compare RUNS="{" ".join(named)}"'
+    command += f" ARGS=\"--reference '{reference}'\"" if reference else ""
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    page = render_page(
-        comparison, title or f"Comparison: {target.resolve().name}", command_of(named, reference), made_at
-    )
-    print_comparison(comparison)
+    title = title or f"Comparison: {target.resolve().name}"
     return [
-        write_text(target / "compare.html", page),
+        write_text(target / "compare.html", render_page(comparison, title, command, made_at)),
         draw_comparison(comparison, target / "compare.png"),
         write_results(comparison, target / "results.csv"),
         write_curves(comparison, target / "curves.csv"),
     ]
+
+
+def print_compared(
+    folders: Sequence[Path], output: Path | None, reference: str | None
+) -> tuple[Comparison, Path]:
+    """Compares runs and prints their table; returns the comparison and the folder for its files, which is
+    made: `output`, or the one that the runs lie in.
+
+    Raises:
+        DataError: no run can be compared.
+    """
+    from bapo_lightning.report.comparison.console import print_comparison
+    from bapo_lightning.report.comparison.settings import collect
+    from bapo_lightning.report.comparison.table import compare
+
+    comparison = compare(collect(folders), reference)
+    target = output or common_folder(folders)
+    target.mkdir(parents=True, exist_ok=True)
+    print_comparison(comparison)
+    return comparison, target
 
 
 def fetch_groups(named: Sequence[str], output: Path | None) -> list[str]:
@@ -78,22 +100,12 @@ def fetch_groups(named: Sequence[str], output: Path | None) -> list[str]:
     ]
 
 
-def command_of(named: Sequence[str], reference: str | None) -> str:
-    """The command as a person would write it."""
-    arguments = f" ARGS=\"--reference '{reference}'\"" if reference else ""
-    return f'make compare RUNS="{" ".join(named)}"{arguments}'
-
-
-def _parser() -> argparse.ArgumentParser:
+def runs_parser(command: str, documentation: str, metavar: str, runs_help: str) -> argparse.ArgumentParser:
+    """Makes the parser of a command on finished runs."""
     parser = argparse.ArgumentParser(
-        prog="python -m bapo_lightning.cli.compare", description=__doc__.partition("\n")[0]
+        prog=f"python -m bapo_lightning.cli.{command}", description=documentation.partition("\n")[0]
     )
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUNS",
-        help="run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP",
-    )
+    parser.add_argument("runs", nargs="+", metavar=metavar, help=runs_help)
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)"
     )
@@ -102,7 +114,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SETTING",
         help="algorithm or setting that differences are taken to (default: the first)",
     )
-    parser.add_argument("--title", help="of the page (default: the name of the folder)")
     return parser
 
 

@@ -6,28 +6,21 @@ printed and written as study.csv, study.json and study.png.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bapo_lightning.cli.compare import print_compared, runs_parser
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison.console import print_comparison
-from bapo_lightning.report.comparison.files import write_study
-from bapo_lightning.report.comparison.picture import draw_comparison
-from bapo_lightning.report.comparison.settings import collect
-from bapo_lightning.report.comparison.table import compare
-from bapo_lightning.report.run.console import print_summary
-from bapo_lightning.report.run.plots import plot_run
-from bapo_lightning.report.run.summary import write_summary
-from bapo_lightning.run_folder.find import common_folder, find_runs
+from bapo_lightning.run_folder.find import find_runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code: 0, or 2 when there is nothing to report on."""
-    parsed = _parser().parse_args(arguments)
+    help_text = "run folder, glob, or folder of runs; several make a study"
+    parsed = runs_parser("report", __doc__, "FOLDER", help_text).parse_args(arguments)
     try:
-        folders = find_runs(parsed.folders)
+        folders = find_runs(parsed.runs)
         if len(folders) == 1:
             _report_run(folders[0], parsed.output)
         else:
@@ -39,39 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report_run(folder: Path, output: Path | None) -> None:
+    from bapo_lightning.report.run.console import print_summary
+    from bapo_lightning.report.run.plots import plot_run
+    from bapo_lightning.report.run.summary import write_summary
+
     summary = write_summary(folder, output)
     plot_run(folder, output)
     print_summary(summary, output or folder)
 
 
 def _report_runs(folders: Sequence[Path], output: Path | None, reference: str | None) -> None:
-    comparison = compare(collect(folders), reference)
-    target = output or common_folder(folders)
-    target.mkdir(parents=True, exist_ok=True)
-    print_comparison(comparison)
+    from bapo_lightning.report.comparison.files import write_study
+    from bapo_lightning.report.comparison.picture import draw_comparison
+
+    comparison, target = print_compared(folders, output, reference)
     for path in [*write_study(comparison, target), draw_comparison(comparison, target / "study.png")]:
         print(f"  {path}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bapo_lightning.cli.report", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        metavar="FOLDER",
-        help="run folder, glob, or folder of runs; several make a study",
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="where to write (default: where the runs are)"
-    )
-    parser.add_argument(
-        "--reference",
-        metavar="SETTING",
-        help="algorithm or setting that differences are taken to (default: the first)",
-    )
-    return parser
 
 
 if __name__ == "__main__":
