@@ -30,25 +30,31 @@ def write_study(comparison: Comparison, folder: Path) -> list[Path]:
     their paths.
     """
     lines, rows = [], []
-    for cell, runs in comparison.cells.items():
-        first, (setting, condition) = runs[0], cell
-        results = {column.key: comparison.result(cell, column) for column in COLUMNS}
-        parts = [interval for result in results.values() for interval in (result.value, result.difference)]
-        numbers = [part for interval in parts for part in _cells(interval)[1:]]
-        lines.append([setting, first.algorithm, first.staleness, condition, len(runs), *numbers])
+    for (setting, condition), runs in comparison.cells.items():
+        algorithm, staleness = runs[0].algorithm, runs[0].staleness
+        results = {column.key: comparison.result((setting, condition), column) for column in COLUMNS}
+        values = {key: result.value for key, result in results.items()}
         differences = {key: result.difference for key, result in results.items()}
+        numbers = [
+            number for key in results for row in (values, differences) for number in _cells(row[key])[1:]
+        ]
+        lines.append([setting, algorithm, staleness, condition, len(runs), *numbers])
         rows.append(
             {
-                **{"setting": setting, "algorithm": first.algorithm},
-                **{"staleness": first.staleness, "condition": condition},
+                "setting": setting,
+                "algorithm": algorithm,
+                "staleness": staleness,
+                "condition": condition,
                 "seeds": sorted(run.seed for run in runs),
-                "values": {key: result.value for key, result in results.items()},
-                "differences": differences if comparison.is_compared(cell) else {},
+                "values": values,
+                "differences": differences if comparison.is_compared((setting, condition)) else {},
             }
         )
     content = {
-        **{"reference": comparison.reference, "rows": rows},
-        **{"runs": [_identity(run) for run in comparison.runs], "notes": comparison.warnings},
+        "reference": comparison.reference,
+        "rows": rows,
+        "runs": [_identity(run) for run in comparison.runs],
+        "notes": comparison.warnings,
     }
     return [
         write_csv(folder / "study.csv", STUDY_COLUMNS, lines),

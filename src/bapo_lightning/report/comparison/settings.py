@@ -74,10 +74,8 @@ def choose_reference(usable: Sequence[Run], wanted: str | None) -> str:
         DataError: there is no such setting.
     """
     found = settings_in_order(usable)
-    algorithms = {run.setting: run.algorithm for run in usable}
-    matching = [setting for setting in found if wanted in (None, setting)] or [
-        setting for setting in found if algorithms[setting] == wanted
-    ]
+    of_algorithm = {run.setting for run in usable if wanted in (None, run.algorithm)}
+    matching = [wanted] if wanted in found else [setting for setting in found if setting in of_algorithm]
     if not matching:
         raise DataError(
             f"no finished run has the setting {wanted!r} that differences are to be taken to; there are: "
@@ -128,11 +126,9 @@ def _text(table: dict[str, Any], key: str, absent: str) -> str:
 
 def _follows(values: Sequence[str], peers: Sequence[Run]) -> bool:
     """Whether the values are those of the seed, or are fixed by the condition of a run."""
-    by_condition: dict[str, set[str]] = {}
-    for value, run in zip(values, peers, strict=True):
-        by_condition.setdefault(run.condition, set()).add(value)
     of_seed = all(value == str(run.seed) for value, run in zip(values, peers, strict=True))
-    return of_seed or all(len(found) == 1 for found in by_condition.values())
+    by_condition = {(run.condition, value) for value, run in zip(values, peers, strict=True)}
+    return of_seed or len(by_condition) == len({run.condition for run in peers})
 
 
 def _natural(text: str) -> list[tuple[float, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
@@ -80,15 +81,16 @@ def _draw_panel(
         if is_log:
             axes.set_yscale("log")
         axes.set_ylim(*limits)
-    svg = _inline_svg(figure, salt)
-    # Where the axes are in the coordinates of the SVG, and the updates at their left and right sides.
+    return PanelPicture(condition, _inline_svg(figure, salt), _numbers(axes, drawn, order))
+
+
+def _numbers(axes: Axes, drawn: Mapping[str, MeanCurve], order: list[str]) -> str:
+    """JSON of the curves, of the axes in the coordinates of the SVG, and of the updates at their left and
+    right sides; after rendering, which lays the axes out.
+    """
     box = axes.get_position()
     width, height = _WIDTH * _POINTS_PER_INCH, _HEIGHT * _POINTS_PER_INCH
     sides = [box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height]
-    frame = {
-        "box": [round(side, 2) for side in sides],
-        "x": [round(limit, 3) for limit in axes.get_xlim()],
-    }
     series = [
         {
             "setting": setting,
@@ -99,7 +101,8 @@ def _draw_panel(
         }
         for setting, curve in drawn.items()
     ]
-    return PanelPicture(condition, svg, json.dumps({**frame, "series": series}, separators=(",", ":")))
+    frame = {"box": [round(side, 2) for side in sides], "x": [round(end, 3) for end in axes.get_xlim()]}
+    return json.dumps({**frame, "series": series}, separators=(",", ":"))
 
 
 def _limits(curves: list[MeanCurve], spiky: bool) -> tuple[tuple[float, float] | None, bool]:

@@ -34,10 +34,7 @@ _VALUE_TITLES = {
 }
 _LOGARITHMIC = {"train/grad_norm"}
 _COLUMNS = 2
-_VARIANT_COLOURS = (
-    *(style.BLUE, style.ORANGE, style.VERMILLION),
-    *(style.GREEN, style.PURPLE, style.SKY_BLUE),
-)
+_VARIANT_COLOURS = (style.BLUE, style.ORANGE, style.VERMILLION, style.GREEN, style.PURPLE, style.SKY_BLUE)
 _BASELINE_LOOKS = ((style.VERMILLION, "//"), (style.ORANGE, ".."), (style.GREEN, "xx"))
 _LAST_LOOK = (style.BLUE, "")  # of the last series, which the others are compared with
 

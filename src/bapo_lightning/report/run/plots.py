@@ -126,9 +126,9 @@ def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float],
         axes.scatter(steps, values, s=7, color=curve.colour, alpha=0.3, linewidths=0)
     window = style.smoothing_window(len(values), period)
     middle = style.smoothed(values, window, median if curve.spiky else fmean)
-    marker = "o" if len(values) == 1 else ""
+    mark = "o" if len(values) == 1 else ""
     axes.plot(
-        steps, middle, color=curve.colour, linewidth=1.8, ls=curve.line, marker=marker, label=curve.label
+        steps, middle, color=curve.colour, linewidth=1.8, linestyle=curve.line, marker=mark, label=curve.label
     )
 
 
