@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bapo_lightning.report.plot_style import algorithm_colour, line_styles, setting_colours
+from bapo_lightning.report.style import algorithm_colour, line_styles, setting_colours
 
 
 def test_an_algorithm_with_one_setting_keeps_its_colour() -> None:

@@ -23,6 +23,11 @@ class Interval:
         """Whether the whole interval lies on one side of zero."""
         return self.half_width is not None and abs(self.mean) > self.half_width
 
+    def text(self, decimals: int, sign: str = "", between: str = " ± ") -> str:
+        """Formats mean and half-width, "n/a" where there is none."""
+        half_width = "n/a" if self.half_width is None else f"{self.half_width:.{decimals}f}"
+        return f"{self.mean:{sign}.{decimals}f}{between}{half_width}"
+
 
 @cache
 def t_quantile(degrees_of_freedom: int) -> float:

@@ -12,9 +12,7 @@ from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import mean_curve
-from bapo_lightning.report.comparison.notes import damage
-from bapo_lightning.report.comparison.quantities import METRIC_NAMES, statistic_of
-from bapo_lightning.report.comparison.runs import Run
+from bapo_lightning.report.comparison.runs import METRIC_NAMES, Run, damage, statistic_of
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import holm, paired_difference, paired_p_value
@@ -119,7 +117,7 @@ def test_differences_are_paired_by_seed_and_tested(make_run: RunMaker) -> None:
     assert result.difference is not None and result.difference.mean == pytest.approx(0.1)
     # differences 0.10, 0.12, 0.08: deviation 0.02, t = 0.1 / (0.02 / sqrt(3)) = 8.660
     assert result.p_value == result.p_adjusted == pytest.approx(1 - math.sqrt(75 / 77))
-    assert result.is_significant
+    assert result.verdict == "more"
     assert comparison.results["grpo", "8", "train/reward", "final"].difference is None
     assert comparison.results["bapo", "8", "policy/entropy", "final"].value is None
 

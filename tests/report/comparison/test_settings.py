@@ -12,8 +12,7 @@ from tests.report.synthetic_runs import RunMaker
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.files import write_study
 from bapo_lightning.report.comparison.picture import draw_comparison
-from bapo_lightning.report.comparison.quantities import COLUMNS
-from bapo_lightning.report.comparison.runs import condition_of
+from bapo_lightning.report.comparison.runs import COLUMNS, condition_of
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import Comparison, Result, compare
 

@@ -11,7 +11,7 @@ import pytest
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.figures.catalogue import Claim
-from bapo_lightning.report.figures.claims import HOLDS, NO_DATA, OPEN, OPPOSITE, Table, adjust, judge
+from bapo_lightning.report.figures.findings import HOLDS, NO_DATA, OPEN, OPPOSITE, Table, adjust, judge
 from bapo_lightning.report.figures.values import CURVES, VALUES, rank_correlation
 from bapo_lightning.run_folder.record import read_tokens
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.report.synthetic_runs import RunMaker
 
-from bapo_lightning.report.plot_style import algorithm_colour, algorithm_rank, smoothed, smoothing_window
 from bapo_lightning.report.run.plots import plot_run, run_panels, target_share
+from bapo_lightning.report.style import algorithm_colour, algorithm_rank, smoothed, smoothing_window
 
 NAMES = [
     "reward.png",

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from bapo_lightning.report.comparison.quantities import COLUMNS
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Cell, Comparison
 from bapo_lightning.report.intervals import Interval
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-_PLUS_MINUS = "\u00b1"
 _Rows = Mapping[Cell, list[Interval | None]]  # an interval for each of COLUMNS
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
     """Prints the table, the paired differences to the reference, and what was left out."""
-    from rich.console import Console
-
     console = console or Console()
-    console.print(
-        f"\n[bold]{len(comparison.usable)} of {len(comparison.runs)} runs[/], "
-        f"mean {_PLUS_MINUS} 95 % interval over seeds",
-        highlight=False,
-    )
-    values = {
-        cell: [comparison.result(cell, column).value for column in COLUMNS] for cell in comparison.cells
-    }
+    counts = f"\n[bold]{len(comparison.usable)} of {len(comparison.runs)} runs[/]"
+    console.print(f"{counts}, mean ± 95 % interval over seeds", highlight=False)
+    results = {cell: [comparison.result(cell, column) for column in COLUMNS] for cell in comparison.cells}
+    values = {cell: [result.value for result in row] for cell, row in results.items()}
     console.print(_fitting_table(values, console, star=False))
     console.print()
     differences = {
-        cell: [comparison.result(cell, column).difference for column in COLUMNS]
-        for cell in comparison.cells
+        cell: [result.difference for result in row]
+        for cell, row in results.items()
         if comparison.is_compared(cell)
     }
     if differences:
@@ -59,9 +51,6 @@ def _fitting_table(rows: _Rows, console: Console, star: bool) -> Table:
 
 
 def _table(rows: _Rows, separator: str, star: bool) -> Table:
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("algorithm", overflow="fold", min_width=9)
     for title in ("stale-\nness", "runs", *(column.title for column in COLUMNS)):
@@ -71,16 +60,15 @@ def _table(rows: _Rows, separator: str, star: bool) -> Table:
             setting.replace(" ", "\n  "),
             condition.replace(", ", "\n").replace(" tokens a pass", "/pass"),
             str(max((interval.count for interval in intervals if interval), default=0)),
-            *(_interval(interval, separator, star) for interval in intervals),
+            *(_interval_text(interval, separator, star) for interval in intervals),
         )
     return table
 
 
-def _interval(interval: Interval | None, separator: str, star: bool) -> str:
+def _interval_text(interval: Interval | None, separator: str, star: bool) -> str:
     if interval is None:
         return "-"
     mark = ("*" if interval.excludes_zero else " ") if star else ""
     # All columns must fit 80 characters.
     decimals = 1 if abs(interval.mean) >= 10 else 3 if separator == " " else 2
-    half_width = "n/a" if interval.half_width is None else f"{interval.half_width:.{decimals}f}"
-    return f"{interval.mean:{'+' if star else ''}.{decimals}f}{mark}{separator}{_PLUS_MINUS}{half_width}"
+    return interval.text(decimals, "+" if star else "", between=f"{mark}{separator}±")

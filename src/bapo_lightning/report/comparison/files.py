@@ -7,9 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.report.comparison.quantities import COLUMNS, STATISTICS, statistic_of
-from bapo_lightning.report.comparison.runs import Run
-from bapo_lightning.report.comparison.table import Cell, Comparison
+from bapo_lightning.report.comparison.runs import COLUMNS, STATISTICS, Run, statistic_of
+from bapo_lightning.report.comparison.table import Comparison
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.run.summary import IDENTITY
 from bapo_lightning.run_folder.text_file import write_csv, write_json
@@ -30,16 +29,30 @@ def write_study(comparison: Comparison, folder: Path) -> list[Path]:
     """Writes study.csv (one line per setting and condition) and study.json (the same, runs, notes); returns
     their paths.
     """
-    lines = []
-    for cell, runs in comparison.cells.items():
-        line: list[object] = [cell[0], runs[0].algorithm, runs[0].staleness, cell[1], len(runs)]
-        for column in COLUMNS:
-            result = comparison.result(cell, column)
-            line += [*_cells(result.value)[1:], *_cells(result.difference)[1:]]
-        lines.append(line)
+    lines, rows = [], []
+    for (setting, condition), runs in comparison.cells.items():
+        algorithm, staleness = runs[0].algorithm, runs[0].staleness
+        results = {column.key: comparison.result((setting, condition), column) for column in COLUMNS}
+        values = {key: result.value for key, result in results.items()}
+        differences = {key: result.difference for key, result in results.items()}
+        numbers = [
+            number for key in results for row in (values, differences) for number in _cells(row[key])[1:]
+        ]
+        lines.append([setting, algorithm, staleness, condition, len(runs), *numbers])
+        rows.append(
+            {
+                "setting": setting,
+                "algorithm": algorithm,
+                "staleness": staleness,
+                "condition": condition,
+                "seeds": sorted(run.seed for run in runs),
+                "values": values,
+                "differences": differences if comparison.is_compared((setting, condition)) else {},
+            }
+        )
     content = {
         "reference": comparison.reference,
-        "rows": [_row(comparison, cell) for cell in comparison.cells],
+        "rows": rows,
         "runs": [_identity(run) for run in comparison.runs],
         "notes": comparison.warnings,
     }
@@ -53,7 +66,7 @@ def write_results(comparison: Comparison, path: Path) -> Path:
     """Writes one line per setting, condition, metric and statistic; returns `path`."""
     lines = []
     for key, result in comparison.results.items():
-        if result.statistic in STATISTICS:
+        if key[-1] in STATISTICS:
             compared = [comparison.reference, *_cells(result.difference), result.p_value, result.p_adjusted]
             lines.append([*key, *_cells(result.value), *compared])
     return write_csv(path, RESULT_COLUMNS, lines)
@@ -73,20 +86,6 @@ def write_curves(comparison: Comparison, path: Path) -> Path:
 
 def _cells(interval: Interval | None) -> list[object]:
     return [0, None, None] if interval is None else [interval.count, interval.mean, interval.half_width]
-
-
-def _row(comparison: Comparison, cell: Cell) -> dict[str, Any]:
-    """A line of the short table for study.json."""
-    runs = comparison.cells[cell]
-    results = {column.key: comparison.result(cell, column) for column in COLUMNS}
-    differences = {key: result.difference for key, result in results.items()}
-    return {
-        **{"setting": cell[0], "algorithm": runs[0].algorithm},
-        **{"staleness": runs[0].staleness, "condition": cell[1]},
-        "seeds": sorted(run.seed for run in runs),
-        "values": {key: result.value for key, result in results.items()},
-        "differences": differences if comparison.is_compared(cell) else {},
-    }
 
 
 def _identity(run: Run) -> dict[str, Any]:

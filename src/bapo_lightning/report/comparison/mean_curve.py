@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+
+from matplotlib.axes import Axes
 
 from bapo_lightning.report.intervals import mean_interval
-from bapo_lightning.report.plot_style import LineStyle, smoothed, smoothing_window
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from bapo_lightning.report.style import LineStyle, smoothed, smoothing_window
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,11 @@ class MeanCurve:
     def thinned(self, most: int) -> MeanCurve:
         """At most about `most` points, evenly chosen, the last one among them."""
         stride = -(-len(self.steps) // most) or 1
-        chosen = range(len(self.steps) - 1, -1, -stride)[::-1]
-        picked = [[values[index] for index in chosen] for values in (self.means, self.half_widths)]
-        return MeanCurve(
-            [self.steps[index] for index in chosen], picked[0], picked[1], self.num_runs, self.last_recorded
+        return replace(
+            self,
+            steps=self.steps[::-stride][::-1],
+            means=self.means[::-stride][::-1],
+            half_widths=self.half_widths[::-stride][::-1],
         )
 
 
@@ -58,9 +57,7 @@ def mean_curve(curves: Sequence[tuple[list[int], list[float]]], period: int) -> 
     ]
     common = sorted(set.intersection(*map(set, smooth))) if smooth else []
     intervals = [
-        interval
-        for step in common
-        if (interval := mean_interval([curve[step] for curve in smooth])) is not None
+        interval for step in common if (interval := mean_interval([curve[step] for curve in smooth]))
     ]
     ends = [steps[-1] for steps, _ in recorded] or [0]
     return MeanCurve(

@@ -5,25 +5,15 @@ per condition.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.lines import Line2D
+
+from bapo_lightning.report import style
 from bapo_lightning.report.comparison.mean_curve import draw_mean
-from bapo_lightning.report.comparison.quantities import COLUMNS
+from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Comparison
-from bapo_lightning.report.plot_style import (
-    INK,
-    draw_top_legend,
-    line_styles,
-    new_figure,
-    save_png,
-    say_missing,
-    scale_from_zero,
-    style_axes,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
 
 _DOTS = {
     "reward_last": ("Final reward", "mean reward per sample"),
@@ -39,29 +29,27 @@ _CURVES = (
 
 def draw_comparison(comparison: Comparison, path: Path) -> Path:
     """Draws one PNG and returns `path`. Every interval and band is 95 % over seeds."""
-    from matplotlib.lines import Line2D
-
-    figure = new_figure(14.0, 9.4)
+    figure = style.new_figure(14.0, 9.4)
     parts = figure.subfigures(2, 1, height_ratios=(1.0, 1.35), hspace=0.04, squeeze=False)
-    top, bottom = parts[0, 0], parts[1, 0]
-    top.suptitle(
-        "After training: mean and 95 % interval over seeds, one faint dot per run", fontsize=11, color=INK
-    )
+    top, bottom = parts[:, 0]
+    title = "After training: mean and 95 % interval over seeds, one faint dot per run"
+    top.suptitle(title, fontsize=11, color=style.INK)
     for axes, (key, (title, ylabel)) in zip(top.subplots(1, len(_DOTS)), _DOTS.items(), strict=True):
-        style_axes(axes, title, "staleness [updates per rollout batch]", ylabel)
+        style.style_axes(axes, title, "staleness [updates per rollout batch]", ylabel)
         _draw_dots(axes, comparison, key)
-    bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=INK)
+    bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=style.INK)
     _draw_all_curves(bottom, comparison)
     colours = comparison.colours
-    lines = line_styles(colours)
+    lines = style.line_styles(colours)
     handles = []
     for name, colour in colours.items():
         count = sum(run.setting == name for run in comparison.usable)
         label = f"{name} ({count} run{'' if count == 1 else 's'})"
-        line = Line2D([], [], color=colour, marker="o", linestyle=lines[name], linewidth=1.8, label=label)
-        handles.append(line)
-    draw_top_legend(figure, handles, min(len(colours), 4))
-    return save_png(figure, path)
+        handles.append(
+            Line2D([], [], color=colour, marker="o", linestyle=lines[name], linewidth=1.8, label=label)
+        )
+    style.draw_top_legend(figure, handles, min(len(colours), 4))
+    return style.save_png(figure, path)
 
 
 def _draw_dots(axes: Axes, comparison: Comparison, key: str) -> None:
@@ -71,10 +59,8 @@ def _draw_dots(axes: Axes, comparison: Comparison, key: str) -> None:
     for rank, (setting, colour) in enumerate(colours.items()):
         offset = 0.6 * ((rank + 0.5) / len(colours) - 0.5)
         for index, condition in enumerate(conditions):
-            if (setting, condition) not in comparison.cells:
-                continue
-            result = comparison.result((setting, condition), column)
-            if result.value is None:
+            result = comparison.results.get((setting, condition, column.metric, column.statistic))
+            if result is None or result.value is None:
                 continue
             values, x = list(result.by_seed.values()), index + offset
             drawn += values
@@ -82,23 +68,23 @@ def _draw_dots(axes: Axes, comparison: Comparison, key: str) -> None:
             half_width = result.value.half_width or 0.0
             axes.errorbar(x, result.value.mean, half_width, fmt="o", color=colour, markersize=6, capsize=3)
     if not drawn:
-        say_missing(axes, "was not recorded")
+        style.say_missing(axes, "was not recorded")
         return
     axes.set_xticks(range(len(conditions)), [condition.replace(", ", "\n") for condition in conditions])
     axes.set_xlim(-0.5, len(conditions) - 0.5)
     if key == "grad_norm_max":
-        scale_from_zero(axes, drawn)
+        style.scale_from_zero(axes, drawn)
 
 
 def _draw_all_curves(figure: SubFigure, comparison: Comparison) -> None:
     colours, conditions = comparison.colours, comparison.conditions
-    lines = line_styles(colours)
+    lines = style.line_styles(colours)
     grid = figure.subplots(len(_CURVES), len(conditions), sharex="col", sharey="row", squeeze=False)
     for row, (metric, title, ylabel) in zip(grid, _CURVES, strict=True):
         for axes, condition in zip(row, conditions, strict=True):
             xlabel = "optimizer update" if metric == _CURVES[-1][0] else ""
             is_first = condition == conditions[0]
-            style_axes(axes, f"{title}, staleness {condition}", xlabel, ylabel if is_first else "")
+            style.style_axes(axes, f"{title}, staleness {condition}", xlabel, ylabel if is_first else "")
             for setting, colour in colours.items():
                 if (setting, condition) in comparison.cells:
                     curve = comparison.curves[setting, condition, metric]

@@ -9,31 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison.quantities import METRIC_NAMES
-from bapo_lightning.report.comparison.runs import Run, read_runs
-from bapo_lightning.report.plot_style import algorithm_rank
+from bapo_lightning.report.comparison.runs import METRIC_NAMES, Run, read
+from bapo_lightning.report.style import algorithm_rank
 from bapo_lightning.run_folder.config_keys import is_listed, is_setting, leaves, short_names, value_text
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
 def collect(folders: Iterable[str | Path], curves: Sequence[str] = METRIC_NAMES) -> list[Run]:
-    """Reads runs and names their settings.
+    """Reads runs with the series of the metrics `curves`, and names their settings.
 
     Of two finished runs with one setting, condition and seed the later one counts, and the earlier one's
     problem names it.
-
-    Args:
-        folders: of the runs.
-        curves: metrics whose series are kept.
     """
-    runs = read_runs(folders, curves)
-    name_settings([run for run in runs if run.problem is None])
+    runs = [read(Path(folder), curves) for folder in folders]
+    finished = [run for run in runs if run.problem is None]
+    name_settings(finished)
     usable: dict[tuple[str, str, int], Run] = {}
-    for run in sorted(
-        (run for run in runs if run.problem is None),
-        key=lambda run: (str(run.summary["started_at"]), run.path),
-    ):
+    for run in sorted(finished, key=lambda run: (str(run.summary["started_at"]), run.path)):
         identity = (run.setting, run.condition, run.seed)
         if identity in usable:
             usable[identity].problem = f"replaced by the later run {Path(run.path).name}"
@@ -70,7 +63,7 @@ def conditions_in_order(usable: Sequence[Run]) -> list[str]:
         run.condition: (run.staleness, -(run.config.get("regime", {}).get("partial_tokens") or 10**9))
         for run in usable
     }
-    return sorted(keys, key=lambda condition: keys[condition])
+    return sorted(keys, key=keys.__getitem__)
 
 
 def choose_reference(usable: Sequence[Run], wanted: str | None) -> str:
@@ -81,10 +74,8 @@ def choose_reference(usable: Sequence[Run], wanted: str | None) -> str:
         DataError: there is no such setting.
     """
     found = settings_in_order(usable)
-    algorithms = {run.setting: run.algorithm for run in usable}
-    matching = [setting for setting in found if wanted in (None, setting)] or [
-        setting for setting in found if algorithms[setting] == wanted
-    ]
+    of_algorithm = {run.setting for run in usable if wanted in (None, run.algorithm)}
+    matching = [wanted] if wanted in found else [setting for setting in found if setting in of_algorithm]
     if not matching:
         raise DataError(
             f"no finished run has the setting {wanted!r} that differences are to be taken to; there are: "
@@ -103,20 +94,16 @@ def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dic
     keys = dict.fromkeys(
         key for group in tables.values() for table in group for key in table if is_listed(key)
     )
-    rows = {
-        key: {
-            setting: ", ".join(
-                dict.fromkeys(value_text(table[key]) if key in table else "-" for table in group)
-            )
+    differing = {}
+    for key in keys:
+        values = {
+            setting: dict.fromkeys(_text(table, key, "-") for table in group)
             for setting, group in tables.items()
         }
-        for key in keys
-    }
-    return {
-        key: values
-        for key, values in rows.items()
-        if len(set(values.values())) > 1 or any(", " in text for text in values.values())
-    }
+        texts = {setting: ", ".join(found) for setting, found in values.items()}
+        if len(set(texts.values())) > 1 or any(", " in text for text in texts.values()):
+            differing[key] = texts
+    return differing
 
 
 def _varying_keys(peers: Sequence[Run]) -> list[str]:
@@ -127,19 +114,21 @@ def _varying_keys(peers: Sequence[Run]) -> list[str]:
     keys = list(dict.fromkeys(key for table in tables for key in table if is_setting(key)))
     found: dict[tuple[str, ...], str] = {}
     for key in sorted(keys, key=lambda key: key.count(".")):
-        values = tuple(value_text(table[key]) if key in table else "" for table in tables)
+        values = tuple(_text(table, key, absent="") for table in tables)
         if len(set(values)) > 1 and not _follows(values, peers):
             found.setdefault(values, key)
     return [key for key in keys if key in found.values()]
 
 
+def _text(table: dict[str, Any], key: str, absent: str) -> str:
+    return value_text(table[key]) if key in table else absent
+
+
 def _follows(values: Sequence[str], peers: Sequence[Run]) -> bool:
     """Whether the values are those of the seed, or are fixed by the condition of a run."""
-    by_condition: dict[str, set[str]] = {}
-    for value, run in zip(values, peers, strict=True):
-        by_condition.setdefault(run.condition, set()).add(value)
     of_seed = all(value == str(run.seed) for value, run in zip(values, peers, strict=True))
-    return of_seed or all(len(found) == 1 for found in by_condition.values())
+    by_condition = {(run.condition, value) for value, run in zip(values, peers, strict=True)}
+    return of_seed or len(by_condition) == len({run.condition for run in peers})
 
 
 def _natural(text: str) -> list[tuple[float, str]]:

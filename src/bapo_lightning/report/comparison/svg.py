@@ -9,16 +9,16 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from bapo_lightning.report import style
 from bapo_lightning.report.comparison.mean_curve import MeanCurve, draw_mean
-from bapo_lightning.report.comparison.quantities import Quantity
+from bapo_lightning.report.comparison.runs import Quantity
 from bapo_lightning.report.comparison.table import Comparison
-from bapo_lightning.report.plot_style import line_styles, new_figure, say_missing, style_axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT = 3.7, 2.55  # inches
 _MOST_POINTS = 160  # of a curve; more cannot be told apart at this width
@@ -64,25 +64,33 @@ def _draw_panel(
     scale: tuple[tuple[float, float] | None, bool],
     salt: str,
 ) -> PanelPicture:
-    figure = new_figure(_WIDTH, _HEIGHT)
+    figure = style.new_figure(_WIDTH, _HEIGHT)
     axes = figure.subplots()
     limits, is_log = scale
-    style_axes(
-        axes, f"staleness {condition}", "optimizer update", f"{quantity.unit}{', log' if is_log else ''}"
-    )
+    unit = f"{quantity.unit}{', log' if is_log else ''}"
+    style.style_axes(axes, f"staleness {condition}", "optimizer update", unit)
     drawn = {setting: curve for setting, curve in cell.items() if curve.steps}
-    order, lines = list(colours), line_styles(colours)
+    order, lines = list(colours), style.line_styles(colours)
     for setting, curve in drawn.items():
         draw_mean(axes, curve, colours[setting], lines[setting])
         axes.lines[-1].set_gid(f"line-{order.index(setting)}")
         axes.collections[-1].set_gid(f"band-{order.index(setting)}")
     if not drawn:
-        say_missing(axes, "was not recorded")
+        style.say_missing(axes, "was not recorded")
     elif limits is not None:
         if is_log:
             axes.set_yscale("log")
         axes.set_ylim(*limits)
-    svg = _inline_svg(figure, salt)
+    return PanelPicture(condition, _inline_svg(figure, salt), _numbers(axes, drawn, order))
+
+
+def _numbers(axes: Axes, drawn: Mapping[str, MeanCurve], order: list[str]) -> str:
+    """JSON of the curves, of the axes in the coordinates of the SVG, and of the updates at their left and
+    right sides; after rendering, which lays the axes out.
+    """
+    box = axes.get_position()
+    width, height = _WIDTH * _POINTS_PER_INCH, _HEIGHT * _POINTS_PER_INCH
+    sides = [box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height]
     series = [
         {
             "setting": setting,
@@ -93,7 +101,8 @@ def _draw_panel(
         }
         for setting, curve in drawn.items()
     ]
-    return PanelPicture(condition, svg, json.dumps({**_frame(axes), "series": series}, separators=(",", ":")))
+    frame = {"box": [round(side, 2) for side in sides], "x": [round(end, 3) for end in axes.get_xlim()]}
+    return json.dumps({**frame, "series": series}, separators=(",", ":"))
 
 
 def _limits(curves: list[MeanCurve], spiky: bool) -> tuple[tuple[float, float] | None, bool]:
@@ -118,35 +127,19 @@ def _limits(curves: list[MeanCurve], spiky: bool) -> tuple[tuple[float, float] |
 
 def _inline_svg(figure: Figure, salt: str) -> str:
     """Turns a drawing into an element of HTML: text stays text, and nothing names an address."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
     figure.patch.set_visible(False)
     for axes in figure.axes:
         axes.patch.set_visible(False)
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
-        FigureCanvasSVG(figure).print_svg(
-            text, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        FigureCanvasSVG(figure).print_svg(text, metadata=no_metadata)
+    _, _, svg = text.getvalue().partition("<svg")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = (
-        re.sub(r'\s(xmlns(:\w+)?|version|width|height)="[^"]*"', "", svg.split(">", 1)[0])
-        + ">"
-        + svg.split(">", 1)[1]
-    )
-    svg = svg.replace("xlink:href", "href")
+    attributes, _, elements = svg.partition(">")
+    attributes = re.sub(r'\s(xmlns(:\w+)?|version|width|height)="[^"]*"', "", attributes)
+    svg = f"<svg{attributes}>{elements}".replace("xlink:href", "href")
     svg = re.sub(r'id="(line|band)-(\d+)"', r'class="s\2"', svg)
     named = set(re.findall(r"#([\w.-]+)", svg))
     svg = re.sub(r'\sid="([^"]*)"', lambda found: found[0] if found[1] in named else "", svg)
     return re.sub(r">\s+<", "><", svg)
-
-
-def _frame(axes: Axes) -> dict[str, Any]:
-    """Position of the axes in the coordinates of the SVG, and the updates at their left and right sides."""
-    box = axes.get_position()
-    width, height = _WIDTH * _POINTS_PER_INCH, _HEIGHT * _POINTS_PER_INCH
-    sides = [box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height]
-    return {"box": [round(side, 2) for side in sides], "x": [round(limit, 3) for limit in axes.get_xlim()]}

@@ -7,14 +7,13 @@ with p-values, mean curves.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
-from bapo_lightning.report.comparison.notes import limits, unlike_runs
-from bapo_lightning.report.comparison.quantities import COMPARED, METRIC_NAMES, Column, statistic_of
-from bapo_lightning.report.comparison.runs import Run
+from bapo_lightning.report.comparison.runs import COMPARED, QUANTITIES, Column, Run, statistic_of
 from bapo_lightning.report.comparison.settings import (
     choose_reference,
     conditions_in_order,
@@ -22,9 +21,11 @@ from bapo_lightning.report.comparison.settings import (
     settings_in_order,
 )
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
-from bapo_lightning.report.plot_style import setting_colours
+from bapo_lightning.report.style import setting_colours
+from bapo_lightning.run_folder.config_keys import leaves, should_be_alike
 
 Cell = tuple[str, str]  # setting, condition
+ResultKey = tuple[str, str, str, str]  # setting, condition, metric, statistic
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,6 @@ class Result:
     paired by seed.
     """
 
-    setting: str
-    condition: str
-    metric: str
-    statistic: str
     by_seed: Mapping[int, float]
     value: Interval | None
     difference: Interval | None
@@ -44,9 +41,17 @@ class Result:
     p_adjusted: float | None = None  # for all comparisons of this metric and statistic (Holm)
 
     @property
-    def is_significant(self) -> bool:
-        """Whether the adjusted p-value is below 5 %."""
-        return self.p_adjusted is not None and self.p_adjusted < 0.05
+    def verdict(self) -> str:
+        """One word for the difference: more, less, nothing (no difference was shown at 5 %), untested, or
+        none (there is nothing to compare with).
+        """
+        if self.difference is None:
+            return "none"
+        if self.p_adjusted is None:
+            return "untested"
+        if self.p_adjusted >= 0.05:
+            return "nothing"
+        return "more" if self.difference.mean > 0 else "less"
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Comparison:
     conditions: list[str]
     reference: str
     cells: dict[Cell, list[Run]]  # usable runs, condition by condition
-    results: dict[tuple[str, str, str, str], Result]  # by (setting, condition, metric, statistic)
+    results: dict[ResultKey, Result]
     curves: dict[tuple[str, str, str], MeanCurve]  # by (setting, condition, metric)
     differing: dict[str, dict[str, str]]  # key of the configuration -> value by setting
     notes: list[str]  # on runs that are not alike where they should be
@@ -106,39 +111,39 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
         raise DataError(f"no finished run to compare:\n  {reasons}")
     chosen = choose_reference(usable, reference)
     conditions, settings = conditions_in_order(usable), settings_in_order(usable)
-    members = {
-        (setting, condition): [run for run in usable if (run.setting, run.condition) == (setting, condition)]
+    cells = {
+        (setting, condition): found
         for condition in conditions
         for setting in settings
+        if (found := [run for run in usable if (run.setting, run.condition) == (setting, condition)])
     }
-    cells = {cell: found for cell, found in members.items() if found}
     curves = {
-        (*cell, metric): mean_curve([run.curves[metric] for run in found], found[0].staleness)
+        (*cell, quantity.metric): mean_curve(
+            [run.curves[quantity.metric] for run in found], found[0].staleness
+        )
         for cell, found in cells.items()
-        for metric in METRIC_NAMES
+        for quantity in QUANTITIES
     }
-    results = [
-        result for metric, statistic in COMPARED for result in _results(cells, chosen, metric, statistic)
-    ]
+    results: dict[ResultKey, Result] = {}
+    for metric, statistic in COMPARED:
+        results |= _results(cells, chosen, metric, statistic)
     return Comparison(
         runs=list(runs),
         settings=settings,
         conditions=conditions,
         reference=chosen,
         cells=cells,
-        results={
-            (result.setting, result.condition, result.metric, result.statistic): result for result in results
-        },
+        results=results,
         curves=curves,
         differing=differing_keys(usable, settings),
-        notes=unlike_runs(usable, conditions),
-        limits=limits(cells, curves),
+        notes=_unlike_runs(usable, conditions),
+        limits=_limits(cells, curves),
     )
 
 
 def _results(
     cells: Mapping[Cell, Sequence[Run]], reference: str, metric: str, statistic: str
-) -> list[Result]:
+) -> dict[ResultKey, Result]:
     """Results of all cells for one statistic of one metric, adjusted together."""
     values = {
         cell: {
@@ -149,13 +154,62 @@ def _results(
     results = []
     for (setting, condition), by_seed in values.items():
         against = {} if setting == reference else values.get((reference, condition), {})
-        results.append(
-            Result(
-                setting, condition, metric, statistic, by_seed,
-                value=mean_interval(list(by_seed.values())),
-                difference=paired_difference(by_seed, against),
-                p_value=paired_p_value(by_seed, against),
-            )
-        )  # fmt: skip
+        value, difference = mean_interval(list(by_seed.values())), paired_difference(by_seed, against)
+        results.append(Result(by_seed, value, difference, paired_p_value(by_seed, against)))
     adjusted = holm([result.p_value for result in results])
-    return [replace(result, p_adjusted=p) for result, p in zip(results, adjusted, strict=True)]
+    return {
+        (*cell, metric, statistic): replace(result, p_adjusted=p)
+        for cell, result, p in zip(values, results, adjusted, strict=True)
+    }
+
+
+def _unlike_runs(usable: Sequence[Run], conditions: Sequence[str]) -> list[str]:
+    """Notes on runs under one condition that are not alike where they should be."""
+    notes = []
+    named = {key for run in usable for key in run.setting_keys}
+    for condition in conditions:
+        peers = [run for run in usable if run.condition == condition]
+        where = f"staleness {condition}: the runs"
+        if parts := _differing_parts(peers, named):
+            notes.append(f"{where} differ in more than the algorithm: {', '.join(parts)}")
+        if _differing(updates := [run.summary["updates"] for run in peers]):
+            notes.append(f"{where} have different numbers of updates: {min(updates)} to {max(updates)}")
+    return notes
+
+
+def _limits(
+    cells: Mapping[Cell, Sequence[Run]], curves: Mapping[tuple[str, str, str], MeanCurve]
+) -> list[str]:
+    """Notes on cells with one seed only, curves that end early, and metrics that some runs lack."""
+    notes = []
+    for (setting, condition), cell in cells.items():
+        where = f"{setting} at staleness {condition}"
+        if len(cell) == 1:
+            notes.append(f"{where}: one seed only, so there is neither an interval nor a test")
+        shortest, longest = curves[setting, condition, "train/reward"].last_recorded
+        if shortest != longest:
+            notes.append(
+                f"{where}: curves end at update {shortest}, with the shortest of its runs; the longest goes "
+                f"on to {longest}"
+            )
+        for quantity in QUANTITIES:
+            lacking = [run.seed for run in cell if not run.curves[quantity.metric][1]]
+            if lacking:
+                runs = "any run" if len(lacking) == len(cell) else f"seeds {lacking}"
+                notes.append(f"{where}: {quantity.title} was not recorded by {runs}")
+    return notes
+
+
+def _differing_parts(peers: Sequence[Run], named: set[str]) -> list[str]:
+    """Parts of the configuration in which runs differ, apart from the keys that their settings name."""
+    tables = [dict(leaves(run.config)) for run in peers]
+    keys = {key for table in tables for key in table if key not in named and should_be_alike(key)}
+    columns = {key: [table.get(key) for table in tables] for key in keys}
+    seeds = [run.seed for run in peers]
+    return sorted(
+        {key.partition(".")[0] for key, values in columns.items() if _differing(values) and values != seeds}
+    )
+
+
+def _differing(values: Sequence[object]) -> bool:
+    return len({json.dumps(value, sort_keys=True, default=str) for value in values}) > 1

@@ -6,7 +6,7 @@ claims).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,6 @@ class Claim:
     above: float | None = None
     below: float | None = None
 
-    @property
-    def variants(self) -> tuple[str, ...]:
-        """Variants that it speaks of."""
-        return tuple(variant for variant in (self.more, self.less, self.of) if variant is not None)
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -67,13 +62,13 @@ class Figure:
     title: str
     paper: str  # what the paper shows
     draw: str
-    variants: tuple[str, ...]
-    claims: tuple[Claim, ...]
-    labels: dict[str, str] = field(default_factory=dict)  # of variants, where the protocol's are too long
-    metrics: tuple[str, ...] = ()  # of curves
+    variants: Sequence[str]
+    claims: Sequence[Claim]
+    labels: dict[str, str]  # of variants
+    metrics: Sequence[str] = ()  # of curves
     series: dict[str, dict[str, str]] = field(default_factory=dict)  # of bars: label -> group -> variant
     axis: str = ""  # of bars: label of the groups
-    values: tuple[str, ...] = ()  # of bars
+    values: Sequence[str] = ()  # of bars
 
 
 _FIGURE_KEYS = {item.name for item in fields(Figure)} - {"name"}
@@ -110,55 +105,36 @@ def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
         raise ConfigError(
             [f"{path}: {', '.join(unknown)} means nothing; write {', '.join(sorted(_FIGURE_KEYS))}"]
         )
-    series = content.get("series", {})
-    claims = tuple(Claim(**claim) for claim in content["claims"])
-    drawn = content.get("variants") or [variant for row in series.values() for variant in row.values()]
-    variants = tuple(dict.fromkeys([*drawn, *(variant for claim in claims for variant in claim.variants)]))
-    figure = Figure(
-        name=name,
-        title=content["title"],
-        paper=content["paper"],
-        draw=content["draw"],
-        variants=variants,
-        claims=claims,
-        labels={
-            variant: protocol.variants[variant].label for variant in variants if variant in protocol.variants
-        }
-        | content.get("labels", {}),
-        metrics=tuple(content.get("metrics", ())),
-        series=series,
-        axis=content.get("axis", ""),
-        values=tuple(content.get("values", ())),
-    )
+    claims = [Claim(**claim) for claim in content["claims"]]
+    drawn = content.get("variants") or [
+        variant for row in content.get("series", {}).values() for variant in row.values()
+    ]
+    claimed = [variant for claim in claims for variant in (claim.more, claim.less, claim.of) if variant]
+    variants = list(dict.fromkeys([*drawn, *claimed]))
+    # A figure's own labels stand where the protocol's are too long.
+    labels = {name: variant.label for name, variant in protocol.variants.items()} | content.get("labels", {})
+    figure = Figure(**content | {"name": name, "variants": variants, "claims": claims, "labels": labels})
     if problems := [f"{path}: {problem}" for problem in _problems(figure, protocol)]:
         raise ConfigError(problems)
     return figure
 
 
-def _problems(figure: Figure, protocol: Protocol) -> Sequence[str]:
-    known = ", ".join(protocol.variants)
-    found = [
-        f"the variant {variant} is not in figures.yaml; write one of {known}"
-        for variant in figure.variants
-        if variant not in protocol.variants
-    ]
-    wanted = {claim.value for claim in figure.claims} | set(figure.values)
-    found += [
-        f"the value {value} does not exist; write one of {', '.join(VALUES)}"
-        for value in sorted(wanted - set(VALUES))
-    ]
+def _problems(figure: Figure, protocol: Protocol) -> Iterator[str]:
+    for variant in figure.variants:
+        if variant not in protocol.variants:
+            known = ", ".join(protocol.variants)
+            yield f"the variant {variant} is not in figures.yaml; write one of {known}"
+    for value in sorted({claim.value for claim in figure.claims} | set(figure.values)):
+        if value not in VALUES:
+            yield f"the value {value} does not exist; write one of {', '.join(VALUES)}"
     if figure.draw not in _DRAWINGS:
-        found.append(f"draw: {figure.draw} does not exist; write one of {', '.join(_DRAWINGS)}")
+        yield f"draw: {figure.draw} does not exist; write one of {', '.join(_DRAWINGS)}"
     for claim in figure.claims:
-        is_pair = claim.more is not None and claim.less is not None and claim.of is None
-        is_number = (
-            claim.of is not None
-            and (claim.above is None) != (claim.below is None)
-            and claim.more is claim.less is None
-        )
-        if not (is_pair or is_number):
-            found.append(
+        names = ("more", "less", "of", "above", "below")
+        given = {name for name in names if getattr(claim, name) is not None}
+        is_pair = {"more", "less"} <= given and "of" not in given
+        if not is_pair and given not in ({"of", "above"}, {"of", "below"}):
+            yield (
                 f"the claim {claim.says!r} must name `more` and `less`, or `of` and one of `above` and "
                 "`below`"
             )
-    return found

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.comparison.settings import collect
-from bapo_lightning.report.figures.bars import draw_bars
 from bapo_lightning.report.figures.catalogue import Figure
-from bapo_lightning.report.figures.claims import Table, adjust, judge
-from bapo_lightning.report.figures.curves import draw_curves, draw_shares
-from bapo_lightning.report.figures.findings import Findings, Source, write_findings
-from bapo_lightning.report.figures.rule import draw_entropy_rule
-from bapo_lightning.report.figures.tokens import draw_tokens
-from bapo_lightning.report.figures.values import CURVES, VALUES
-from bapo_lightning.run_folder.record import Columns, read_tokens
+from bapo_lightning.report.figures.findings import Findings, Source, adjust, judge, write_findings
+from bapo_lightning.report.figures.means import draw_bars, draw_curves, draw_shares
+from bapo_lightning.report.figures.scatter import draw_entropy_rule, draw_tokens
+from bapo_lightning.report.figures.values import CURVES, VALUES, RunsByVariant
+from bapo_lightning.report.style import save_png
+from bapo_lightning.run_folder.record import read_tokens
 
-RunsByVariant = Mapping[str, Sequence[Run]]
-_DRAWINGS: dict[str, Callable[[Figure, RunsByVariant, Path], Path]] = {
+_DRAWINGS: dict[str, Callable[[Figure, RunsByVariant], Canvas]] = {
     "curves": draw_curves,
     "shares": draw_shares,
     "tokens": draw_tokens,
@@ -41,50 +41,36 @@ def draw_figures(
         variant_of_run: name of each run that belongs to the figures -> its variant.
         arguments: of the command line, so that the page can name the command.
     """
-    runs = {
-        variant: [run for run in found if run.problem is None]
-        for variant, found in _by_variant(folder, variant_of_run).items()
-    }
-    table = value_table(runs)
+    runs = _by_variant(folder, variant_of_run)
+    table = {variant: _values_of(members) for variant, members in runs.items()}
     pictures = {
-        figure.name: _DRAWINGS[figure.draw](figure, runs, folder / f"figure_{figure.name}.png")
+        figure.name: save_png(_DRAWINGS[figure.draw](figure, runs), folder / f"figure_{figure.name}.png")
         for figure in figures
     }
     verdicts = adjust([judge(figure.name, claim, table) for figure in figures for claim in figure.claims])
     sources = {figure.name: _source(figure, runs) for figure in figures}
-    findings = Findings(tuple(figures), pictures, tuple(verdicts), sources, tuple(arguments))
+    findings = Findings(figures, pictures, verdicts, sources, arguments)
     write_findings(findings, table, folder)
     return findings
 
 
-def value_table(runs: RunsByVariant) -> Table:
-    """Every value of every run: variant -> name -> seed -> value; a value that a run lacks is absent."""
-    table: dict[str, dict[str, dict[int, float]]] = {}
-    for variant, members in runs.items():
-        for name, value_of in VALUES.items():
-            found = {run.seed: value_of(run) for run in members}
-            table.setdefault(variant, {})[name] = {
-                seed: value for seed, value in found.items() if value is not None
-            }
-    return table
-
-
 def _by_variant(folder: Path, variant_of_run: Mapping[str, str]) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {variant: [] for variant in variant_of_run.values()}
-    for variant, members in found.items():
-        members += collect(
-            [folder / run for run, its_variant in variant_of_run.items() if its_variant == variant], CURVES
-        )
-        for run in members:
-            run.tokens = _recorded_tokens(run.path)
+    found = {}
+    for variant in dict.fromkeys(variant_of_run.values()):
+        named = [folder / run for run, its_variant in variant_of_run.items() if its_variant == variant]
+        found[variant] = [run for run in collect(named, CURVES) if run.problem is None]
+        for run in found[variant]:
+            with suppress(DataError):  # most runs record no tokens; a figure's title counts those that did
+                run.tokens = read_tokens(run.path)
     return found
 
 
-def _recorded_tokens(path: str) -> Columns | None:
-    try:
-        return read_tokens(path)
-    except DataError:  # most runs record none; a figure's title counts those that did
-        return None
+def _values_of(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
+    """Every value of every run: name -> seed -> value; a value that a run lacks is absent."""
+    return {
+        name: {run.seed: value for run in runs if (value := value_of(run)) is not None}
+        for name, value_of in VALUES.items()
+    }
 
 
 def _source(figure: Figure, runs: RunsByVariant) -> Source:

@@ -1,21 +1,35 @@
-"""Results of the figures, claim by claim: on the console, in figures.md and in figures.json."""
+"""Verdicts on the orderings that the paper asserts: judged over the seeds here; on the console, in figures.md
+and in figures.json.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bapo_lightning.report.figures.catalogue import Figure
-from bapo_lightning.report.figures.claims import Table, Verdict
-from bapo_lightning.report.intervals import Interval
+from rich import box
+from rich.console import Console
+from rich.table import Table as Printed
+
+from bapo_lightning.report.figures.catalogue import Claim, Figure
+from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
 from bapo_lightning.run_folder.text_file import write_json, write_text
 
-if TYPE_CHECKING:
-    from rich.console import Console
+Table = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> value's name -> seed -> value
+HOLDS, OPPOSITE, OPEN, NO_DATA = "holds", "the opposite holds", "not shown", "no data"
 
-_PLUS_MINUS = "\u00b1"
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of judging a claim on the runs."""
+
+    figure: str
+    claim: Claim
+    interval: Interval | None  # 95 %, of the difference in the claimed direction: positive agrees
+    verdict: str
+    p_value: float | None  # two-sided t-test, paired by seed where two variants are compared
+    adjusted: float | None = None  # by Holm over all claims that were judged together
 
 
 @dataclass(frozen=True)
@@ -31,34 +45,54 @@ class Source:
 class Findings:
     """All results of the command."""
 
-    figures: tuple[Figure, ...]
+    figures: Sequence[Figure]
     pictures: dict[str, Path]
-    verdicts: tuple[Verdict, ...]
+    verdicts: Sequence[Verdict]
     sources: dict[str, Source]
-    arguments: tuple[str, ...]  # of the command line
+    arguments: Sequence[str]  # of the command line
 
-    def of(self, figure: Figure) -> list[Verdict]:
-        """The verdicts on one figure's claims."""
-        return [verdict for verdict in self.verdicts if verdict.figure == figure.name]
+
+def judge(figure: str, claim: Claim, table: Table) -> Verdict:
+    """Judges a claim: `holds` or `the opposite holds` when the 95 % interval lies wholly on that side of
+    zero, else `not shown`.
+    """
+
+    def values_of(variant: str | None) -> Mapping[int, float]:
+        return table.get(variant or "", {}).get(claim.value, {})
+
+    if claim.of is None:
+        more, less = values_of(claim.more), values_of(claim.less)
+        interval, p_value = paired_difference(more, less), paired_p_value(more, less)
+    else:
+        sign, level = (1.0, claim.above) if claim.above is not None else (-1.0, claim.below or 0.0)
+        values = {seed: sign * (value - level) for seed, value in values_of(claim.of).items()}
+        interval = mean_interval(list(values.values()))
+        p_value = paired_p_value(values, dict.fromkeys(values, 0.0))
+    if interval is None or interval.half_width is None:
+        return Verdict(figure, claim, interval, NO_DATA, None)
+    verdict = OPEN if not interval.excludes_zero else HOLDS if interval.mean > 0 else OPPOSITE
+    return Verdict(figure, claim, interval, verdict, p_value)
+
+
+def adjust(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Adds p-values adjusted by Holm's method over all verdicts."""
+    adjusted = holm([verdict.p_value for verdict in verdicts])
+    return [replace(verdict, adjusted=p_value) for verdict, p_value in zip(verdicts, adjusted, strict=True)]
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:
     """Prints one table for all figures, then the paths of the files."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Printed
-
     console = console or Console()
     table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for title in ("figure", "the paper says", "difference", "p (Holm)", "here"):
         is_number = title in ("difference", "p (Holm)")
         table.add_column(title, justify="right" if is_number else "left", overflow="fold")
     for verdict in findings.verdicts:
-        numbers = interval_text(verdict.interval), p_text(verdict)
+        numbers = _interval_text(verdict.interval), _p_text(verdict.adjusted)
         table.add_row(verdict.figure, verdict.claim.says, *numbers, verdict.verdict)
     console.print(table)
     console.print(
-        f"  difference: mean {_PLUS_MINUS} 95 % interval over seeds, in the direction that the paper claims",
+        "  difference: mean ± 95 % interval over seeds, in the direction that the paper claims",
         highlight=False,
     )
     for path in [*findings.pictures.values(), next(iter(findings.pictures.values())).parent / "figures.md"]:
@@ -67,7 +101,7 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
 
 def write_findings(findings: Findings, table: Table, folder: Path) -> None:
     """Writes figures.md (all pictures and tables) and figures.json (every value of every run)."""
-    sections = (line for figure in findings.figures for line in section(findings, figure))
+    sections = (line for figure in findings.figures for line in _section(findings, figure))
     write_text(folder / "figures.md", "\n".join(["# The paper's figures in small", "", *sections]))
     claims = [
         {
@@ -81,43 +115,35 @@ def write_findings(findings: Findings, table: Table, folder: Path) -> None:
     write_json(folder / "figures.json", content)
 
 
-def section(findings: Findings, figure: Figure) -> Sequence[str]:
+def _section(findings: Findings, figure: Figure) -> Sequence[str]:
     """The part of figures.md on one figure, as lines of Markdown."""
     source = findings.sources[figure.name]
     name = f"Figure {figure.name}" if figure.name.isdigit() else "Not in the paper"
     arguments = f' ARGS="{" ".join(findings.arguments)}"' if findings.arguments else ""
     seeds = ", ".join(map(str, source.seeds)) or "none"
     return [
-        f"## {name}: {figure.title}",
-        "",
+        *(f"## {name}: {figure.title}", ""),
         f"`make figures FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, "
         f"{source.seconds / 60:.0f} minutes of runs.",
-        "",
-        f"The paper: {figure.paper}",
-        "",
-        f"![{figure.title}]({findings.pictures[figure.name].name})",
-        "",
-        "| claim | difference, 95 % | p | p, Holm | here |",
-        "|---|---|---|---|---|",
+        *("", f"The paper: {figure.paper}", ""),
+        *(f"![{figure.title}]({findings.pictures[figure.name].name})", ""),
+        *("| claim | difference, 95 % | p | p, Holm | here |", "|---|---|---|---|---|"),
         *(
-            f"| {verdict.claim.says} | {interval_text(verdict.interval)} | {p_text(verdict, adjusted=False)} "
-            f"| {p_text(verdict)} | {verdict.verdict} |"
-            for verdict in findings.of(figure)
+            f"| {verdict.claim.says} | {_interval_text(verdict.interval)} | {_p_text(verdict.p_value)} "
+            f"| {_p_text(verdict.adjusted)} | {verdict.verdict} |"
+            for verdict in findings.verdicts
+            if verdict.figure == figure.name
         ),
         "",
     ]
 
 
-def interval_text(interval: Interval | None) -> str:
+def _interval_text(interval: Interval | None) -> str:
     """Formats a mean with its half-width: three decimals, one for large numbers."""
     if interval is None:
         return "-"
-    decimals = 1 if abs(interval.mean) >= 10 else 3
-    width = "n/a" if interval.half_width is None else f"{interval.half_width:.{decimals}f}"
-    return f"{interval.mean:+.{decimals}f} {_PLUS_MINUS} {width}"
+    return interval.text(1 if abs(interval.mean) >= 10 else 3, sign="+")
 
 
-def p_text(verdict: Verdict, adjusted: bool = True) -> str:
-    """Formats a p-value."""
-    value = verdict.adjusted if adjusted else verdict.p_value
-    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+def _p_text(p_value: float | None) -> str:
+    return "-" if p_value is None else "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"

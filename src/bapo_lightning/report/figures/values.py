@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
-from bapo_lightning.report.comparison.quantities import COLUMNS, statistic_of
-from bapo_lightning.report.comparison.runs import HELD_OUT, Run
+from bapo_lightning.report.comparison.runs import COLUMNS, HELD_OUT, Run, statistic_of
 
 PREDICTED, MEASURED = "entropy_rule/predicted_delta", "entropy_rule/measured_delta"
 LOSS_SHARE, TOKEN_SHARE = "bapo/positive_share", "bapo/positive_token_fraction"
 CURVES = (
     *("train/reward", "policy/entropy", "train/grad_norm", "train/clip_fraction", LOSS_SHARE, TOKEN_SHARE),
-    *(
-        "bapo/clip_high",
-        "bapo/clip_low",
-        "bapo/target_met",
-        "staleness/age_mean",
-        PREDICTED,
-        MEASURED,
-        HELD_OUT,
-    ),
+    *("bapo/clip_high", "bapo/clip_low", "bapo/target_met", "staleness/age_mean"),
+    *(PREDICTED, MEASURED, HELD_OUT),
 )
+RunsByVariant = Mapping[str, Sequence[Run]]
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -93,9 +86,4 @@ VALUES: dict[str, Callable[[Run], float | None]] = {
     "probability_entropy_correlation": _token_correlation("probability", "entropy"),
     "entropy_rule_correlation": _entropy_rule_correlation,
     "entropy_rule_sign_agreement": _entropy_rule_sign,
-}
-TITLES = {
-    "accuracy_last": ("Held-out accuracy", "avg@k after training"),
-    "reward_last": ("Training reward", "mean of the last tenth"),
-    "entropy_last": ("Policy entropy", "nats per token, mean of the last tenth"),
 }

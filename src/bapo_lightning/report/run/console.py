@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
 _LABEL_WIDTH = 16  # of the longest label, so that all summaries are aligned
@@ -17,10 +19,6 @@ _ARTEFACTS = ("summary.json", "metrics.jsonl", "ledger.jsonl", "rollouts.jsonl",
 
 def print_summary(summary: dict[str, Any], folder: str | Path, console: Console | None = None) -> None:
     """Prints what a run achieved, what it cost and where its files are; `summary` is of `write_summary`."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = console or Console()
     console.print()
     console.print(_headline(summary), soft_wrap=True)
@@ -28,22 +26,19 @@ def print_summary(summary: dict[str, Any], folder: str | Path, console: Console 
     table.add_column(style="dim", no_wrap=True, min_width=_LABEL_WIDTH)
     table.add_column(overflow="fold")
     for label, text in _summary_lines(summary):
-        table.add_row(f"  {label}", Text(text))
+        if text:
+            table.add_row(f"  {label}", Text(text))
     console.print(table)
     found = [name for name in _ARTEFACTS if (Path(folder) / name).exists()]
     # Paths are never wrapped, so that they can be copied whole.
-    console.print(
-        Text(f"{'  written to':<{_LABEL_WIDTH + 2}}", style="dim") + Text(f"{folder}/", style="bold"),
-        soft_wrap=True,
-    )
+    heading = Text(f"{'  written to':<{_LABEL_WIDTH + 2}}", style="dim")
+    console.print(heading + Text(f"{folder}/", style="bold"), soft_wrap=True)
     if found:
         console.print(Text(f"{'':{_LABEL_WIDTH + 2}}{'  '.join(found)}"), soft_wrap=True)
     console.print()
 
 
-def _headline(summary: dict[str, Any]) -> Any:
-    from rich.text import Text
-
+def _headline(summary: dict[str, Any]) -> Text:
     status = str(summary.get("status") or "status unknown")
     line = Text(f"{summary.get('algorithm') or 'run'}", style="bold")
     for label, key in (("", "regime"), ("staleness ", "staleness"), ("seed ", "seed")):
@@ -51,44 +46,44 @@ def _headline(summary: dict[str, Any]) -> Any:
             line.append(f", {label}{summary[key]}", style="not bold")
     line.append(": ", style="not bold")
     line.append(status, style=_STATUS_STYLES.get(status, "yellow"))
-    return line.append(
-        f" after {_plural(summary['updates'], 'update')} in {_duration(summary['seconds']['total'])}",
-        style="not bold",
-    )
+    cost = f" after {_plural(summary['updates'], 'update')} in {_duration(summary['seconds']['total'])}"
+    return line.append(cost, style="not bold")
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    lines = [
+    """Labels and texts; a text is empty where nothing was recorded."""
+    share, bounds = summary["positive_share"], summary["bounds"]
+    shares = {"mean": share["overall"], "first half": share["first_half"], "unclipped": share["unclipped"]}
+    target_met = {"target met in": _percent(share["target_met_fraction"])}
+    means = {"low": bounds["clip_low_mean"], "high": bounds["clip_high_mean"]}
+    raised = {"high raised in": _percent(bounds["clip_high_raised_fraction"])}
+    clipped = {name: _percent(fraction, 1) for name, fraction in summary["clip_fraction"].items()}
+    ages = _labelled(_numbers(summary["age"]))
+    idle = {name: _percent(fraction) for name, fraction in summary["idle"].items()}
+    newest_epochs = list(summary.get("draws", {}).items())[-3:]
+    return [
         ("reward", _trend(summary["reward"], "best")),
         *((name.removeprefix("val/"), _validation(values)) for name, values in summary["validation"].items()),
         ("entropy", _trend(summary["entropy"], "lowest", " nats")),
-        ("gradient norm", _labelled([("largest", _number(summary["grad_norm_max"]))])),
-        ("positive share", _share(summary["positive_share"])),
-        ("ratio bounds", _bounds(summary["bounds"])),
-        ("clipped tokens", _clip_fraction(summary["clip_fraction"])),
-        (
-            "token age",
-            _labelled(
-                [("mean", _number(summary["age"]["mean"])), ("max", _number(summary["age"]["max"]))],
-                " updates",
-            ),
-        ),
+        ("gradient norm", _labelled(_numbers({"largest": summary["grad_norm_max"]}))),
+        ("positive share", _labelled(_numbers(shares) | target_met)),
+        ("ratio bounds", _labelled(_numbers(means) | raised)),
+        ("clipped tokens", _labelled(clipped)),
+        ("token age", ages and f"{ages} updates"),
         ("time", _time_split(summary["seconds"])),
-        ("idle", _idle(summary.get("idle") or {})),
+        ("idle", _labelled(idle)),
         ("throughput", _throughput(summary)),
         ("drops", _drops(summary["drops"])),
-        *_draws(summary.get("draws") or {}),
+        *((f"epoch {epoch}", _counts(fates.items())) for epoch, fates in newest_epochs),
         ("irregular", _irregularities(summary)),
     ]
-    return [(label, text) for label, text in lines if text]
 
 
 def _trend(trend: dict[str, float | None], extreme: str, unit: str = "") -> str:
     if trend["first"] is None:
         return "not recorded"
-    return (
-        f"{_number(trend['first'])} -> {_number(trend['last'])}{unit}  ({extreme} {_number(trend[extreme])})"
-    )
+    first, last, most = (_number(trend[name]) for name in ("first", "last", extreme))
+    return f"{first} -> {last}{unit}  ({extreme} {most})"
 
 
 def _validation(values: dict[str, float]) -> str:
@@ -96,81 +91,47 @@ def _validation(values: dict[str, float]) -> str:
     return f"{_number(values['first'])} -> {_number(values['last'])}{best}"
 
 
-def _share(share: dict[str, float | None]) -> str:
-    named = [
-        ("mean", _number(share["overall"])),
-        ("first half", _number(share["first_half"])),
-        ("unclipped", _number(share["unclipped"])),
-    ]
-    return _labelled([*named, ("target met in", _percent(share["target_met_fraction"]))])
-
-
-def _bounds(bounds: dict[str, float | None]) -> str:
-    means = [("low", _number(bounds["clip_low_mean"])), ("high", _number(bounds["clip_high_mean"]))]
-    return _labelled([*means, ("high raised in", _percent(bounds["clip_high_raised_fraction"]))])
-
-
-def _clip_fraction(fractions: dict[str, float | None]) -> str:
-    return _labelled([(name, _percent(fractions[name], 1)) for name in ("total", "positive", "negative")])
-
-
 def _time_split(seconds: dict[str, float | None]) -> str:
     total = seconds["total"]
     if not total:
         return ""
-    return _labelled(
-        [(part, _percent((seconds[part] or 0.0) / total)) for part in (*TIME_PARTS, "other") if seconds[part]]
-    )
+    parts = {part: seconds[part] for part in (*TIME_PARTS, "other")}
+    return _labelled({part: _percent(spent / total) for part, spent in parts.items() if spent})
 
 
 def _throughput(summary: dict[str, Any]) -> str:
-    rate, samples, tokens = summary["rollout_tokens_per_second"], summary["samples"], summary["tokens"]
-    rollout = None if rate is None else f"{rate:,.0f} tokens/s in rollout"
-    made = [
-        None if count is None else f"{count:,} {name}"
-        for count, name in ((samples, "samples"), (tokens, "tokens"))
-    ]
-    return ", ".join(text for text in (rollout, *made) if text)
-
-
-def _idle(shares: dict[str, float | None]) -> str:
-    return _labelled([(name, _percent(share)) for name, share in shares.items() if share is not None])
-
-
-def _draws(draws: dict[str, dict[str, int]]) -> list[tuple[str, str]]:
-    """Fates of the problems in the newest three epochs of the stream."""
-    newest = list(draws.items())[-3:]
-    return [
-        (f"epoch {epoch}", ", ".join(f"{count:,} {fate}" for fate, count in fates.items()))
-        for epoch, fates in newest
-    ]
+    rate = summary["rollout_tokens_per_second"]
+    rollout = [] if rate is None else [f"{rate:,.0f} tokens/s in rollout"]
+    made = [f"{summary[name]:,} {name}" for name in ("samples", "tokens") if summary[name] is not None]
+    return ", ".join([*rollout, *made])
 
 
 def _drops(drops: dict[str, int | None]) -> str:
-    counted = {name: drops[name] for name in DROP_KINDS if drops[name] is not None}
-    if not counted:
-        return ""
-    return (
-        ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counted.items() if count) or "none"
-    )
+    counted = {name.replace("_", " "): count for name in DROP_KINDS if (count := drops[name]) is not None}
+    return _counts((name, count) for name, count in counted.items() if count) or ("none" if counted else "")
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts)
 
 
 def _irregularities(summary: dict[str, Any]) -> str:
-    counts = [
-        (summary.get("skipped_updates"), "skipped update"),
-        (summary["non_finite_values"], "non-finite value"),
-    ]
-    counts += [
-        (summary.get("unreadable_lines"), "unreadable line"),
-        (summary.get("rolled_back_rows"), "rolled-back row"),
-    ]
-    return ", ".join(_plural(count, name) for count, name in counts if count)
+    nouns = {
+        "skipped_updates": "skipped update",
+        "non_finite_values": "non-finite value",
+        "unreadable_lines": "unreadable line",
+        "rolled_back_rows": "rolled-back row",
+    }
+    return ", ".join(_plural(count, noun) for key, noun in nouns.items() if (count := summary.get(key)))
 
 
-def _labelled(pairs: list[tuple[str, str]], unit: str = "") -> str:
+def _labelled(texts: Mapping[str, str]) -> str:
     """Joins the recorded values as 'name value, name value'; empty when there is none."""
-    text = ", ".join(f"{name} {value}" for name, value in pairs if value)
-    return text + unit if text else ""
+    return ", ".join(f"{name} {text}" for name, text in texts.items() if text)
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, str]:
+    return {name: _number(value) for name, value in values.items()}
 
 
 def _number(value: float | None) -> str:

@@ -8,30 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, median
+from typing import Any
 
-from bapo_lightning.report.plot_style import (
-    BLACK,
-    FAINT,
-    GRID,
-    INK,
-    NEGATIVE,
-    POSITIVE,
-    algorithm_colour,
-    draw_legend,
-    new_figure,
-    save_png,
-    say_missing,
-    scale_from_zero,
-    smoothed,
-    smoothing_window,
-    style_axes,
-)
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from bapo_lightning.report import style
 from bapo_lightning.run_folder.record import RunRecord, finite, read_run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _XLABEL = "optimizer update"
 
@@ -70,65 +54,54 @@ def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]
     panels = run_panels(str(record.manifest.get("algorithm", "")))
     paths = []
     for panel in panels:
-        figure = new_figure(6.4, 4.0)
+        figure = style.new_figure(6.4, 4.0)
         draw_panel(figure.subplots(), panel, record)
-        figure.suptitle(record.name, fontsize=8, color=FAINT)
-        paths.append(save_png(figure, target / f"{panel.name}.png"))
-    figure = new_figure(14.0, 7.4)
-    figure.suptitle(_overview_title(record), fontsize=12, color=INK)
+        figure.suptitle(record.name, fontsize=8, color=style.FAINT)
+        paths.append(style.save_png(figure, target / f"{panel.name}.png"))
+    figure = style.new_figure(14.0, 7.4)
+    figure.suptitle(_overview_title(record), fontsize=12, color=style.INK)
     for axes, panel in zip(figure.subplots(2, 3).flat, panels, strict=True):
         draw_panel(axes, panel, record)
-    paths.append(save_png(figure, target / "overview.png"))
+    paths.append(style.save_png(figure, target / "overview.png"))
     return paths
 
 
 def run_panels(algorithm: str) -> tuple[Panel, ...]:
     """The six panels; the main curve of each has the algorithm's colour."""
-    colour = algorithm_colour(algorithm)
+    colour = style.algorithm_colour(algorithm)
     share = (
-        Curve("bapo/positive_share_unclipped", FAINT, "without clipping", "--"),
+        Curve("bapo/positive_share_unclipped", style.FAINT, "without clipping", "--"),
         Curve("bapo/positive_share", colour, "at the chosen bounds"),
     )
     bounds = (
-        Curve("bapo/clip_high", POSITIVE, "upper bound"),
-        Curve("bapo/clip_low", NEGATIVE, "lower bound"),
+        Curve("bapo/clip_high", style.POSITIVE, "upper bound"),
+        Curve("bapo/clip_low", style.NEGATIVE, "lower bound"),
     )
     clipped = (
-        Curve("train/clip_fraction_positive", POSITIVE, "of positive tokens", "--"),
-        Curve("train/clip_fraction_negative", NEGATIVE, "of negative tokens", "-."),
-        Curve("train/clip_fraction", BLACK, "of all tokens"),
+        Curve("train/clip_fraction_positive", style.POSITIVE, "of positive tokens", "--"),
+        Curve("train/clip_fraction_negative", style.NEGATIVE, "of negative tokens", "-."),
+        Curve("train/clip_fraction", style.BLACK, "of all tokens"),
     )
+    reward, entropy = (Curve(metric, colour) for metric in ("train/reward", "policy/entropy"))
+    norm = Curve("train/grad_norm", colour, spiky=True)
+    unit = "entropy per token [nats]"
     return (
-        Panel("reward", "Reward", "mean reward per sample", (Curve("train/reward", colour),)),
-        Panel(
-            "entropy",
-            "Policy entropy",
-            "entropy per token [nats]",
-            (Curve("policy/entropy", colour),),
-            _from_zero,
-        ),
+        Panel("reward", "Reward", "mean reward per sample", (reward,)),
+        Panel("entropy", "Policy entropy", unit, (entropy,), _from_zero),
         Panel("positive_share", "Positive share of the gradient", "share [fraction]", share, _draw_target),
         Panel("bounds", "Clipping bounds", "importance ratio", bounds, _draw_trust_region),
-        Panel(
-            "grad_norm",
-            "Gradient norm",
-            "L2 norm",
-            (Curve("train/grad_norm", colour, spiky=True),),
-            _scale_grad_norm,
-        ),
+        Panel("grad_norm", "Gradient norm", "L2 norm", (norm,), _scale_grad_norm),
         Panel("clip_fraction", "Clipped tokens", "fraction of tokens", clipped, _from_zero),
     )
 
 
 def draw_panel(axes: Axes, panel: Panel, record: RunRecord) -> None:
     """Draws one panel without the curves that were not recorded; a panel without any curve says so."""
-    from matplotlib.ticker import MaxNLocator
-
-    style_axes(axes, panel.title, _XLABEL, panel.ylabel)
+    style.style_axes(axes, panel.title, _XLABEL, panel.ylabel)
     recorded = [(curve, *record.series(curve.metric)) for curve in panel.curves]
     recorded = [(curve, steps, values) for curve, steps, values in recorded if values]
     if not recorded:
-        say_missing(axes, f"{panel.curves[-1].metric}\nwas not recorded")
+        style.say_missing(axes, f"{panel.curves[-1].metric}\nwas not recorded")
         return
     for curve, steps, values in recorded:
         _draw_curve(axes, curve, steps, values, batch_period(record.manifest))
@@ -136,7 +109,7 @@ def draw_panel(axes: Axes, panel: Panel, record: RunRecord) -> None:
         panel.decorate(axes, record)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if any(curve.label for curve, _, _ in recorded):
-        draw_legend(axes)
+        style.draw_legend(axes)
 
 
 def batch_period(manifest: dict[str, Any]) -> int:
@@ -146,23 +119,16 @@ def batch_period(manifest: dict[str, Any]) -> int:
 
 
 def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float], period: int) -> None:
-    window = smoothing_window(len(values), period)
     if curve.spiky:
         # Spikes are the message: raw points are joined, and a median keeps spikes out of the smooth curve.
         axes.plot(steps, values, color=curve.colour, alpha=0.35, linewidth=0.8)
-        middle = smoothed(values, window, median)
     else:
         axes.scatter(steps, values, s=7, color=curve.colour, alpha=0.3, linewidths=0)
-        middle = smoothed(values, window)
-    marker = "o" if len(values) == 1 else ""
+    window = style.smoothing_window(len(values), period)
+    middle = style.smoothed(values, window, median if curve.spiky else fmean)
+    mark = "o" if len(values) == 1 else ""
     axes.plot(
-        steps,
-        middle,
-        color=curve.colour,
-        linewidth=1.8,
-        linestyle=curve.line,
-        marker=marker,
-        label=curve.label,
+        steps, middle, color=curve.colour, linewidth=1.8, linestyle=curve.line, marker=mark, label=curve.label
     )
 
 
@@ -189,23 +155,16 @@ def _draw_target(axes: Axes, record: RunRecord) -> None:
         # The curves show the gradient; a search over the surrogate balances another quantity, whose target
         # these curves need not meet.
         label = f"target {share:.3g}" if kind == "gradient" else f"target {share:.3g} (of the {kind})"
-        axes.axhline(share, color=INK, linewidth=1.0, linestyle=":", label=label)
+        axes.axhline(share, color=style.INK, linewidth=1.0, linestyle=":", label=label)
 
 
 def _draw_trust_region(axes: Axes, record: RunRecord) -> None:
-    axes.axhline(1.0, color=FAINT, linewidth=0.8, linestyle=":")
+    axes.axhline(1.0, color=style.FAINT, linewidth=0.8, linestyle=":")
     (low_steps, lows), (high_steps, highs) = record.series("bapo/clip_low"), record.series("bapo/clip_high")
     if lows and low_steps == high_steps:
-        window = smoothing_window(len(lows), batch_period(record.manifest))
-        axes.fill_between(
-            low_steps,
-            smoothed(lows, window),
-            smoothed(highs, window),
-            color=GRID,
-            alpha=0.6,
-            linewidth=0,
-            zorder=0,
-        )
+        window = style.smoothing_window(len(lows), batch_period(record.manifest))
+        lower, upper = style.smoothed(lows, window), style.smoothed(highs, window)
+        axes.fill_between(low_steps, lower, upper, color=style.GRID, alpha=0.6, linewidth=0, zorder=0)
 
 
 def _from_zero(axes: Axes, record: RunRecord) -> None:
@@ -213,7 +172,7 @@ def _from_zero(axes: Axes, record: RunRecord) -> None:
 
 
 def _scale_grad_norm(axes: Axes, record: RunRecord) -> None:
-    scale_from_zero(axes, record.series("train/grad_norm")[1])
+    style.scale_from_zero(axes, record.series("train/grad_norm")[1])
 
 
 def _overview_title(record: RunRecord) -> str:

@@ -7,11 +7,13 @@ one.
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run, series
+from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
 from bapo_lightning.run_folder.text_file import write_json
 
 TIME_PARTS = ("rollout", "reward", "update", "sync", "proximal", "wait")
@@ -21,6 +23,7 @@ DROP_KINDS = (
 )
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
 _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
+_Values = dict[str, list[float]]  # metric -> its finite values, update after update
 
 
 def summarise(
@@ -32,36 +35,41 @@ def summarise(
     `lowest` the extreme moving average over a window of that size. Bounds count as raised above the start
     that `config` gives them. Works with zero rows and with missing metrics.
     """
-    summary: dict[str, Any] = {key: manifest.get(key) for key in IDENTITY}
-    summary |= {
-        "problems": manifest.get("problems"),
+    values: _Values = defaultdict(list)
+    for row in rows:
+        for name, value in row.items():
+            if (number := finite(value)) is not None:
+                values[name].append(number)
+    return {
+        **{key: manifest.get(key) for key in (*IDENTITY, "problems")},
         "updates": len(rows),
-        "skipped_updates": _count(_last(rows, "train/skipped_updates")),
-        "samples": _count(_last(rows, "progress/samples")),
-        "tokens": _count(_last(rows, "progress/tokens")),
-        "reward": _trend(_values(rows, "train/reward")),
-        "entropy": _trend(_values(rows, "policy/entropy")),
-        "response_length": _trend(_values(rows, "train/response_length")),
-        "grad_norm_max": max(_values(rows, "train/grad_norm"), default=None),
-        "positive_share": _positive_share(rows),
-        "bounds": _bounds(rows, config or {}),
+        "skipped_updates": _last_count(values["train/skipped_updates"]),
+        "samples": _last_count(values["progress/samples"]),
+        "tokens": _last_count(values["progress/tokens"]),
+        "reward": _trend(values["train/reward"]),
+        "entropy": _trend(values["policy/entropy"]),
+        "response_length": _trend(values["train/response_length"]),
+        "grad_norm_max": max(values["train/grad_norm"], default=None),
+        "positive_share": _positive_share(values),
+        "bounds": _bounds(values, config or {}),
         "clip_fraction": {
-            "total": _mean(_values(rows, "train/clip_fraction")),
-            "positive": _mean(_values(rows, "train/clip_fraction_positive")),
-            "negative": _mean(_values(rows, "train/clip_fraction_negative")),
+            "total": _mean(values["train/clip_fraction"]),
+            "positive": _mean(values["train/clip_fraction_positive"]),
+            "negative": _mean(values["train/clip_fraction_negative"]),
         },
         "age": {
-            "mean": _mean(_values(rows, "staleness/age_mean")),
-            "max": max(_values(rows, "staleness/age_max"), default=None),
+            "mean": _mean(values["staleness/age_mean"]),
+            "max": max(values["staleness/age_max"], default=None),
         },
-        "seconds": _seconds(rows, manifest),
-        "idle": _idle_shares(rows),
-        "rollout_tokens_per_second": _tokens_per_second(rows),
-        "drops": {name: _count(_total(_values(rows, f"rollout/{name}"))) for name in DROP_KINDS},
-        "validation": _validation(rows),
-        "non_finite_values": _non_finite(rows),
+        "seconds": _seconds(values, manifest),
+        "idle": _idle_shares(values),
+        "rollout_tokens_per_second": _tokens_per_second(rows, values),
+        "drops": {name: _total_count(values[f"rollout/{name}"]) for name in DROP_KINDS},
+        "validation": _validation(values),
+        "non_finite_values": sum(
+            isinstance(value, float) and not math.isfinite(value) for row in rows for value in row.values()
+        ),
     }
-    return summary
 
 
 def summarise_record(record: RunRecord) -> dict[str, Any]:
@@ -86,15 +94,14 @@ def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[
     return summary
 
 
-def count_fates(ledger: list[Row]) -> dict[str, dict[str, int]]:
+def count_fates(ledger: list[Row]) -> dict[str, Counter[str]]:
     """Counts what became of the problems in each epoch of the stream: epoch -> fate, with its reason if it
     has one -> number.
     """
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, Counter[str]] = {}
     for row in ledger:
-        epoch = counts.setdefault(str(row["epoch"]), {})
         fate = f"{row['fate']} ({row['reason']})" if "reason" in row else row["fate"]
-        epoch[fate] = epoch.get(fate, 0) + 1
+        counts.setdefault(str(row["epoch"]), Counter())[fate] += 1
     return counts
 
 
@@ -110,18 +117,18 @@ def _trend(values: list[float]) -> dict[str, float | None]:
     return {"first": averages[0], "last": averages[-1], "best": max(averages), "lowest": min(averages)}
 
 
-def _positive_share(rows: list[Row]) -> dict[str, float | None]:
-    values = _values(rows, "bapo/positive_share")
+def _positive_share(values: _Values) -> dict[str, float | None]:
+    shares = values["bapo/positive_share"]
     return {
-        "first_half": _mean(values[: max(1, len(values) // 2)]),
-        "overall": _mean(values),
-        "unclipped": _mean(_values(rows, "bapo/positive_share_unclipped")),
-        "target_met_fraction": _mean(_values(rows, "bapo/target_met")),
+        "first_half": _mean(shares[: max(1, len(shares) // 2)]),
+        "overall": _mean(shares),
+        "unclipped": _mean(values["bapo/positive_share_unclipped"]),
+        "target_met_fraction": _mean(values["bapo/target_met"]),
     }
 
 
-def _bounds(rows: list[Row], config: dict[str, Any]) -> dict[str, float | None]:
-    highs, lows = _values(rows, "bapo/clip_high"), _values(rows, "bapo/clip_low")
+def _bounds(values: _Values, config: dict[str, Any]) -> dict[str, float | None]:
+    highs, lows = values["bapo/clip_high"], values["bapo/clip_low"]
     return {
         "clip_low_mean": _mean(lows),
         "clip_high_mean": _mean(highs),
@@ -137,13 +144,11 @@ def _start(config: dict[str, Any], side: str) -> float | None:
 
 
 def _raised(values: list[float], start: float | None) -> float | None:
-    if not values or start is None:
-        return None
-    return sum(value > start + _BOUND_TOLERANCE for value in values) / len(values)
+    return None if start is None else _mean([value > start + _BOUND_TOLERANCE for value in values])
 
 
-def _seconds(rows: list[Row], manifest: dict[str, Any]) -> dict[str, float | None]:
-    parts = {part: _total(_values(rows, f"time/{part}_seconds")) for part in TIME_PARTS}
+def _seconds(values: _Values, manifest: dict[str, Any]) -> dict[str, float | None]:
+    parts = {part: _total(values[f"time/{part}_seconds"]) for part in TIME_PARTS}
     measured = math.fsum(seconds for seconds in parts.values() if seconds is not None)
     total = finite(manifest.get("wall_seconds"))
     total = measured if total is None else total
@@ -151,23 +156,22 @@ def _seconds(rows: list[Row], manifest: dict[str, Any]) -> dict[str, float | Non
     return {"total": total, **parts, "other": max(0.0, total - measured)}
 
 
-def _idle_shares(rows: list[Row]) -> dict[str, float | None]:
+def _idle_shares(values: _Values) -> dict[str, float | None]:
     """Shares of the updates' wall time in which the trainer waited for data, and the engine for room or
     weights. Without asynchronous generation the trainer waits while rollouts are made, the engine otherwise.
     """
-    steps = _total(_values(rows, "time/step_seconds"))
-    engine = _total(_values(rows, "time/engine_idle_seconds"))
+    steps, engine, rollout, reward, wait = (
+        math.fsum(values[f"time/{part}_seconds"])
+        for part in ("step", "engine_idle", "rollout", "reward", "wait")
+    )
     if not steps:
         return {"trainer": None, "engine": None}
-    rollout, reward, wait = (
-        _total(_values(rows, f"time/{part}_seconds")) or 0.0 for part in ("rollout", "reward", "wait")
-    )
     if not engine:
         return {"trainer": (rollout + reward + wait) / steps, "engine": 1 - rollout / steps}
     return {"trainer": wait / steps, "engine": engine / steps}
 
 
-def _tokens_per_second(rows: list[Row]) -> float | None:
+def _tokens_per_second(rows: list[Row], values: _Values) -> float | None:
     """Tokens over seconds of all rollouts: the mean rate, weighted by seconds where these are known."""
     timed = [
         (finite(row.get("rollout/tokens_per_second")), finite(row.get("time/rollout_seconds")))
@@ -175,47 +179,30 @@ def _tokens_per_second(rows: list[Row]) -> float | None:
     ]
     pairs = [(rate, seconds) for rate, seconds in timed if rate is not None and seconds]
     if not pairs:
-        return _mean(_values(rows, "rollout/tokens_per_second"))
+        return _mean(values["rollout/tokens_per_second"])
     return math.fsum(rate * seconds for rate, seconds in pairs) / math.fsum(seconds for _, seconds in pairs)
 
 
-def _validation(rows: list[Row]) -> dict[str, dict[str, float]]:
-    names = sorted({name for row in rows for name in row if name.startswith("val/")})
-    found = {name: _values(rows, name) for name in names}
+def _validation(values: _Values) -> dict[str, dict[str, float]]:
+    found = {name: values[name] for name in sorted(values) if name.startswith("val/")}
+    # Accuracies are named <measure>@k; for other metrics, such as a length, the largest is not the best.
     return {
-        name: {"first": values[0], "last": values[-1], **_best(name, values)}
-        for name, values in found.items()
-        if values
+        name: {"first": series[0], "last": series[-1]} | ({"best": max(series)} if "@" in name else {})
+        for name, series in found.items()
     }
 
 
-def _best(name: str, values: list[float]) -> dict[str, float]:
-    # Accuracies are named <measure>@k; for other metrics, such as a length, the largest is not the best.
-    return {"best": max(values)} if "@" in name else {}
-
-
-def _non_finite(rows: list[Row]) -> int:
-    return sum(
-        isinstance(value, float) and not math.isfinite(value) for row in rows for value in row.values()
-    )
-
-
-def _values(rows: list[Row], name: str) -> list[float]:
-    return series(rows, name)[1]
-
-
-def _last(rows: list[Row], name: str) -> float | None:
-    values = _values(rows, name)
-    return values[-1] if values else None
-
-
-def _mean(values: list[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _total(values: list[float]) -> float | None:
     return math.fsum(values) if values else None
 
 
-def _count(value: float | None) -> int | None:
-    return None if value is None else round(value)
+def _total_count(values: list[float]) -> int | None:
+    return round(math.fsum(values)) if values else None
+
+
+def _last_count(values: list[float]) -> int | None:
+    return round(values[-1]) if values else None

@@ -5,14 +5,17 @@ matplotlib state.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 # Okabe and Ito, "Color Universal Design" (2008).
 BLACK, ORANGE, SKY_BLUE, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -31,29 +34,18 @@ _SPIKE = 20.0  # a value this many times the median flattens everything else on 
 def algorithm_colour(algorithm: str) -> str:
     """The colour of an algorithm, the same in every figure and process."""
     # crc32 rather than hash(), which Python salts anew in each process.
-    return (
-        ALGORITHM_COLOURS.get(algorithm)
-        or _OTHER_COLOURS[zlib.crc32(algorithm.encode()) % len(_OTHER_COLOURS)]
-    )
+    other = _OTHER_COLOURS[zlib.crc32(algorithm.encode()) % len(_OTHER_COLOURS)]
+    return ALGORITHM_COLOURS.get(algorithm, other)
 
 
 def setting_colours(algorithms: Mapping[str, str], order: Sequence[str]) -> dict[str, str]:
     """A colour for each setting, in `order`: its algorithm's where that has no other setting, else one that
     is not used by an algorithm here. Beyond the number of colours these repeat, with other `line_styles`.
-
-    Args:
-        algorithms: algorithm of each setting.
-        order: all settings.
     """
-    alone = {setting: list(algorithms.values()).count(algorithms[setting]) == 1 for setting in order}
-    taken = {algorithm_colour(algorithms[setting]) for setting in order if alone[setting]}
-    free = [colour for colour in _SETTING_COLOURS if colour not in taken]
-    others = iter(setting for setting in order if not alone[setting])
-    chosen = {setting: free[rank % len(free)] for rank, setting in enumerate(others)}
-    return {
-        setting: algorithm_colour(algorithms[setting]) if alone[setting] else chosen[setting]
-        for setting in order
-    }
+    counts = Counter(algorithms.values())
+    own = {name: algorithm_colour(algorithms[name]) for name in order if counts[algorithms[name]] == 1}
+    free = cycle([colour for colour in _SETTING_COLOURS if colour not in own.values()])
+    return {name: own[name] if name in own else next(free) for name in order}
 
 
 def line_styles(colours: Mapping[str, str]) -> dict[str, LineStyle]:
@@ -73,17 +65,12 @@ def algorithm_rank(algorithm: str) -> tuple[int, str]:
 
 def new_figure(width: float, height: float) -> Figure:
     """Makes an empty figure (sizes in inches), laid out without overlaps and unknown to pyplot."""
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     spacious = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.09)  # inches
     return Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, layout=spacious, facecolor="white")
 
 
 def save_png(figure: Figure, path: Path) -> Path:
     """Renders with Agg, whatever back end the user's process has chosen; returns `path`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     path.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure).print_png(str(path))
     return path
