@@ -61,9 +61,7 @@ class DistributedPolicy:
 
 
 class ControllerDataModule(RolloutDataModule):
-    """A `RolloutDataModule` whose sampler uses the engines of all ranks (`DistributedEngine`), and which
-    gives every rank its share of each minibatch.
-    """
+    """Uses the engines of all ranks (`DistributedEngine`), and gives each its share of a minibatch."""
 
     def __init__(self, control: Channel, engines: Channel, **options: Any) -> None:
         """
@@ -78,9 +76,7 @@ class ControllerDataModule(RolloutDataModule):
         self._is_closed = False
 
     def next_batch(self) -> TrainBatch:
-        """Returns the controller's share of the next minibatch, with the whole of it as `global_batch`, and
-        sends the workers theirs.
-        """
+        """Returns the controller's share of a minibatch (whole in `global_batch`), and sends the others."""
         with self._failure_reported():
             batch = super().next_batch()
             shares = split_over_ranks(batch, self._control.size)

@@ -135,9 +135,7 @@ class RolloutDataModule(L.LightningDataModule):
         return RolloutLoader(self.num_updates, self.next_batch)
 
     def next_batch(self) -> TrainBatch:
-        """Returns the minibatch of the next update; collects a rollout batch first when the last one is used
-        up.
-        """
+        """Returns the minibatch of the next update; collects a rollout batch first when none is left."""
         start = time.perf_counter()
         state = self._trainer_state()
         measured: dict[str, float] = {}
@@ -164,18 +162,14 @@ class RolloutDataModule(L.LightningDataModule):
 
     @contextmanager
     def engine_for_evaluation(self) -> Iterator[None]:
-        """Context between two updates in which the sampler's engine has the current weights and is the
-        caller's alone.
-        """
+        """Context between updates in which the engine has current weights and is the caller's alone."""
         with self._collector.exclusive_engine(self._trainer_state()):
             self.refresh_engine()
             yield
             self.sampler.engine.sleep()
 
     def resume_state(self) -> dict[str, Any]:
-        """Everything that a run needs to go on exactly, as primitives, lists, dicts and tensors; `summary`
-        describes it in words.
-        """
+        """Everything needed to go on exactly, as primitives and tensors; `summary` says it in words."""
         store = ArrayStore()
         with self._scheduler.lock:
             scheduler = self._scheduler.state_dict(store)
@@ -193,9 +187,7 @@ class RolloutDataModule(L.LightningDataModule):
         }
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
-        """Restores a state before the first batch. Raises DataError when the training set or the ledger is
-        not that of the checkpoint.
-        """
+        """Restores a state. Raises DataError for another training set or ledger than the checkpoint's."""
         store = ArrayStore.from_state_dict(state["arrays"])
         with self._scheduler.lock:
             self._scheduler.load_state_dict(state["scheduler"], store)

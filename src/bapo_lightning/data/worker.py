@@ -1,6 +1,4 @@
-"""The data side of a worker, a rank that is not the controller: it obeys the controller's commands and trains
-on the share of each minibatch that it is given. See `controller`.
-"""
+"""The data side of a worker: it obeys `controller` and trains on its share of each minibatch."""
 
 from __future__ import annotations
 

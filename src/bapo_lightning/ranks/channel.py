@@ -133,9 +133,7 @@ class Channel:
 
 
 def outcome_of(rank: int, work: Callable[[], Any]) -> Outcome:
-    """Does `work` and returns its value or its error. Errors that are not ours may not be picklable, so only
-    their text is kept.
-    """
+    """Returns the value or error of `work`; foreign errors as text, since they may not be picklable."""
     try:
         return Outcome(value=work())
     except BapoLightningError as error:

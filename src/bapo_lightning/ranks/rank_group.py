@@ -135,9 +135,7 @@ def find_environment() -> ClusterEnvironment:
 
 
 def rank_and_size(environment: ClusterEnvironment) -> tuple[int, int]:
-    """(rank, number of ranks) of this process. Lightning's own environment learns both only from a
-    strategy.
-    """
+    """(rank, number of ranks) of this process. Lightning's environment has both only with a strategy."""
     if not isinstance(environment, LightningEnvironment):
         return environment.global_rank(), environment.world_size()
     if "LOCAL_RANK" not in os.environ:

@@ -77,9 +77,7 @@ class RestartingEngine:
     def generate_once(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> dict[int, Generation]:
-        """Returns the generations by number of their request. Those that the engine's death interrupted are
-        missing; `restart` and new weights must follow.
-        """
+        """Generations by number of their request, without those that a death cut off: `restart` then."""
         try:
             return dict(enumerate(self._engine.generate(requests, sampling))) if requests else {}
         except EngineDied as death:

@@ -35,9 +35,7 @@ class ScoringWeightSource(WeightSource, Protocol):
     """The trainer's policy: weights that can also score."""
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Log-probs in nats of each rollout's response tokens at the sampling temperature, `token_budget`
-        padded tokens at once.
-        """
+        """Log-probs [nats] of response tokens at the sampling temperature, `token_budget` at once."""
         ...
 
 
@@ -100,9 +98,7 @@ class WeightSync:
             )
 
     def probe(self, vocab_size: int, num_engines: int = 1) -> list[GenerationRequest]:
-        """Returns the same requests for every push, so that differences can be followed over time, and the
-        same number for each engine.
-        """
+        """Returns the same requests for every push, to compare over time, and as many for each engine."""
         generator = random.Random(0)
         count = self.num_probes * num_engines
         prompts = [
@@ -160,9 +156,7 @@ class WeightSync:
 
 
 def worst_part(differences: Sequence[float], num_parts: int) -> float:
-    """The largest mean of `num_parts` equal parts, so that many right engines do not hide one that is wrong.
-    NaN counts as the largest.
-    """
+    """The largest mean of equal parts, so that right engines hide no wrong one; NaN is the largest."""
     size = len(differences) // num_parts
     means = [fmean(differences[first : first + size]) for first in range(0, len(differences), size)]
     return next((mean for mean in means if mean != mean), max(means))

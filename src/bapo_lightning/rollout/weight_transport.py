@@ -28,9 +28,7 @@ ALIGNMENT = 64  # bytes: a view of another dtype must start at a multiple of its
 
 
 class WeightTransport(Protocol):
-    """Sends all weights to all servers. A server that was (re)started must be announced with `connect`
-    first.
-    """
+    """Sends all weights to all servers. A (re)started server must be announced with `connect`."""
 
     backend: str  # name in vLLM's factory
 
@@ -55,9 +53,7 @@ class WeightPart(TypedDict):
 
 
 class SharedMemoryTransport:
-    """Writes weights into shared memory part by part, so that the extra memory is one part, and lets all
-    servers load each.
-    """
+    """Writes weights into shared memory part by part, each of which all servers load before the next."""
 
     backend = SHARED_MEMORY_BACKEND
 
@@ -122,9 +118,7 @@ def weight_parts(
 
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:
-    """Writes tensors into a file of shared memory, yields it once, and removes it. Raises EngineError when
-    there is no room.
-    """
+    """Yields one file of shared memory with tensors, then removes it. Raises EngineError without room."""
     sizes = (-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for _, weight in tensors)
     *offsets, num_bytes = accumulate(sizes, initial=0)
     free = shutil.disk_usage(SHARED_MEMORY_FOLDER).free
@@ -149,9 +143,7 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
 
 
 def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of a part, as views of the shared memory: valid as long as they are referenced, even after the
-    file is removed.
-    """
+    """Tensors of a part: views of shared memory that stay valid after the file is removed."""
     memory = torch.from_file(part["path"], shared=True, size=part["num_bytes"], dtype=torch.uint8)
     for name, dtype_name, shape, offset in zip(
         part["names"], part["dtypes"], part["shapes"], part["offsets"], strict=True

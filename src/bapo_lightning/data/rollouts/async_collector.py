@@ -86,9 +86,7 @@ class AsyncCollector(Collector):
             return batch
 
     def between_updates(self, state: TrainerState) -> None:
-        """Updates the trainer's progress, which may make room, and hands over the weights for the next
-        pass.
-        """
+        """Notes the trainer's progress, which may make room, and hands over weights for the next pass."""
         with self._changed:
             self._visit(state)
             self._serve_weights()
@@ -194,9 +192,7 @@ class AsyncCollector(Collector):
             self._changed.notify_all()
 
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:
-        """Waits for changes until `holds`, with a message when it takes long. Raises the error that ended the
-        generating thread.
-        """
+        """Waits until `holds`; says so when it takes long. Raises the generating thread's error."""
         start = time.perf_counter()
         num_messages = 1
         while not holds():

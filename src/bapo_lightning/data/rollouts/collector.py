@@ -24,9 +24,7 @@ class TrainerState:
 
 
 class Collector(ABC):
-    """Fills rollout batches. All calls come from the trainer's thread, between updates. The defaults are
-    those of a collector that works only inside `next_groups`.
-    """
+    """Fills rollout batches; called by the trainer's thread between updates. The defaults do nothing."""
 
     @abstractmethod
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
@@ -40,9 +38,7 @@ class Collector(ABC):
         return nullcontext()
 
     def close(self) -> bool:
-        """Stops generating; returns whether that has happened, so that no thread uses the engine any more.
-        Calling it twice is fine.
-        """
+        """Stops generating; returns whether no thread uses the engine any more. May be called twice."""
         return True
 
 

@@ -39,9 +39,7 @@ G = TypeVar("G", Group, RunningGroup)
 
 
 class RolloutScheduler:
-    """Starts no more than can be trained on in time, lets nothing through that is too old, and records the
-    fate of each work item.
-    """
+    """Starts only what can be trained on in time, drops what is too old, and records every fate."""
 
     def __init__(
         self,
@@ -242,9 +240,7 @@ class RolloutScheduler:
         }
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
-        """Restores a state. Raises DataError when the training set or the ledger is not the one of the
-        checkpoint.
-        """
+        """Restores a state. Raises DataError for another training set or ledger than the checkpoint's."""
         problem = self._stream.problem
         self._stream.load_state_dict(state["stream"])
         self._running = [unpack_running(store, packed, problem) for packed in state["running"]]

@@ -76,9 +76,7 @@ class RolloutStatistics:
 
 
 def sync_metrics(reports: Sequence[SyncReport]) -> dict[str, float]:
-    """Metrics of the weight syncs since the last update: their time, and the log-prob difference of engine
-    and trainer after the last one.
-    """
+    """Metrics of the weight syncs since the last update; the log-prob differences are the last sync's."""
     metrics = {"time/sync_seconds": sum(report.seconds for report in reports)}
     if reports:
         metrics |= {

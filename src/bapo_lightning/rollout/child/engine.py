@@ -35,9 +35,7 @@ from bapo_lightning.values import Count, CountOrZero, Positive
 
 
 class ChildEngine:
-    """Runs another engine in a child process. Calls may come from different threads, but not at the same time
-    (except `close`).
-    """
+    """Runs an engine in a child process. Only `close` may be called while another call is at work."""
 
     runs_in: ClassVar[RunsIn] = "child"
     shares_gpu: ClassVar[bool] = False
@@ -110,9 +108,7 @@ class ChildEngine:
         return self._child.pid if self._child is not None else None
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`. All requests have one deadline together; an interrupted call has no
-        finished request.
-        """
+        """All requests have one deadline together; an interrupted call has no finished request."""
         check_synced(self._version)
         with self._talk() as child:
             return result(child.ask(("generate", list(requests), sampling), self._deadline_seconds))
@@ -135,9 +131,7 @@ class ChildEngine:
                 self._version = UNSYNCED_VERSION
 
     def restart(self) -> None:
-        """Starts a new child, which has no weights. Raises EngineError when it ends while it starts, or the
-        engine was closed.
-        """
+        """Starts a new child. Raises EngineError when it ends while it starts, or after `close`."""
         with self._busy:
             self._end()
             self._start()

@@ -121,9 +121,7 @@ def answer(connection: Connection, work: Callable[[], Any]) -> None:
 
 
 def received(connection: Connection) -> Any:
-    """Returns the trainer's next message. Raises SystemExit, which no engine handles, when the trainer is
-    gone.
-    """
+    """Returns the trainer's next message, or raises SystemExit, which no engine handles, at its end."""
     try:
         return connection.recv()
     except (EOFError, OSError):
@@ -137,9 +135,7 @@ class PipedWeights:
         self._connection = connection
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Views of shared memory, part by part. The request for the next part allows the trainer to remove
-        the file of the present one.
-        """
+        """Views of shared memory, part by part. A part's file is removed when the next is requested."""
         from bapo_lightning.rollout.weight_transport import read_part
 
         wanted = Answer.FIRST
@@ -156,9 +152,7 @@ class PipedWeights:
 
 
 def end_with_parent(parent: int) -> None:
-    """Ends this process and all that it started soon after the trainer's end, even inside native code, and
-    even if another process still holds the pipe.
-    """
+    """Ends all of this session soon after the trainer's end, even inside native code or with an open pipe."""
     while os.getppid() == parent:
         time.sleep(PARENT_LOOK_SECONDS)
     time.sleep(END_SECONDS)

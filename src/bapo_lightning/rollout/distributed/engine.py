@@ -66,9 +66,7 @@ class LocalEngine:
 
 
 class DistributedEngine:
-    """A `RolloutEngine` made of those of all ranks, on the controller. It keeps the promises of an engine:
-    equal seeds give equal tokens however many ranks share the requests.
-    """
+    """The engines of all ranks as one, on the controller; tokens do not depend on the number of ranks."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""The in-process engine for small models: batched sampling with a KV cache through `transformers`, no server,
-no GPU needed.
-"""
+"""The in-process engine for small models: batched sampling with a KV cache, no server, no GPU needed."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ COMPACTION_SHARE = 0.125
 
 
 class HFEngine:
-    """Samples with its own copy of the model. It does not share memory with the trainer, so its weights
-    change only by a sync.
-    """
+    """Samples with its own copy of the model, whose weights change only by a sync."""
 
     runs_in: ClassVar[RunsIn] = "trainer"
     shares_gpu: ClassVar[bool] = False

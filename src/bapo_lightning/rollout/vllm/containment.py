@@ -25,9 +25,7 @@ PATCHED = ((torch, "set_num_threads"), (torch.accelerator, "synchronize"), (torc
 
 
 class Containment:
-    """A context for every call into an in-process engine. vLLM finds the process as vLLM left it, the trainer
-    as the trainer left it.
-    """
+    """A context for every call into vLLM: both sides find the process as they left it."""
 
     def __init__(self, environment: Mapping[str, str], eager: bool) -> None:
         """
@@ -85,9 +83,7 @@ class Containment:
 
 @contextmanager
 def garbage_collector_kept() -> Iterator[None]:
-    """Context that undoes a freeze of the garbage collector, which would keep the trainer's garbage for
-    ever.
-    """
+    """Undoes a freeze of the garbage collector, which would keep the trainer's garbage for ever."""
     frozen = gc.get_freeze_count()
     try:
         yield
@@ -98,9 +94,7 @@ def garbage_collector_kept() -> Iterator[None]:
 
 @contextmanager
 def default_group_kept() -> Iterator[None]:
-    """Context in which the default process group cannot be destroyed, as vLLM does when it shuts down; it may
-    destroy its own groups.
-    """
+    """Protects the default process group, which vLLM destroys at its end with its own groups."""
     destroy = dist.destroy_process_group
 
     def destroy_others(group: dist.ProcessGroup | None = None) -> None:

@@ -117,9 +117,7 @@ class VLLMLocalEngine:
         self._version = version
 
     def sleep(self) -> None:
-        """Drops weights and cache on a GPU. `version` becomes `UNSYNCED_VERSION`, so that weights come again
-        before the next use.
-        """
+        """Drops weights and cache on a GPU; without a version, weights come again before the next use."""
         if self._llm is None or self._asleep or not self._can_sleep:
             return
         with self._contained():
@@ -211,9 +209,7 @@ def spmd_environment() -> dict[str, str]:
 
 
 def vllm_sampling(request: GenerationRequest, sampling: SamplingParams) -> Any:
-    """Converts to vLLM's parameters of one request. `logprobs=0` asks for the sampled token alone; only our
-    stop tokens end a response.
-    """
+    """Converts to vLLM's parameters: log-prob of the sampled token alone, only our stop tokens."""
     from vllm import SamplingParams as VLLMSamplingParams
 
     return VLLMSamplingParams(

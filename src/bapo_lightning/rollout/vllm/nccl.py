@@ -1,6 +1,4 @@
-"""Weights from the trainer's GPUs to those of vLLM servers, by vLLM's own NCCL weight transfer. Trainer and
-servers must have different GPUs.
-"""
+"""Weights from the trainer's GPUs to other GPUs of vLLM servers, by vLLM's own NCCL weight transfer."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class NCCLTransport:
         )
 
     def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
-        """See `WeightTransport.send`. vLLM's engine ends an update without a version, so it is stamped
-        afterwards.
-        """
+        """Stamps the version after each update: vLLM's engine ends an update without one."""
         for client in clients:
             self._engines[id(client)].send_weights()
             client.update_weight_version(str(version))

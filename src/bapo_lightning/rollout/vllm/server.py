@@ -170,9 +170,7 @@ class VLLMServerEngine:
             process.stop()
 
     def _check_holds(self, client: ServerClient, version: str) -> None:
-        """Raises EngineDied unless the server holds the weights it was given: one that was started anew holds
-        none of ours.
-        """
+        """Raises EngineDied unless the server holds what it was given: a restarted one holds nothing."""
         held = client.weight_version()
         if held != version:
             client.lost = True
@@ -215,9 +213,7 @@ class VLLMServerEngine:
     async def _generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> tuple[dict[int, Generation], list[str]]:
-        """Returns the finished generations, by number of their request, and the reasons of servers that
-        died.
-        """
+        """Returns the generations by number of their request, and why servers died."""
         finished: dict[int, Generation] = {}
         bounds = [len(requests) * server // len(self._clients) for server in range(len(self._clients) + 1)]
         shares = [range(first, last) for first, last in pairwise(bounds)]  # neighbours have the same prompt

@@ -58,9 +58,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, deadline_seconds: float) -> None:
-        """Starts it and waits until it answers. Raises EngineError, with the reason from its log, when it
-        ends or takes too long.
-        """
+        """Starts it and waits for an answer. Raises EngineError with the reason if none comes in time."""
         self.stop()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         logged_before = self._log.stat().st_size if self._log.exists() else 0
@@ -168,9 +166,7 @@ def server_arguments(
 
 
 def last_error(log: Path, start: int) -> str:
-    """The last line after byte `start` that names an error, with the line that explains it, else the last
-    line.
-    """
+    """The last line after byte `start` that names an error, and the next; else the last line."""
     with log.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
