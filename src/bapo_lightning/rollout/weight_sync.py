@@ -19,12 +19,7 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import (
-    GenerationRequest,
-    RolloutEngine,
-    SamplingParams,
-    WeightSource,
-)
+from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams, WeightSource
 from bapo_lightning.types import Rollout
 from bapo_lightning.values import Count, NonNegative
 
@@ -56,6 +51,7 @@ class SyncReport:
         return self.transfer_seconds + self.probe_seconds
 
 
+@dataclass(frozen=True, slots=True)
 class WeightSync:
     """Streams weights into an engine, then lets it sample from fixed prompts and compares its log-probs with
     the trainer's.
@@ -64,29 +60,15 @@ class WeightSync:
     prefix cache, a wrong temperature, or log-probs of another distribution.
     """
 
-    def __init__(
-        self,
-        tolerance: float,
-        temperature: NonNegative = 1.0,
-        num_probes: Count = 4,
-        probe_tokens: Count = 16,
-        sampled_tokens: Count = 4,
-    ) -> None:
-        """
-        Args:
-            tolerance: largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute
-                in float32, 0.2 when one of them computes in bfloat16. Real faults cause 1 to 18 nats.
-            temperature: of training's sampling.
-            num_probes: number of prompts.
-            probe_tokens: their length, drawn uniformly from the vocabulary; longer than a block of the
-                engine's prefix cache, if it has one, so that a stale cache is met.
-            sampled_tokens: tokens sampled after each.
-        """
-        self.tolerance = tolerance
-        self.temperature = temperature
-        self.num_probes = num_probes
-        self.probe_tokens = probe_tokens
-        self.sampled_tokens = sampled_tokens
+    # Largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2
+    # when one of them computes in bfloat16. Real faults cause 1 to 18 nats.
+    tolerance: float
+    temperature: NonNegative = 1.0  # of training's sampling
+    num_probes: Count = 4  # prompts
+    # Tokens of a prompt, drawn uniformly from the vocabulary; longer than a block of the engine's prefix
+    # cache, if it has one, so that a stale cache is met.
+    probe_tokens: Count = 16
+    sampled_tokens: Count = 4  # after each prompt
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -117,13 +99,8 @@ class WeightSync:
     ) -> SyncReport:
         """Loads the weights of `source` into `engine` as policy version `version`, and proves it.
 
-        Args:
-            source: the trainer's policy.
-            engine: several ones must share requests in contiguous parts of equal number; each is proven by
-                itself.
-            version: of the policy.
-            vocab_size: of its tokenizer.
-            num_engines: number of engines behind `engine`.
+        Of several engines behind `engine`, which must share requests in contiguous parts of equal number,
+        each is proven by itself.
 
         Raises:
             EngineError: a weight is missing or has another shape, or the two sides disagree about the probe
