@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,25 +32,25 @@ from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Rollout
 
 
+@dataclass(eq=False)
 class DistributedPolicy:
     """The policies of all ranks as one, for the controller: computes the same as one of them, in parts."""
 
-    def __init__(self, policy: ScoringWeightSource, control: Channel) -> None:
-        self._policy = policy
-        self._control = control
+    policy: ScoringWeightSource
+    control: Channel
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `WeightSource.named_weights`; a collective where weights are sharded."""
-        return self._policy.named_weights()
+        """All weights; a collective where they are sharded."""
+        return self.policy.named_weights()
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """See `ScoringWeightSource.response_logprobs`; each rank scores a part."""
+        """Lets each rank score a part."""
         parts = balanced_parts(
-            [len(rollout.prompt_ids) + rollout.length for rollout in rollouts], self._control.size
+            [len(rollout.prompt_ids) + rollout.length for rollout in rollouts], self.control.size
         )
         payloads = [([rollouts[index] for index in part], token_budget) for part in parts]
-        outcomes = self._control.together(
-            "score", payloads, lambda: self._policy.response_logprobs(*payloads[0])
+        outcomes = self.control.together(
+            "score", payloads, lambda: self.policy.response_logprobs(*payloads[0])
         )
         found = {
             index: logprobs

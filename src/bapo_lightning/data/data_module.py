@@ -36,7 +36,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -255,20 +255,20 @@ class RolloutDataModule(L.LightningDataModule):
         )
 
 
+@dataclass(eq=False)
 class RolloutLoader:
     """One pass over a run's updates. Has a length, so that Lightning does not fetch ahead, and is lazy, so
     that a batch is produced only after the update before it.
     """
 
-    def __init__(self, num_updates: int, next_batch: Callable[[], TrainBatch]) -> None:
-        self._num_updates = num_updates
-        self._next_batch = next_batch
+    num_updates: int
+    next_batch: Callable[[], TrainBatch]
 
     def __len__(self) -> int:
         """Updates of the whole run."""
-        return self._num_updates
+        return self.num_updates
 
     def __iter__(self) -> Iterator[TrainBatch]:
         """Batches without end; `__len__` ends the epoch."""
         while True:
-            yield self._next_batch()
+            yield self.next_batch()

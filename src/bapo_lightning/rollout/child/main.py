@@ -28,6 +28,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from multiprocessing.connection import Connection
@@ -128,11 +129,11 @@ def received(connection: Connection) -> Any:
         raise SystemExit from None
 
 
+@dataclass
 class PipedWeights:
     """The trainer's weights as a `WeightSource` for the engine."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    connection: Connection
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Views of shared memory, part by part. A part's file is removed when the next is requested."""
@@ -141,8 +142,8 @@ class PipedWeights:
         wanted = Answer.FIRST
         while True:
             with contextlib.suppress(OSError):
-                self._connection.send((wanted, None))
-            part = received(self._connection)
+                self.connection.send((wanted, None))
+            part = received(self.connection)
             if part is None:
                 return
             if isinstance(part, str):

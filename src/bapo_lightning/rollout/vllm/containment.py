@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,18 +25,16 @@ from bapo_lightning.random_states import random_states_kept
 PATCHED = ((torch, "set_num_threads"), (torch.accelerator, "synchronize"), (torch.accelerator, "empty_cache"))
 
 
+@dataclass(eq=False)
 class Containment:
     """A context for every call into vLLM: both sides find the process as they left it."""
 
-    def __init__(self, environment: Mapping[str, str], eager: bool) -> None:
-        """
-        Args:
-            environment: variables that are set inside only.
-            eager: keep vLLM's small helpers from being compiled, which takes a compiler and seconds.
-        """
-        self._environment: dict[str, str | None] = dict(environment)
+    environment: Mapping[str, str]  # variables that are set inside only
+    eager: bool  # keep vLLM's small helpers from being compiled, which takes a compiler and seconds
+
+    def __post_init__(self) -> None:
+        self._environment: dict[str, str | None] = dict(self.environment)
         self._attributes: list[Any] = [getattr(owner, name) for owner, name in PATCHED]
-        self.eager = eager
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -108,6 +107,7 @@ def default_group_kept() -> Iterator[None]:
         dist.destroy_process_group = destroy
 
 
+@dataclass(eq=False)
 class Deadline:
     """Ends the process, with the stacks of all threads on stderr, when native code makes no progress.
 
@@ -115,10 +115,8 @@ class Deadline:
     job that hangs for days.
     """
 
-    def __init__(self, seconds: float) -> None:
-        """`seconds` without progress."""
-        self._seconds = seconds
-        self._armed_at = 0.0
+    seconds: float  # without progress
+    _armed_at: float = field(default=0.0, init=False)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -136,4 +134,4 @@ class Deadline:
 
     def _arm(self) -> None:
         self._armed_at = time.monotonic()
-        faulthandler.dump_traceback_later(self._seconds, exit=True)
+        faulthandler.dump_traceback_later(self.seconds, exit=True)
