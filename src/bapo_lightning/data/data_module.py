@@ -73,10 +73,7 @@ class VersionedPolicyOwner(Protocol):
 
 
 class RolloutDataModule(L.LightningDataModule):
-    """Serves one minibatch per optimizer update, and collects a rollout batch when the last one is used up.
-
-    `num_updates` is the length of the run in optimizer updates.
-    """
+    """Serves one minibatch per update, and collects a rollout batch when the last one is used up."""
 
     def __init__(
         self,
@@ -102,11 +99,9 @@ class RolloutDataModule(L.LightningDataModule):
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run.
             seed: of the minibatch order.
-            recompute_logprobs: score each rollout batch with the trainer's weights when it enters training,
-                as a correction needs.
+            recompute_logprobs: score each batch with the trainer's weights first, as a correction needs.
             ledger_path: file for the fate of every work item; None: no file.
-            share_policy: makes of this rank's policy the one that is used here; on several ranks a
-                `DistributedPolicy`.
+            share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
         """
         super().__init__()
         self.sampler, self.regime = sampler, regime
@@ -122,13 +117,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._scheduler = RolloutScheduler(stream, sampler, admission, regime, Ledger(ledger_path), *sizes)
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
         if regime.async_generation:
-            self._collector = AsyncCollector(
-                self._scheduler,
-                sampler,
-                self.refresh_engine,
-                prompts_per_batch,
-                regime.wait_warning_seconds,
-            )
+            patience = prompts_per_batch, regime.wait_warning_seconds
+            self._collector = AsyncCollector(self._scheduler, sampler, self.refresh_engine, *patience)
 
     def train_dataloader(self) -> RolloutLoader:
         """Lightning's source of batches."""
@@ -244,15 +234,8 @@ class RolloutDataModule(L.LightningDataModule):
                 "rollout/running": self._scheduler.num_running,
                 "rollout/ready": self._scheduler.num_ready,
             }
-        return (
-            metrics
-            | sync_metrics(reports)
-            | {
-                "rollout/engine_restarts": engine.take_restarts(),
-                "reuse/kept": len(self._reuse),
-                "reuse/outdated": outdated,
-            }
-        )
+        metrics |= sync_metrics(reports) | {"rollout/engine_restarts": engine.take_restarts()}
+        return metrics | {"reuse/kept": len(self._reuse), "reuse/outdated": outdated}
 
 
 @dataclass(eq=False)

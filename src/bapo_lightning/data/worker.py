@@ -21,14 +21,7 @@ class WorkerDataModule(L.LightningDataModule):
     """Has no problems, no queue and no state to save."""
 
     def __init__(self, engine: LocalEngine, control: Channel, engines: Channel, num_updates: int) -> None:
-        """
-        Args:
-            engine: of this rank.
-            control: channel of the trainer's thread.
-            engines: channel on which the controller asks for samples; a thread serves it where it is another
-                one.
-            num_updates: length of the run.
-        """
+        """A thread serves `engines`, where the controller asks for samples, unless it is `control`."""
         super().__init__()
         self.num_updates = num_updates
         self._engine = engine

@@ -143,7 +143,7 @@ class AsyncCollector(Collector):
             self._wait_until(
                 lambda: self._stopping or self._may_begin(), "generation", "room, or weights from the trainer"
             )
-            self.scheduler.statistics.idle_seconds += time.perf_counter() - start
+            self.scheduler.statistics.engine_idle_seconds += time.perf_counter() - start
             if self._stopping:
                 return None
             self._pass_began = time.perf_counter()

@@ -62,15 +62,7 @@ class RolloutSampler:
         return self.engine.generate(requests, self.sampling)
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
-        """Scores groups whose samples have all ended.
-
-        Args:
-            groups: to be scored.
-            version: the trainer's policy version.
-
-        Raises:
-            ValueError: a sample has not ended.
-        """
+        """Scores groups at policy `version`. Raises ValueError when a sample has not ended."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         problems = [group.item.problem for group in groups for _ in group.rollouts]
         samples = iter(self.judge(problems, rollouts))

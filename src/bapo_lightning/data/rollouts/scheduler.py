@@ -142,12 +142,12 @@ class RolloutScheduler:
         for number, generation in generations.items():
             group, index = self._running[requests[number].group], requests[number].index
             if sampled_before := group.rollouts[index].length:
-                self.statistics.num_resumed += 1
-                self.statistics.num_resumed_tokens += sampled_before
+                self.statistics.resumed += 1
+                self.statistics.resumed_tokens += sampled_before
             group.extend(index, generation, self.regime.max_new_tokens)
             self.statistics.num_tokens += len(generation.segment.token_ids)
         self.statistics.rollout_seconds += seconds
-        self.statistics.num_passes += 1
+        self.statistics.passes += 1
         return [group for group in self._running if group.is_finished]
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
@@ -185,8 +185,8 @@ class RolloutScheduler:
         refused, self._rejected = self._rejected[filled:], []
         self.ledger.record([group.item for group in batch], Fate.TRAINED, version)
         self.ledger.record([group.item for group in refused], Fate.FILTERED, version, "all scores equal")
-        self.statistics.num_dropped_groups += len(refused)
-        self.statistics.num_wasted_tokens += sum(group.num_tokens for group in refused)
+        self.statistics.dropped += len(refused)
+        self.statistics.wasted_tokens += sum(group.num_tokens for group in refused)
         self._num_entered += needed
         self._rounds = 0
         return batch
@@ -269,7 +269,7 @@ class RolloutScheduler:
     def _without(self, late: Sequence[G], groups: Sequence[G], version: int) -> list[G]:
         """Evicts the groups that are too late; returns the others."""
         self.ledger.record([group.item for group in late], Fate.DROPPED, version, "too old")
-        self.statistics.num_evicted_groups += len(late)
-        self.statistics.num_wasted_tokens += sum(group.num_tokens for group in late)
+        self.statistics.evicted += len(late)
+        self.statistics.wasted_tokens += sum(group.num_tokens for group in late)
         gone = {id(group) for group in late}
         return [group for group in groups if id(group) not in gone]

@@ -55,12 +55,7 @@ class Answer(StrEnum):
 
 
 def main(connection: Connection, parent: int) -> None:
-    """Makes the engine, then obeys until the trainer ends it or is gone.
-
-    Args:
-        connection: to the trainer.
-        parent: process id of the trainer.
-    """
+    """Makes the engine, then obeys the trainer, process `parent`, until it ends this or is gone."""
     # Ctrl-C and a scheduler's SIGTERM are for the trainer, which finishes its update first. They get a
     # handler and are not ignored, because programs started here would inherit that, and vLLM ends its workers
     # by SIGTERM.
@@ -113,10 +108,8 @@ def answer(connection: Connection, work: Callable[[], Any]) -> None:
         message = Answer.FAILED, error
     except Exception as error:
         traceback.print_exc()
-        message = (
-            Answer.FAILED,
-            EngineError(f"the rollout engine failed in its process ({type(error).__name__}: {error})"),
-        )
+        reason = f"the rollout engine failed in its process ({type(error).__name__}: {error})"
+        message = Answer.FAILED, EngineError(reason)
     with contextlib.suppress(OSError):  # the trainer is gone: the next read of the pipe ends this process
         connection.send(message)
 
