@@ -117,8 +117,9 @@ class RolloutDataModule(L.LightningDataModule):
         self._scheduler = RolloutScheduler(stream, sampler, admission, regime, Ledger(ledger_path), *sizes)
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
         if regime.async_generation:
-            patience = prompts_per_batch, regime.wait_warning_seconds
-            self._collector = AsyncCollector(self._scheduler, sampler, self.refresh_engine, *patience)
+            self._collector = AsyncCollector(
+                self._scheduler, sampler, self.refresh_engine, prompts_per_batch, regime.wait_warning_seconds
+            )
 
     def train_dataloader(self) -> RolloutLoader:
         """Lightning's source of batches."""

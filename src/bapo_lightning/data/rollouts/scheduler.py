@@ -111,12 +111,7 @@ class RolloutScheduler:
 
     def schedule(self, clock: int, needed: int, version: int) -> list[GenerationRequest]:
         """Drops what would be too old, starts what may be started, and returns the requests of one pass over
-        all running groups.
-
-        Args:
-            clock: see `num_startable`.
-            needed: see `num_startable`.
-            version: the trainer's policy version.
+        all running groups, at the trainer's `version`. `clock`, `needed`: see `num_startable`.
         """
         self._give_up_late_ones(version)
         count = self.num_startable(clock, needed)
@@ -134,10 +129,8 @@ class RolloutScheduler:
     ) -> list[RunningGroup]:
         """Keeps the tokens of a pass and returns the groups that are complete, to be scored.
 
-        Args:
-            requests: from `schedule`, which was not called again meanwhile.
-            generations: by number of their request; a lost engine leaves gaps.
-            seconds: taken by the pass.
+        `schedule`, which made `requests`, must not have been called again meanwhile. `generations` are by
+        number of their request; a lost engine leaves gaps.
         """
         for number, generation in generations.items():
             group, index = self._running[requests[number].group], requests[number].index
@@ -151,13 +144,7 @@ class RolloutScheduler:
         return [group for group in self._running if group.is_finished]
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
-        """Moves the groups that `postprocess` returned on, now that they are scored.
-
-        Args:
-            finished: the groups before scoring.
-            groups: the same ones, scored.
-            seconds: taken by the reward.
-        """
+        """Moves the `finished` groups of `postprocess` on, now scored as `groups` within `seconds`."""
         gone = {id(group) for group in finished}
         self._running = [group for group in self._running if id(group) not in gone]
         for group in groups:
