@@ -95,15 +95,8 @@ class RolloutScheduler:
         )
         ahead = self.groups_per_batch * (self.regime.segments_bound - 1)
         room = needed + ahead - len(self._running) - (0 if self.regime.async_generation else len(self._ready))
-        return max(
-            0,
-            min(
-                self.groups_per_batch,
-                room,
-                in_time - places,
-                self.groups_per_batch * self.num_batches - places,
-            ),
-        )
+        left = self.groups_per_batch * self.num_batches - places
+        return max(0, min(self.groups_per_batch, room, in_time - places, left))
 
     def has_work(self, clock: int, needed: int) -> bool:
         """Whether a pass under weights of this clock would sample anything."""

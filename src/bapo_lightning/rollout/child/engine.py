@@ -131,9 +131,8 @@ class ChildEngine:
         recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
         child = self._child = ChildProcess(environment)
         try:
-            result(
-                child.ask((sys.path, tuple(self.cpu_affinity), self.cpu_threads, recipe), self.start_seconds)
-            )
+            first = sys.path, tuple(self.cpu_affinity), self.cpu_threads, recipe
+            result(child.ask(first, self.start_seconds))
             if self._closed:  # by another thread, maybe before there was a process to kill
                 raise EngineDied("the engine was closed")
         except EngineDied as death:

@@ -67,11 +67,10 @@ class VLLMServerEngine:
         """
         if not self.urls:
             require_vllm()
-            backend = self.transport.backend
             self._processes = own_servers(
                 self.model_path,
                 self.options,
-                backend,
+                self.transport.backend,
                 self.log_folder,
                 self.num_servers,
                 self.cpu_threads,
