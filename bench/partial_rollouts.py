@@ -158,8 +158,8 @@ class ScheduledWay:
         made = self._scheduler.statistics.take()
         tally.seconds += made.rollout_seconds
         tally.sampled += made.num_tokens
-        tally.dropped += made.num_wasted_tokens
-        tally.read_again += made.num_resumed_tokens
+        tally.dropped += made.wasted_tokens
+        tally.read_again += made.resumed_tokens
         tally.add_groups(groups, self._version, self._regime.age_bound)
         self._version += 1
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,25 +31,25 @@ from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Rollout
 
 
+@dataclass(eq=False)
 class DistributedPolicy:
     """The policies of all ranks as one, for the controller: computes the same as one of them, in parts."""
 
-    def __init__(self, policy: ScoringWeightSource, control: Channel) -> None:
-        self._policy = policy
-        self._control = control
+    policy: ScoringWeightSource
+    control: Channel
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `WeightSource.named_weights`; a collective where weights are sharded."""
-        return self._policy.named_weights()
+        """All weights; a collective where they are sharded."""
+        return self.policy.named_weights()
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """See `ScoringWeightSource.response_logprobs`; each rank scores a part."""
+        """Lets each rank score a part."""
         parts = balanced_parts(
-            [len(rollout.prompt_ids) + rollout.length for rollout in rollouts], self._control.size
+            [len(rollout.prompt_ids) + rollout.length for rollout in rollouts], self.control.size
         )
         payloads = [([rollouts[index] for index in part], token_budget) for part in parts]
-        outcomes = self._control.together(
-            "score", payloads, lambda: self._policy.response_logprobs(*payloads[0])
+        outcomes = self.control.together(
+            "score", payloads, lambda: self.policy.response_logprobs(*payloads[0])
         )
         found = {
             index: logprobs
@@ -60,16 +60,11 @@ class DistributedPolicy:
 
 
 class ControllerDataModule(RolloutDataModule):
-    """A `RolloutDataModule` whose sampler uses the engines of all ranks (`DistributedEngine`), and which
-    gives every rank its share of each minibatch.
-    """
+    """Uses the engines of all ranks (`DistributedEngine`), and gives each its share of a minibatch."""
 
     def __init__(self, control: Channel, engines: Channel, **options: Any) -> None:
-        """
-        Args:
-            control: channel of the trainer's thread.
-            engines: channel of the generating thread; the same one unless generation overlaps training.
-            options: of `RolloutDataModule`.
+        """`options` of `RolloutDataModule`. `control` is the channel of the trainer's thread, `engines` that
+        of the generating one; the same unless generation overlaps training.
         """
         super().__init__(**options, share_policy=partial(DistributedPolicy, control=control))
         self._control = control
@@ -77,9 +72,7 @@ class ControllerDataModule(RolloutDataModule):
         self._is_closed = False
 
     def next_batch(self) -> TrainBatch:
-        """Returns the controller's share of the next minibatch, with the whole of it as `global_batch`, and
-        sends the workers theirs.
-        """
+        """Returns the controller's share of a minibatch (whole in `global_batch`), and sends the others."""
         with self._failure_reported():
             batch = super().next_batch()
             shares = split_over_ranks(batch, self._control.size)

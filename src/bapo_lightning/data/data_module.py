@@ -36,7 +36,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -72,10 +72,7 @@ class VersionedPolicyOwner(Protocol):
 
 
 class RolloutDataModule(L.LightningDataModule):
-    """Serves one minibatch per optimizer update, and collects a rollout batch when the last one is used up.
-
-    `num_updates` is the length of the run in optimizer updates.
-    """
+    """Serves one minibatch per update, and collects a rollout batch when the last one is used up."""
 
     def __init__(
         self,
@@ -101,11 +98,9 @@ class RolloutDataModule(L.LightningDataModule):
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run.
             seed: of the minibatch order.
-            recompute_logprobs: score each rollout batch with the trainer's weights when it enters training,
-                as a correction needs.
+            recompute_logprobs: score each batch with the trainer's weights first, as a correction needs.
             ledger_path: file for the fate of every work item; None: no file.
-            share_policy: makes of this rank's policy the one that is used here; on several ranks a
-                `DistributedPolicy`.
+            share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
         """
         super().__init__()
         self.sampler, self.regime = sampler, regime
@@ -122,11 +117,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
         if regime.async_generation:
             self._collector = AsyncCollector(
-                self._scheduler,
-                sampler,
-                self.refresh_engine,
-                prompts_per_batch,
-                regime.wait_warning_seconds,
+                self._scheduler, sampler, self.refresh_engine, prompts_per_batch, regime.wait_warning_seconds
             )
 
     def train_dataloader(self) -> RolloutLoader:
@@ -134,9 +125,7 @@ class RolloutDataModule(L.LightningDataModule):
         return RolloutLoader(self.num_updates, self.next_batch)
 
     def next_batch(self) -> TrainBatch:
-        """Returns the minibatch of the next update; collects a rollout batch first when the last one is used
-        up.
-        """
+        """Returns the minibatch of the next update; collects a rollout batch first when none is left."""
         start = time.perf_counter()
         state = self._trainer_state()
         measured: dict[str, float] = {}
@@ -163,18 +152,14 @@ class RolloutDataModule(L.LightningDataModule):
 
     @contextmanager
     def engine_for_evaluation(self) -> Iterator[None]:
-        """Context between two updates in which the sampler's engine has the current weights and is the
-        caller's alone.
-        """
+        """Context between updates in which the engine has current weights and is the caller's alone."""
         with self._collector.exclusive_engine(self._trainer_state()):
             self.refresh_engine()
             yield
             self.sampler.engine.sleep()
 
     def resume_state(self) -> dict[str, Any]:
-        """Everything that a run needs to go on exactly, as primitives, lists, dicts and tensors; `summary`
-        describes it in words.
-        """
+        """Everything needed to go on exactly, as primitives and tensors; `summary` says it in words."""
         store = ArrayStore()
         with self._scheduler.lock:
             scheduler = self._scheduler.state_dict(store)
@@ -192,9 +177,7 @@ class RolloutDataModule(L.LightningDataModule):
         }
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
-        """Restores a state before the first batch. Raises DataError when the training set or the ledger is
-        not that of the checkpoint.
-        """
+        """Restores a state. Raises DataError for another training set or ledger than the checkpoint's."""
         store = ArrayStore.from_state_dict(state["arrays"])
         with self._scheduler.lock:
             self._scheduler.load_state_dict(state["scheduler"], store)
@@ -251,31 +234,24 @@ class RolloutDataModule(L.LightningDataModule):
                 "rollout/running": self._scheduler.num_running,
                 "rollout/ready": self._scheduler.num_ready,
             }
-        return (
-            metrics
-            | sync_metrics(reports)
-            | {
-                "rollout/engine_restarts": engine.take_restarts(),
-                "reuse/kept": len(self._reuse),
-                "reuse/outdated": outdated,
-            }
-        )
+        metrics |= sync_metrics(reports) | {"rollout/engine_restarts": engine.take_restarts()}
+        return metrics | {"reuse/kept": len(self._reuse), "reuse/outdated": outdated}
 
 
+@dataclass(eq=False)
 class RolloutLoader:
     """One pass over a run's updates. Has a length, so that Lightning does not fetch ahead, and is lazy, so
     that a batch is produced only after the update before it.
     """
 
-    def __init__(self, num_updates: int, next_batch: Callable[[], TrainBatch]) -> None:
-        self._num_updates = num_updates
-        self._next_batch = next_batch
+    num_updates: int
+    next_batch: Callable[[], TrainBatch]
 
     def __len__(self) -> int:
         """Updates of the whole run."""
-        return self._num_updates
+        return self.num_updates
 
     def __iter__(self) -> Iterator[TrainBatch]:
         """Batches without end; `__len__` ends the epoch."""
         while True:
-            yield self._next_batch()
+            yield self.next_batch()

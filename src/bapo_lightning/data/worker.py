@@ -1,6 +1,4 @@
-"""The data side of a worker, a rank that is not the controller: it obeys the controller's commands and trains
-on the share of each minibatch that it is given. See `controller`.
-"""
+"""The data side of a worker: it obeys `controller` and trains on its share of each minibatch."""
 
 from __future__ import annotations
 
@@ -23,14 +21,7 @@ class WorkerDataModule(L.LightningDataModule):
     """Has no problems, no queue and no state to save."""
 
     def __init__(self, engine: LocalEngine, control: Channel, engines: Channel, num_updates: int) -> None:
-        """
-        Args:
-            engine: of this rank.
-            control: channel of the trainer's thread.
-            engines: channel on which the controller asks for samples; a thread serves it where it is another
-                one.
-            num_updates: length of the run.
-        """
+        """A thread serves `engines`, where the controller asks for samples, unless it is `control`."""
         super().__init__()
         self.num_updates = num_updates
         self._engine = engine

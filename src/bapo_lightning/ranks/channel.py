@@ -56,25 +56,13 @@ class Channel:
     """One end of the line between the controller and the workers."""
 
     def __init__(self, rank: int, size: int) -> None:
-        """Every rank of the default process group must make its channels in the same order.
-
-        Args:
-            rank: of this process; 0 is the controller.
-            size: number of ranks.
-        """
+        """Every rank of the default process group must make its channels in the same order."""
         self.rank, self.size = rank, size
         self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def together(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> list[Outcome]:
-        """On the controller: lets every rank do its part, and returns all outcomes in rank order.
-
-        Args:
-            name: of the command.
-            payloads: one for each rank.
-            own: the controller's part.
-
-        Raises:
-            RankLost: a rank is gone.
+        """On the controller: lets every rank do its part, `own` here, and returns all outcomes in rank order.
+        `payloads`: one for each rank. Raises RankLost when a rank is gone.
         """
         self._scatter([(name, payload) for payload in payloads])
         outcomes: list[Any] = [None] * self.size
@@ -92,12 +80,8 @@ class Channel:
         self._scatter([(_FAILURE, f"{type(error).__name__}: {error}")] * self.size)
 
     def serve(self, handlers: Mapping[str, Callable[[Any], Any]]) -> Any:
-        """On a worker: obeys commands until the controller releases this rank; returns the payload of the
-        release.
-
-        Raises:
-            ControllerFailed: the controller met an error.
-            RankLost: the controller is gone.
+        """On a worker: obeys commands until the controller releases this rank; returns the release's payload.
+        Raises ControllerFailed when the controller met an error, RankLost when it is gone.
         """
         while True:
             received: list[Any] = [None]
@@ -133,9 +117,7 @@ class Channel:
 
 
 def outcome_of(rank: int, work: Callable[[], Any]) -> Outcome:
-    """Does `work` and returns its value or its error. Errors that are not ours may not be picklable, so only
-    their text is kept.
-    """
+    """Returns the value or error of `work`; foreign errors as text, since they may not be picklable."""
     try:
         return Outcome(value=work())
     except BapoLightningError as error:

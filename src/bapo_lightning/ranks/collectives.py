@@ -60,9 +60,7 @@ def from_controller(value: Any) -> Any:
 
 
 def gather_on_controller(value: Any) -> list[Any] | None:
-    """The values of all ranks in rank order on the controller, through the host; None elsewhere. Every rank
-    must call it.
-    """
+    """All ranks' values in rank order on the controller, None elsewhere. Every rank must call it."""
     is_controller = dist.get_rank() == 0
     found: list[Any] = [None] * num_ranks()
     dist.gather_object(value, found if is_controller else None, dst=0)

@@ -79,9 +79,7 @@ def threads(num_ranks: int) -> dict[str, str]:
 
 
 def watch(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits until all ranks have ended, with a line about those that were lost; returns the exit code of the
-    run.
-    """
+    """Waits until all ranks have ended, and reports lost ones; returns the exit code of the run."""
     deadline: float | None = None
     while None in (codes := [rank.poll() for rank in ranks]):
         if deadline is None and any(codes):
@@ -109,9 +107,7 @@ def report_lost(codes: Sequence[int | None]) -> None:
 
 
 def exit_code(codes: Sequence[int]) -> int:
-    """Exit code of the first rank that failed, from rank 0 on; 128 + the signal for a rank that was ended by
-    one.
-    """
+    """Exit code of the lowest rank that failed; 128 + the signal for a rank that was ended by one."""
     failed = next((code for code in codes if code), 0)
     return failed if failed >= 0 else 128 - failed
 

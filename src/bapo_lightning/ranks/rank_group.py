@@ -110,18 +110,14 @@ def join(accelerator: str, devices: int, num_nodes: int, wait_minutes: float, ne
     cuda = uses_cuda(accelerator)
     if cuda:
         torch.cuda.set_device(environment.local_rank())
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        environment.main_address,
-        str(environment.main_port),
-    )
+    os.environ.update(MASTER_ADDR=environment.main_address, MASTER_PORT=str(environment.main_port))
     # Both backends: tensors on the host use gloo, such as the norms of weights that are kept there.
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(minutes=wait_minutes))
     if size == 1:
         return RankGroup(environment=environment)
-    return RankGroup(
-        rank, environment.local_rank(), size, environment, Channel(rank, size), Channel(rank, size)
-    )
+    control, engines = Channel(rank, size), Channel(rank, size)
+    return RankGroup(rank, environment.local_rank(), size, environment, control, engines)
 
 
 def find_environment() -> ClusterEnvironment:
@@ -135,9 +131,7 @@ def find_environment() -> ClusterEnvironment:
 
 
 def rank_and_size(environment: ClusterEnvironment) -> tuple[int, int]:
-    """(rank, number of ranks) of this process. Lightning's own environment learns both only from a
-    strategy.
-    """
+    """(rank, number of ranks) of this process. Lightning's environment has both only with a strategy."""
     if not isinstance(environment, LightningEnvironment):
         return environment.global_rank(), environment.world_size()
     if "LOCAL_RANK" not in os.environ:

@@ -42,9 +42,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Asks to continue `token_ids` by at most `max_new_tokens`. The tokens of a resumed rollout include the
-    part sampled before.
-    """
+    """Asks for at most `max_new_tokens` tokens after `token_ids` (prompt, and what was sampled before)."""
 
     token_ids: array[int]
     max_new_tokens: int
@@ -82,9 +80,7 @@ class WeightSource(Protocol):
     """A policy whose weights an engine can load."""
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Full weights under their Hugging Face names, one at a time, tied weights once. Every call starts
-        again from the first, in the same order.
-        """
+        """Full weights under their Hugging Face names, tied ones once; each call starts again in order."""
         ...
 
 
@@ -108,9 +104,7 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples one continuation per request. Raises EngineDied when the engine's process is lost or makes
-        no progress.
-        """
+        """Samples one continuation per request. Raises EngineDied when the process is lost or hangs."""
         ...
 
     def load_weights(self, source: WeightSource, version: int) -> None:
@@ -121,15 +115,11 @@ class RolloutEngine(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Gives device memory to the trainer until the next `load_weights`, where the engine shares its
-        device; does nothing otherwise.
-        """
+        """Gives device memory, if shared, to the trainer until the next `load_weights`."""
         ...
 
     def restart(self) -> None:
-        """Starts a dead engine's process anew, without the trainer's weights. Raises EngineError where there
-        is no process to restart.
-        """
+        """Starts a dead process anew, without weights. Raises EngineError where there is no process."""
         ...
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import (
@@ -21,48 +22,30 @@ from bapo_lightning.rollout.engine import (
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
 
 
+@dataclass(eq=False)
 class RestartingEngine:
     """A `RolloutEngine` around another one that outlives the deaths of its process, up to a number in a run.
     Weights are loaded with a proof (`WeightSync`), and again after each restart.
     """
 
-    def __init__(
-        self,
-        engine: RolloutEngine,
-        weight_sync: WeightSync,
-        vocab_size: int,
-        max_restarts: int,
-        num_engines: int = 1,
-    ) -> None:
-        """
-        Args:
-            engine: samples.
-            weight_sync: loads the weights and proves that they arrived.
-            vocab_size: of the tokenizer; the proof's prompts are drawn from it.
-            max_restarts: an engine that dies more often has a cause that restarts do not cure.
-            num_engines: engines behind `engine`, each proven by itself.
-        """
-        self._engine = engine
-        self._weight_sync = weight_sync
-        self._vocab_size = vocab_size
-        self._max_restarts = max_restarts
-        self._num_engines = num_engines
-        self._death: EngineError | None = None  # until it is restarted
-        self._loaded: tuple[ScoringWeightSource, int] | None = None
-        self._num_restarts = self._num_taken = 0
-        self.sync_reports: list[SyncReport] = []  # of all pushes, until they are taken away
+    engine: RolloutEngine
+    weight_sync: WeightSync
+    vocab_size: int  # of the tokenizer; the proof's prompts are drawn from it
+    max_restarts: int  # an engine that dies more often has a cause that restarts do not cure
+    num_engines: int = 1  # behind `engine`, each proven by itself
+    sync_reports: list[SyncReport] = field(default_factory=list, init=False)  # until they are taken away
+    _death: EngineError | None = field(default=None, init=False)  # until it is restarted
+    _loaded: tuple[ScoringWeightSource, int] | None = field(default=None, init=False)
+    _num_restarts: int = field(default=0, init=False)
+    _num_taken: int = field(default=0, init=False)
 
     @property
     def version(self) -> int:
         """Policy version of the weights held, or `UNSYNCED_VERSION`."""
-        return self._engine.version
+        return self.engine.version
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples all requests under the same weights, in order, carried on after every death of the engine.
-
-        Raises:
-            EngineError: the restarts are used up.
-        """
+        """Samples all requests in order, across deaths. Raises EngineError without restarts left."""
         done: dict[int, Generation] = {}
         while len(done) < len(requests):
             pending = [number for number in range(len(requests)) if number not in done]
@@ -77,27 +60,22 @@ class RestartingEngine:
     def generate_once(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> dict[int, Generation]:
-        """Returns the generations by number of their request. Those that the engine's death interrupted are
-        missing; `restart` and new weights must follow.
-        """
+        """Generations by number of their request, without those that a death cut off: `restart` then."""
         try:
-            return dict(enumerate(self._engine.generate(requests, sampling))) if requests else {}
+            return dict(enumerate(self.engine.generate(requests, sampling))) if requests else {}
         except EngineDied as death:
             self._death = death
             return death.finished
 
     def load_weights(self, source: ScoringWeightSource, version: int) -> None:
-        """Loads the weights of `source` as policy `version` and proves that they arrived, however often the
-        engine dies meanwhile.
-
-        Raises:
-            EngineError: the proof failed, or the restarts are used up.
+        """Loads weights and proves that they arrived, across deaths. Raises EngineError if the proof fails,
+        or no restart is left.
         """
         self._loaded = source, version
         while True:
             try:
-                report = self._weight_sync.push(
-                    source, self._engine, version, self._vocab_size, self._num_engines
+                report = self.weight_sync.push(
+                    source, self.engine, version, self.vocab_size, self.num_engines
                 )
             except EngineDied as death:
                 self._death = death
@@ -106,38 +84,36 @@ class RestartingEngine:
                 return self.sync_reports.append(report)
 
     def restart(self) -> None:
-        """Starts the engine anew if it is dead, and again if it dies while it starts. It then has no weights.
-
-        Raises:
-            EngineError: the restarts are used up; names the last reason.
+        """Starts the engine anew, without weights, while it is dead. Raises EngineError, with the last
+        reason, when no restart is left.
         """
         while self._death is not None:
-            if self._num_restarts >= self._max_restarts:
+            if self._num_restarts >= self.max_restarts:
                 raise EngineError(
                     f"the rollout engine died after {self._num_restarts} restarts ({self._death}); "
-                    f"rollout.max_restarts={self._max_restarts} allows no more. Its log says why: look for "
+                    f"rollout.max_restarts={self.max_restarts} allows no more. Its log says why: look for "
                     "lack of memory first"
                 ) from self._death
             self._num_restarts += 1
             print(
                 f"rollout engine lost ({self._death}); restart {self._num_restarts} of at most "
-                f"{self._max_restarts}",
+                f"{self.max_restarts}",
                 file=sys.stderr,
                 flush=True,
             )
             try:
-                self._engine.restart()
+                self.engine.restart()
                 self._death = None
             except EngineError as error:
                 self._death = error
 
     def sleep(self) -> None:
         """Gives device memory to the trainer; see `RolloutEngine.sleep`."""
-        self._engine.sleep()
+        self.engine.sleep()
 
     def close(self) -> None:
         """Gives back memory and processes. Calling it twice is fine."""
-        self._engine.close()
+        self.engine.close()
 
     def take_restarts(self) -> int:
         """Restarts since the last call."""

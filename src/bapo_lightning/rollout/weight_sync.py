@@ -19,12 +19,7 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import (
-    GenerationRequest,
-    RolloutEngine,
-    SamplingParams,
-    WeightSource,
-)
+from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams, WeightSource
 from bapo_lightning.types import Rollout
 from bapo_lightning.values import Count, NonNegative
 
@@ -35,9 +30,7 @@ class ScoringWeightSource(WeightSource, Protocol):
     """The trainer's policy: weights that can also score."""
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Log-probs in nats of each rollout's response tokens at the sampling temperature, `token_budget`
-        padded tokens at once.
-        """
+        """Log-probs [nats] of response tokens at the sampling temperature, `token_budget` at once."""
         ...
 
 
@@ -58,6 +51,7 @@ class SyncReport:
         return self.transfer_seconds + self.probe_seconds
 
 
+@dataclass(frozen=True, slots=True)
 class WeightSync:
     """Streams weights into an engine, then lets it sample from fixed prompts and compares its log-probs with
     the trainer's.
@@ -66,29 +60,15 @@ class WeightSync:
     prefix cache, a wrong temperature, or log-probs of another distribution.
     """
 
-    def __init__(
-        self,
-        tolerance: float,
-        temperature: NonNegative = 1.0,
-        num_probes: Count = 4,
-        probe_tokens: Count = 16,
-        sampled_tokens: Count = 4,
-    ) -> None:
-        """
-        Args:
-            tolerance: largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute
-                in float32, 0.2 when one of them computes in bfloat16. Real faults cause 1 to 18 nats.
-            temperature: of training's sampling.
-            num_probes: number of prompts.
-            probe_tokens: their length, drawn uniformly from the vocabulary; longer than a block of the
-                engine's prefix cache, if it has one, so that a stale cache is met.
-            sampled_tokens: tokens sampled after each.
-        """
-        self.tolerance = tolerance
-        self.temperature = temperature
-        self.num_probes = num_probes
-        self.probe_tokens = probe_tokens
-        self.sampled_tokens = sampled_tokens
+    # Largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2
+    # when one of them computes in bfloat16. Real faults cause 1 to 18 nats.
+    tolerance: float
+    temperature: NonNegative = 1.0  # of training's sampling
+    num_probes: Count = 4  # prompts
+    # Tokens of a prompt, drawn uniformly from the vocabulary; longer than a block of the engine's prefix
+    # cache, if it has one, so that a stale cache is met.
+    probe_tokens: Count = 16
+    sampled_tokens: Count = 4  # after each prompt
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -100,9 +80,7 @@ class WeightSync:
             )
 
     def probe(self, vocab_size: int, num_engines: int = 1) -> list[GenerationRequest]:
-        """Returns the same requests for every push, so that differences can be followed over time, and the
-        same number for each engine.
-        """
+        """Returns the same requests for every push, to compare over time, and as many for each engine."""
         generator = random.Random(0)
         count = self.num_probes * num_engines
         prompts = [
@@ -121,13 +99,8 @@ class WeightSync:
     ) -> SyncReport:
         """Loads the weights of `source` into `engine` as policy version `version`, and proves it.
 
-        Args:
-            source: the trainer's policy.
-            engine: several ones must share requests in contiguous parts of equal number; each is proven by
-                itself.
-            version: of the policy.
-            vocab_size: of its tokenizer.
-            num_engines: number of engines behind `engine`.
+        Of several engines behind `engine`, which must share requests in contiguous parts of equal number,
+        each is proven by itself.
 
         Raises:
             EngineError: a weight is missing or has another shape, or the two sides disagree about the probe
@@ -160,9 +133,7 @@ class WeightSync:
 
 
 def worst_part(differences: Sequence[float], num_parts: int) -> float:
-    """The largest mean of `num_parts` equal parts, so that many right engines do not hide one that is wrong.
-    NaN counts as the largest.
-    """
+    """The largest mean of equal parts, so that right engines hide no wrong one; NaN is the largest."""
     size = len(differences) // num_parts
     means = [fmean(differences[first : first + size]) for first in range(0, len(differences), size)]
     return next((mean for mean in means if mean != mean), max(means))

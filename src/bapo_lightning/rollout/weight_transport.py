@@ -1,6 +1,4 @@
-"""Weights on their way to another process: parts of them in shared memory, both ends, and the transport to
-vLLM servers that uses such parts. The transport between GPUs is `vllm.nccl`.
-"""
+"""Weights on their way to another process through shared memory. `vllm.nccl` sends them between GPUs."""
 
 from __future__ import annotations
 
@@ -10,10 +8,11 @@ import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol, TypedDict
 
 import torch
 
@@ -28,11 +27,9 @@ ALIGNMENT = 64  # bytes: a view of another dtype must start at a multiple of its
 
 
 class WeightTransport(Protocol):
-    """Sends all weights to all servers. A server that was (re)started must be announced with `connect`
-    first.
-    """
+    """Sends all weights to all servers. A (re)started server must be announced with `connect`."""
 
-    backend: str  # name in vLLM's factory
+    backend: ClassVar[str]  # name in vLLM's factory
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:
         """Prepares a new server."""
@@ -54,29 +51,20 @@ class WeightPart(TypedDict):
     offsets: list[int]  # bytes from the start of the file
 
 
+@dataclass(frozen=True)
 class SharedMemoryTransport:
-    """Writes weights into shared memory part by part, so that the extra memory is one part, and lets all
-    servers load each.
-    """
+    """Writes weights into shared memory part by part, each of which all servers load before the next."""
 
-    backend = SHARED_MEMORY_BACKEND
-
-    def __init__(self, part_megabytes: Count = 256, dtype: DType | None = None) -> None:
-        """
-        Args:
-            part_megabytes: size of a part in MiB; a larger tensor is a part of its own.
-            dtype: weights are cast to it before they are written, for engines of lower precision; None sends
-                them as they are.
-        """
-        self._part_bytes = part_megabytes << 20
-        self._dtype = getattr(torch, dtype) if dtype else None
+    backend: ClassVar[str] = SHARED_MEMORY_BACKEND
+    part_megabytes: Count = 256  # size of a part in MiB; a larger tensor is a part of its own
+    dtype: DType | None = None  # weights are cast to it, for engines of lower precision; None: as they are
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:
-        """See `WeightTransport.connect`."""
+        """Announces a new server."""
         client.init_weight_transfer_engine({})
 
     def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
-        """See `WeightTransport.send`."""
+        """Sends all weights to all servers."""
         with ThreadPoolExecutor(len(clients)) as pool:
 
             def all_clients(method: str, *arguments: Any) -> list[Any]:
@@ -84,7 +72,7 @@ class SharedMemoryTransport:
 
             all_clients("start_weight_update")
             try:
-                for part in weight_parts(source, self._part_bytes, self._dtype):
+                for part in weight_parts(source, self.part_megabytes, self.dtype):
                     all_clients("update_weights", {"part": part})
             except EngineError:
                 with suppress(EngineError):  # vLLM would refuse the next update if this one had no end
@@ -96,23 +84,17 @@ class SharedMemoryTransport:
 
 
 def weight_parts(
-    source: WeightSource, part_bytes: int, dtype: torch.dtype | None = None
+    source: WeightSource, part_megabytes: int, dtype: DType | None = None
 ) -> Generator[WeightPart, None, None]:
-    """Writes all weights into files of shared memory, each of which exists until the next one is requested.
-
-    Args:
-        source: of the weights.
-        part_bytes: size of a part; a larger tensor is a part of its own.
-        dtype: weights are cast to it before they are written; None leaves them as they are.
-
-    Raises:
-        EngineError: shared memory has no room for a part.
+    """Writes all weights, cast to `dtype`, into files of shared memory, each of which exists until the next
+    one is requested. A larger tensor than `part_megabytes` [MiB] is a part of its own. Raises EngineError
+    without room.
     """
     tensors: list[tuple[str, torch.Tensor]] = []
     size = 0
     for name, weight in source.named_weights():
-        weight = weight.detach().to("cpu", dtype).contiguous()
-        if tensors and size + weight.nbytes > part_bytes:
+        weight = weight.detach().to("cpu", getattr(torch, dtype) if dtype else None).contiguous()
+        if tensors and size + weight.nbytes > part_megabytes << 20:
             yield from written_part(tensors)
             tensors, size = [], 0
         tensors.append((name, weight))
@@ -122,9 +104,7 @@ def weight_parts(
 
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:
-    """Writes tensors into a file of shared memory, yields it once, and removes it. Raises EngineError when
-    there is no room.
-    """
+    """Yields one file of shared memory with tensors, then removes it. Raises EngineError without room."""
     sizes = (-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for _, weight in tensors)
     *offsets, num_bytes = accumulate(sizes, initial=0)
     free = shutil.disk_usage(SHARED_MEMORY_FOLDER).free
@@ -149,9 +129,7 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
 
 
 def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of a part, as views of the shared memory: valid as long as they are referenced, even after the
-    file is removed.
-    """
+    """Tensors of a part: views of shared memory that stay valid after the file is removed."""
     memory = torch.from_file(part["path"], shared=True, size=part["num_bytes"], dtype=torch.uint8)
     for name, dtype_name, shape, offset in zip(
         part["names"], part["dtypes"], part["shapes"], part["offsets"], strict=True

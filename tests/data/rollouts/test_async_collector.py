@@ -16,7 +16,7 @@ START = TrainerState(version=0, clock=0)
 
 def collector(engine, max_restarts=0, wait_warning_seconds=100.0):
     started = scheduler(engine, REGIME, groups_per_batch=2, num_batches=4, max_restarts=max_restarts)
-    sampler = started._sampler
+    sampler = started.sampler
     return AsyncCollector(
         started, sampler, lambda: sampler.engine.load_weights(None, 0), 2, wait_warning_seconds
     )
@@ -26,10 +26,10 @@ def test_generation_runs_ahead_as_far_as_the_age_allows_and_no_further():
     rollouts = collector(ScriptedEngine(4))
     assert len(rollouts.next_groups(2, START)) == 2
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and rollouts._scheduler.num_ready < 6:
+    while time.monotonic() < deadline and rollouts.scheduler.num_ready < 6:
         time.sleep(0.001)
     time.sleep(0.02)
-    assert (rollouts._scheduler.num_ready, rollouts._scheduler.num_running) == (
+    assert (rollouts.scheduler.num_ready, rollouts.scheduler.num_running) == (
         6,
         0,
     )  # batches 1, 2, 3 reach ages 1, 2, 3

@@ -50,7 +50,7 @@ class Schedule:
         self.scheduler = scheduler(
             engine, self.regime, *sizes, ledger=Ledger(self.path), admission=self.admission
         )
-        sampler = self.scheduler._sampler
+        sampler = self.scheduler.sampler
         self.engine = sampler.engine
         if self.regime.async_generation:
             self.collector = AsyncCollector(
@@ -117,7 +117,7 @@ class Schedule:
     def check_ledger(self):
         rows = [json.loads(line) for line in self.path.read_text().splitlines()]
         draws = Counter((row["epoch"], row["problem"]) for row in rows)
-        ((epoch, position),) = self.scheduler._stream.places.values()
+        ((epoch, position),) = self.scheduler.stream.places.values()
         assert set(draws.values()) == {1}
         assert len(draws) == epoch * (NUM_PROBLEMS + 1) + position + 1  # with the one that is too long
         assert all(sum(1 for key in draws if key[0] == done) == NUM_PROBLEMS + 1 for done in range(epoch))
@@ -198,7 +198,7 @@ def test_generation_goes_on_beside_the_update_right_after_a_batch_was_taken():
     source = scheduler(engine, regime, groups_per_batch=3, num_batches=3)
     state = TrainerState(0, 0)
     collector = AsyncCollector(
-        source, source._sampler, lambda: engine.load_weights(None, state.version), 3, 100
+        source, source.sampler, lambda: engine.load_weights(None, state.version), 3, 100
     )
     for clock in (0, 4):
         state = TrainerState(clock, clock)

@@ -1,6 +1,4 @@
-"""Admission of groups to training: all of them, or DAPO's dynamic sampling (arXiv 2503.14476, section
-3.2).
-"""
+"""Admission of groups to training: all, or DAPO's dynamic sampling (arXiv 2503.14476, section 3.2)."""
 
 from __future__ import annotations
 

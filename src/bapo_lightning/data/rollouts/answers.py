@@ -1,6 +1,4 @@
-"""Scored answers to held-out problems, shared by validation during training and the evaluation of a
-checkpoint.
-"""
+"""Scored answers to held-out problems, for validation and for the evaluation of a checkpoint."""
 
 from __future__ import annotations
 

@@ -25,70 +25,53 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
-from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
 
 STOP_SECONDS = 10  # the end of a run waits so long for a pass; then the engine is closed under it
 
 
+@dataclass(eq=False)
 class AsyncCollector(Collector):
     """Keeps the engine busy as far as the age bound allows; the module's docstring shows the two threads.
 
     An engine that dies is restarted, and the samples that it had not finished go on under newer weights.
     """
 
-    def __init__(
-        self,
-        scheduler: RolloutScheduler,
-        sampler: RolloutSampler,
-        refresh_engine: Callable[[], None],
-        needed: int,
-        wait_warning_seconds: float,
-    ) -> None:
-        """
-        Args:
-            scheduler: decides what is sampled.
-            sampler: whose engine is used.
-            refresh_engine: gives the engine the trainer's current weights, in the trainer's thread.
-            needed: groups in a batch.
-            wait_warning_seconds: a wait says after each such time what it waits for.
-        """
-        self._scheduler = scheduler
-        self._sampler = sampler
-        self._refresh_engine = refresh_engine
-        self._needed = needed
-        self._wait_warning_seconds = wait_warning_seconds
-        self._changed = threading.Condition(scheduler.lock)
-        self._trainer = TrainerState(0, 0)
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
-        self._pass_began: float | None = None  # None: no pass runs
-        self._wants_weights = self._held = self._stopping = False
+    needed: int  # groups in a batch
+    wait_warning_seconds: float  # a wait says after each such time what it waits for
+    _trainer: TrainerState = field(default=TrainerState(0, 0), init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _failure: BaseException | None = field(default=None, init=False)
+    _pass_began: float | None = field(default=None, init=False)  # None: no pass runs
+    _wants_weights: bool = field(default=False, init=False)
+    _held: bool = field(default=False, init=False)
+    _stopping: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition(self.scheduler.lock)
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
-        """See `Collector.next_groups`."""
+        """Waits for a batch, serving weights meanwhile."""
         with self._changed:
             self._visit(state)
 
             def batch_is_there() -> bool:
                 self._serve_weights()
-                self._scheduler.drop_late(state.version)
-                return self._scheduler.has_batch(needed)
+                self.scheduler.drop_late(state.version)
+                return self.scheduler.has_batch(needed)
 
             self._wait_until(batch_is_there, "training", "a rollout batch")
-            batch = self._scheduler.take_batch(needed, state.version)
+            batch = self.scheduler.take_batch(needed, state.version)
             # taking the batch made room: generation goes on beside the very next update
             self._serve_weights()
             return batch
 
     def between_updates(self, state: TrainerState) -> None:
-        """Updates the trainer's progress, which may make room, and hands over the weights for the next
-        pass.
-        """
+        """Notes the trainer's progress, which may make room, and hands over weights for the next pass."""
         with self._changed:
             self._visit(state)
             self._serve_weights()
@@ -110,7 +93,7 @@ class AsyncCollector(Collector):
                 self._changed.notify_all()
 
     def close(self) -> bool:
-        """Lets the present pass end, if it does so soon; see `Collector.close`."""
+        """Lets the present pass end, if it does so soon."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -139,7 +122,7 @@ class AsyncCollector(Collector):
         if self._pass_began is None:
             self._may_begin()  # asks in place of the generating thread
         if self._wants_weights:
-            self._refresh_engine()
+            self.refresh_engine()
             self._wants_weights = False
         self._changed.notify_all()
 
@@ -160,17 +143,17 @@ class AsyncCollector(Collector):
             self._wait_until(
                 lambda: self._stopping or self._may_begin(), "generation", "room, or weights from the trainer"
             )
-            self._scheduler.statistics.idle_seconds += time.perf_counter() - start
+            self.scheduler.statistics.engine_idle_seconds += time.perf_counter() - start
             if self._stopping:
                 return None
             self._pass_began = time.perf_counter()
-            return self._scheduler.schedule(self._trainer.clock, self._needed, self._trainer.version)
+            return self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
 
     def _may_begin(self) -> bool:
         """Whether there is work and the engine has the trainer's weights; asks for them if it has not."""
-        if self._held or not self._scheduler.has_work(self._trainer.clock, self._needed):
+        if self._held or not self.scheduler.has_work(self._trainer.clock, self.needed):
             return False
-        if self._sampler.engine.version == self._trainer.version:
+        if self.sampler.engine.version == self._trainer.version:
             return True
         if not self._wants_weights:
             self._wants_weights = True
@@ -178,32 +161,30 @@ class AsyncCollector(Collector):
         return False
 
     def _run(self, requests: list[GenerationRequest]) -> None:
-        engine = self._sampler.engine
+        engine = self.sampler.engine
         start = time.perf_counter()
-        generations = engine.generate_once(requests, self._sampler.sampling)
+        generations = engine.generate_once(requests, self.sampler.sampling)
         sampled = time.perf_counter()
         with self._changed:
-            finished = self._scheduler.postprocess(requests, generations, sampled - start)
+            finished = self.scheduler.postprocess(requests, generations, sampled - start)
             version = self._trainer.version
-        groups = self._sampler.score(finished, version)
+        groups = self.sampler.score(finished, version)
         if not self._stopping:
             engine.restart()
         with self._changed:
-            self._scheduler.add_scored(finished, groups, time.perf_counter() - sampled)
+            self.scheduler.add_scored(finished, groups, time.perf_counter() - sampled)
             self._pass_began = None
             self._changed.notify_all()
 
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:
-        """Waits for changes until `holds`, with a message when it takes long. Raises the error that ended the
-        generating thread.
-        """
+        """Waits until `holds`; says so when it takes long. Raises the generating thread's error."""
         start = time.perf_counter()
         num_messages = 1
         while not holds():
-            self._changed.wait(self._wait_warning_seconds / 4)
+            self._changed.wait(self.wait_warning_seconds / 4)
             self._check()
             waited = time.perf_counter() - start
-            if waited > num_messages * self._wait_warning_seconds:
+            if waited > num_messages * self.wait_warning_seconds:
                 num_messages += 1
                 print(
                     f"{who} has waited {waited:.0f} s for {what}: {self._situation()}",
@@ -212,13 +193,13 @@ class AsyncCollector(Collector):
                 )
 
     def _situation(self) -> str:
-        scheduler, engine = self._scheduler, self._sampler.engine
+        scheduler, engine = self.scheduler, self.sampler.engine
         doing = (
             "the engine is idle"
             if self._pass_began is None
             else f"a pass began {time.perf_counter() - self._pass_began:.0f} s ago"
         )
         return (
-            f"{scheduler.num_ready} of {self._needed} groups are ready, {scheduler.num_running} are on their "
+            f"{scheduler.num_ready} of {self.needed} groups are ready, {scheduler.num_running} are on their "
             f"way, {doing} (engine at policy version {engine.version}, trainer at {self._trainer.version})"
         )

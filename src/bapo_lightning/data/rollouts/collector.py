@@ -23,10 +23,13 @@ class TrainerState:
     clock: int  # updates attempted: more than `version` when some were skipped
 
 
+@dataclass(eq=False)
 class Collector(ABC):
-    """Fills rollout batches. All calls come from the trainer's thread, between updates. The defaults are
-    those of a collector that works only inside `next_groups`.
-    """
+    """Fills rollout batches; called by the trainer's thread between updates. The defaults do nothing."""
+
+    scheduler: RolloutScheduler  # decides what is sampled
+    sampler: RolloutSampler  # whose engine is used
+    refresh_engine: Callable[[], None]  # gives it the trainer's current weights, in the trainer's thread
 
     @abstractmethod
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
@@ -40,9 +43,7 @@ class Collector(ABC):
         return nullcontext()
 
     def close(self) -> bool:
-        """Stops generating; returns whether that has happened, so that no thread uses the engine any more.
-        Calling it twice is fine.
-        """
+        """Stops generating; returns whether no thread uses the engine any more. May be called twice."""
         return True
 
 
@@ -51,36 +52,23 @@ class SyncCollector(Collector):
     so that every pass samples with the newest; afterwards it leaves the device to the trainer.
     """
 
-    def __init__(
-        self, scheduler: RolloutScheduler, sampler: RolloutSampler, refresh_engine: Callable[[], None]
-    ) -> None:
-        """
-        Args:
-            scheduler: decides what is sampled.
-            sampler: whose engine is used.
-            refresh_engine: gives the engine the trainer's current weights.
-        """
-        self._scheduler = scheduler
-        self._sampler = sampler
-        self._refresh_engine = refresh_engine
-
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
-        """See `Collector.next_groups`."""
-        scheduler = self._scheduler
+        """Makes passes until the batch is full."""
+        scheduler = self.scheduler
         scheduler.drop_late(state.version)
         if not scheduler.has_batch(needed):
-            self._refresh_engine()
+            self.refresh_engine()
             while not scheduler.has_batch(needed):
                 self._pass(needed, state)
                 scheduler.drop_late(state.version)
-            self._sampler.engine.sleep()
+            self.sampler.engine.sleep()
         return scheduler.take_batch(needed, state.version)
 
     def _pass(self, needed: int, state: TrainerState) -> None:
-        requests = self._scheduler.schedule(state.clock, needed, state.version)
+        requests = self.scheduler.schedule(state.clock, needed, state.version)
         start = time.perf_counter()
-        generations = self._sampler.generate(requests)
+        generations = self.sampler.generate(requests)
         sampled = time.perf_counter()
-        finished = self._scheduler.postprocess(requests, dict(enumerate(generations)), sampled - start)
-        groups = self._sampler.score(finished, state.version)
-        self._scheduler.add_scored(finished, groups, time.perf_counter() - sampled)
+        finished = self.scheduler.postprocess(requests, dict(enumerate(generations)), sampled - start)
+        groups = self.sampler.score(finished, state.version)
+        self.scheduler.add_scored(finished, groups, time.perf_counter() - sampled)

@@ -49,9 +49,7 @@ class Ledger:
         )
 
     def cut(self, size: int) -> None:
-        """Removes the lines after a checkpoint. Raises DataError when the file is shorter than it was
-        then.
-        """
+        """Removes the lines after a checkpoint. Raises DataError when the file is shorter than that."""
         if self._journal is not None:
             try:
                 self._journal.cut(size)

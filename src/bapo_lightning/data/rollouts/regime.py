@@ -22,9 +22,7 @@ ReusePriority = Literal["newest", "oldest", "reward_spread"]
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """What is generated when, and for how long it may be trained on. The default is synchronous replay of
-    whole rollouts.
-    """
+    """What is generated when, and how long it may be trained on; by default synchronous whole rollouts."""
 
     name: str
     epochs: Count  # E: passes over each rollout batch
@@ -44,9 +42,7 @@ class Regime:
 
     @classmethod
     def problems(cls, options: Mapping[str, Any]) -> Iterator[str]:
-        """Options that do not go together, each with the reason and what to write instead. Their types must
-        be right.
-        """
+        """Options, of right types, that do not go together: the reason and what to write instead."""
         regime = cls(**{key: value for key, value in options.items() if key != "_target_"})
         yield from regime._age_problems()
         yield from regime._partial_problems()

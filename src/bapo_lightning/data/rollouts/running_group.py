@@ -1,6 +1,4 @@
-"""Groups on their way: some samples may have been stopped at a token budget, to be resumed under newer
-weights.
-"""
+"""Groups on their way: samples may be stopped at a token budget and resumed under newer weights."""
 
 from __future__ import annotations
 

@@ -49,9 +49,7 @@ class RolloutSampler:
         ]
 
     def requests(self, groups: Sequence[RunningGroup], partial_tokens: int) -> list[GenerationRequest]:
-        """Returns one request for every sample that has not ended, each for at most `partial_tokens` tokens.
-        A request names its group by the position in `groups`.
-        """
+        """One request of at most `partial_tokens` per unfinished sample, `group` numbered as in `groups`."""
         return [
             self._request(number, group, index, partial_tokens)
             for number, group in enumerate(groups)
@@ -64,15 +62,7 @@ class RolloutSampler:
         return self.engine.generate(requests, self.sampling)
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
-        """Scores groups whose samples have all ended.
-
-        Args:
-            groups: to be scored.
-            version: the trainer's policy version.
-
-        Raises:
-            ValueError: a sample has not ended.
-        """
+        """Scores groups at policy `version`. Raises ValueError when a sample has not ended."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         problems = [group.item.problem for group in groups for _ in group.rollouts]
         samples = iter(self.judge(problems, rollouts))
@@ -83,9 +73,7 @@ class RolloutSampler:
         ]
 
     def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
-        """Scores each rollout against the problem at the same place. Raises ValueError for one that has not
-        ended.
-        """
+        """Scores each rollout against the problem at its place. Raises ValueError for an unfinished one."""
         completions = [self._completion(rollout) for rollout in rollouts]
         scores = self.reward(problems, completions)
         shaping = self.length_shaping or (lambda length: 0.0)

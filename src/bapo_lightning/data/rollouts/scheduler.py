@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from bapo_lightning.data.problems.stream import ProblemStream
@@ -38,48 +38,25 @@ from bapo_lightning.types import Group, WorkItem
 G = TypeVar("G", Group, RunningGroup)
 
 
+@dataclass(eq=False)
 class RolloutScheduler:
-    """Starts no more than can be trained on in time, lets nothing through that is too old, and records the
-    fate of each work item.
-    """
+    """Starts only what can be trained on in time, drops what is too old, and records every fate."""
 
-    def __init__(
-        self,
-        stream: ProblemStream,
-        sampler: RolloutSampler,
-        admission: Admission,
-        regime: Regime,
-        ledger: Ledger,
-        group_size: int,
-        groups_per_batch: int,
-        num_batches: int,
-    ) -> None:
-        """
-        Args:
-            stream: of problems.
-            sampler: turns work items into scored groups.
-            admission: chooses those that are trained on.
-            regime: how old they may get, and how far generation runs ahead.
-            ledger: of every work item's fate.
-            group_size: G, responses per problem.
-            groups_per_batch: P.
-            num_batches: rollout batches of the whole run; nothing is started that no batch will need.
-        """
-        self.lock = threading.RLock()  # a thread may generate beside the trainer's
-        self.statistics = RolloutStatistics()
-        self.ledger = ledger
-        self._stream = stream
-        self._sampler = sampler
-        self._admission = admission
-        self._regime = regime
-        self._group_size = group_size
-        self._groups_per_batch = groups_per_batch
-        self._num_groups = groups_per_batch * num_batches
-        self._running: list[RunningGroup] = []
-        self._ready: deque[Group] = deque()
-        self._rejected: list[Group] = []
-        self._num_entered = 0  # places in rollout batches that are filled for good
-        self._rounds = 0  # passes that started something for the batch to come
+    stream: ProblemStream
+    sampler: RolloutSampler  # turns work items into scored groups
+    admission: Admission  # chooses those that are trained on
+    regime: Regime  # how old they may get, and how far generation runs ahead
+    ledger: Ledger  # of every work item's fate
+    group_size: int  # G, responses per problem
+    groups_per_batch: int  # P
+    num_batches: int  # of the whole run; nothing is started that no batch will need
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False)  # a thread may generate
+    statistics: RolloutStatistics = field(default_factory=RolloutStatistics, init=False)
+    _running: list[RunningGroup] = field(default_factory=list, init=False)
+    _ready: deque[Group] = field(default_factory=deque, init=False)
+    _rejected: list[Group] = field(default_factory=list, init=False)
+    _num_entered: int = field(default=0, init=False)  # places in rollout batches that are filled for good
+    _rounds: int = field(default=0, init=False)  # passes that started something for the batch to come
 
     @property
     def num_running(self) -> int:
@@ -113,14 +90,13 @@ class RolloutScheduler:
             and places - self._num_entered + len(self._rejected) >= needed
         ):
             return 0
-        in_time = self._groups_per_batch * (
-            (clock + self._regime.admission_age + 1) // self._regime.updates_per_rollout_batch
+        in_time = self.groups_per_batch * (
+            (clock + self.regime.admission_age + 1) // self.regime.updates_per_rollout_batch
         )
-        ahead = self._groups_per_batch * (self._regime.segments_bound - 1)
-        room = (
-            needed + ahead - len(self._running) - (0 if self._regime.async_generation else len(self._ready))
-        )
-        return max(0, min(self._groups_per_batch, room, in_time - places, self._num_groups - places))
+        ahead = self.groups_per_batch * (self.regime.segments_bound - 1)
+        room = needed + ahead - len(self._running) - (0 if self.regime.async_generation else len(self._ready))
+        left = self.groups_per_batch * self.num_batches - places
+        return max(0, min(self.groups_per_batch, room, in_time - places, left))
 
     def has_work(self, clock: int, needed: int) -> bool:
         """Whether a pass under weights of this clock would sample anything."""
@@ -128,57 +104,44 @@ class RolloutScheduler:
 
     def schedule(self, clock: int, needed: int, version: int) -> list[GenerationRequest]:
         """Drops what would be too old, starts what may be started, and returns the requests of one pass over
-        all running groups.
-
-        Args:
-            clock: see `num_startable`.
-            needed: see `num_startable`.
-            version: the trainer's policy version.
+        all running groups, at the trainer's `version`. `clock`, `needed`: see `num_startable`.
         """
         self._give_up_late_ones(version)
         count = self.num_startable(clock, needed)
         if count:
-            self._running += self._sampler.start(self._next_items(count, version), self._group_size)
+            self._running += self.sampler.start(self._next_items(count, version), self.group_size)
             self._rounds += 1
-        regime = self._regime
+        regime = self.regime
         if regime.is_partial:
             for group in self._running:
-                group.cut_at_segments(regime.segments_bound, self._sampler.engine.version)
-        return self._sampler.requests(self._running, regime.partial_tokens or regime.max_new_tokens)
+                group.cut_at_segments(regime.segments_bound, self.sampler.engine.version)
+        return self.sampler.requests(self._running, regime.partial_tokens or regime.max_new_tokens)
 
     def postprocess(
         self, requests: Sequence[GenerationRequest], generations: Mapping[int, Generation], seconds: float
     ) -> list[RunningGroup]:
         """Keeps the tokens of a pass and returns the groups that are complete, to be scored.
 
-        Args:
-            requests: from `schedule`, which was not called again meanwhile.
-            generations: by number of their request; a lost engine leaves gaps.
-            seconds: taken by the pass.
+        `schedule`, which made `requests`, must not have been called again meanwhile. `generations` are by
+        number of their request; a lost engine leaves gaps.
         """
         for number, generation in generations.items():
             group, index = self._running[requests[number].group], requests[number].index
             if sampled_before := group.rollouts[index].length:
-                self.statistics.num_resumed += 1
-                self.statistics.num_resumed_tokens += sampled_before
-            group.extend(index, generation, self._regime.max_new_tokens)
+                self.statistics.resumed += 1
+                self.statistics.resumed_tokens += sampled_before
+            group.extend(index, generation, self.regime.max_new_tokens)
             self.statistics.num_tokens += len(generation.segment.token_ids)
         self.statistics.rollout_seconds += seconds
-        self.statistics.num_passes += 1
+        self.statistics.passes += 1
         return [group for group in self._running if group.is_finished]
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
-        """Moves the groups that `postprocess` returned on, now that they are scored.
-
-        Args:
-            finished: the groups before scoring.
-            groups: the same ones, scored.
-            seconds: taken by the reward.
-        """
+        """Moves the `finished` groups of `postprocess` on, now scored as `groups` within `seconds`."""
         gone = {id(group) for group in finished}
         self._running = [group for group in self._running if id(group) not in gone]
         for group in groups:
-            (self._ready if self._admission.admits(group) else self._rejected).append(group)
+            (self._ready if self.admission.admits(group) else self._rejected).append(group)
         self.statistics.count_groups(groups)
         self.statistics.reward_seconds += seconds
 
@@ -202,8 +165,8 @@ class RolloutScheduler:
         refused, self._rejected = self._rejected[filled:], []
         self.ledger.record([group.item for group in batch], Fate.TRAINED, version)
         self.ledger.record([group.item for group in refused], Fate.FILTERED, version, "all scores equal")
-        self.statistics.num_dropped_groups += len(refused)
-        self.statistics.num_wasted_tokens += sum(group.num_tokens for group in refused)
+        self.statistics.dropped += len(refused)
+        self.statistics.wasted_tokens += sum(group.num_tokens for group in refused)
         self._num_entered += needed
         self._rounds = 0
         return batch
@@ -226,12 +189,12 @@ class RolloutScheduler:
         tokens = sum(group.num_tokens for group in self._running)
         begun = f", {self.num_running} groups begun ({tokens} tokens)" if self._running else ""
         ready = f", {self.num_ready} groups ready" if self._ready else ""
-        return f"{self._stream.describe()}{begun}{ready}"
+        return f"{self.stream.describe()}{begun}{ready}"
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
         """Its state as primitives; tokens and log-probs go into `store`."""
         return {
-            "stream": self._stream.state_dict(),
+            "stream": self.stream.state_dict(),
             "running": [pack_running(store, group) for group in self._running],
             "ready": [pack_group(store, group) for group in self._ready],
             "rejected": [pack_group(store, group) for group in self._rejected],
@@ -242,11 +205,9 @@ class RolloutScheduler:
         }
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
-        """Restores a state. Raises DataError when the training set or the ledger is not the one of the
-        checkpoint.
-        """
-        problem = self._stream.problem
-        self._stream.load_state_dict(state["stream"])
+        """Restores a state. Raises DataError for another training set or ledger than the checkpoint's."""
+        problem = self.stream.problem
+        self.stream.load_state_dict(state["stream"])
         self._running = [unpack_running(store, packed, problem) for packed in state["running"]]
         self._ready = deque(unpack_group(store, packed, problem) for packed in state["ready"])
         self._rejected = [unpack_group(store, packed, problem) for packed in state["rejected"]]
@@ -256,24 +217,24 @@ class RolloutScheduler:
 
     @property
     def _rounds_are_over(self) -> bool:
-        return self._rounds >= self._admission.max_rounds
+        return self._rounds >= self.admission.max_rounds
 
     def _next_items(self, count: int, version: int) -> list[WorkItem]:
         """Takes work items from the stream. The first one of an epoch decides the fate of the problems that
         cannot be drawn in it.
         """
-        before = self._stream.places
-        items = self._stream.take(count)
-        self.ledger.record(self._stream.never_drawn_since(before), Fate.FILTERED, version, "prompt too long")
+        before = self.stream.places
+        items = self.stream.take(count)
+        self.ledger.record(self.stream.never_drawn_since(before), Fate.FILTERED, version, "prompt too long")
         return items
 
     def _give_up_late_ones(self, version: int) -> None:
         """Drops running groups that would be too old even if they entered training at once."""
-        newest = self._sampler.engine.version  # of the tokens that they would sample next
+        newest = self.sampler.engine.version  # of the tokens that they would sample next
         late = [
             group
             for group in self._running
-            if (old := group.oldest_version) is not None and self._regime.is_evicted(old, newest, version)
+            if (old := group.oldest_version) is not None and self.regime.is_evicted(old, newest, version)
         ]
         self._running = self._without(late, self._running, version)
 
@@ -281,14 +242,14 @@ class RolloutScheduler:
         late = [
             group
             for group in groups
-            if self._regime.is_evicted(group.oldest_version, group.newest_version, version)
+            if self.regime.is_evicted(group.oldest_version, group.newest_version, version)
         ]
         return self._without(late, groups, version)
 
     def _without(self, late: Sequence[G], groups: Sequence[G], version: int) -> list[G]:
         """Evicts the groups that are too late; returns the others."""
         self.ledger.record([group.item for group in late], Fate.DROPPED, version, "too old")
-        self.statistics.num_evicted_groups += len(late)
-        self.statistics.num_wasted_tokens += sum(group.num_tokens for group in late)
+        self.statistics.evicted += len(late)
+        self.statistics.wasted_tokens += sum(group.num_tokens for group in late)
         gone = {id(group) for group in late}
         return [group for group in groups if id(group) not in gone]

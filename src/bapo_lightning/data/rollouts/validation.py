@@ -24,32 +24,18 @@ class ValidationSet:
     seed: int  # of the sampling, apart from training's
 
     def evaluate(
-        self,
-        sampler: RolloutSampler,
-        rank: int = 0,
-        num_ranks: int = 1,
-        device: torch.device | str = "cpu",
+        self, sampler: RolloutSampler, rank: int = 0, num_ranks: int = 1, device: torch.device | str = "cpu"
     ) -> dict[str, float]:
         """Returns `val/<set>/<metric>` for every metric of `evaluation.outcome`, under the engine's current
         weights. A metric that is undefined is absent.
 
-        Each rank answers a part of the problems, and all get the metrics of the whole set.
-
-        Args:
-            sampler: whose engine, prompt and reward are used.
-            rank: of this process; each rank must call this.
-            num_ranks: number of ranks.
-            device: of the ranks' collectives.
+        Every rank must call it: each answers a part of the problems, and all get the metrics of the set.
         """
         own = self.problems[rank::num_ranks]
         samples = sample_answers(replace(sampler, seed=self.seed), all_asked(own, self.num_samples))
         outcomes = [outcome_of(sample) for sample in samples]
         metrics = evaluation_metrics(self.num_samples, sync_on_compute=num_ranks > 1).to(device)
-        metrics.update(
-            [
-                outcomes[first : first + self.num_samples]
-                for first in range(0, len(outcomes), self.num_samples)
-            ]
-        )
+        starts = range(0, len(outcomes), self.num_samples)
+        metrics.update([outcomes[first : first + self.num_samples] for first in starts])
         values = {name: float(value) for name, value in metrics.compute().items()}
         return {f"val/{self.name}/{name}": value for name, value in values.items() if not math.isnan(value)}

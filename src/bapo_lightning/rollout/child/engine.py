@@ -13,6 +13,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -34,58 +35,33 @@ from bapo_lightning.rollout.weight_transport import weight_parts
 from bapo_lightning.values import Count, CountOrZero, Positive
 
 
+@dataclass(eq=False)
 class ChildEngine:
-    """Runs another engine in a child process. Calls may come from different threads, but not at the same time
-    (except `close`).
-    """
+    """Runs an engine in a child process. Only `close` may be called while another call is at work."""
 
     runs_in: ClassVar[RunsIn] = "child"
     shares_gpu: ClassVar[bool] = False
+    model_path: str  # Hugging Face folder or hub name
+    # Called in the child as `make_engine(model_path=model_path)`; picklable, such as a partial of a class.
+    make_engine: Callable[..., RolloutEngine]
+    # A child that needs longer for a call of `generate`, or for a part of the weights, counts as dead.
+    deadline_seconds: Positive = 600
+    start_seconds: Positive = 900  # the same for its start and its first weights, with which vLLM starts
+    cpu_threads: Count | None = None  # of the child's kernels; None: torch's default in a new process
+    # Cores that the child may run on; empty: this process's. Ignored on systems without affinities.
+    cpu_affinity: Sequence[CountOrZero] = ()
+    visible_gpus: str | None = None  # GPUs of the child, such as "1" or "2,3"; None: those of this process
+    part_megabytes: Count = 64  # extra memory of a weight sync; a larger tensor is a part of its own
+    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
+    _child: ChildProcess | None = field(default=None, init=False)
+    _had_weights: bool = field(default=False, init=False)  # since the child's start
+    _busy: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _closed: bool = field(default=False, init=False)
 
-    def __init__(
-        self,
-        model_path: str,
-        make_engine: Callable[..., RolloutEngine],
-        deadline_seconds: Positive = 600,
-        start_seconds: Positive = 900,
-        cpu_threads: Count | None = None,
-        cpu_affinity: Sequence[CountOrZero] = (),
-        visible_gpus: str | None = None,
-        part_megabytes: Count = 64,
-    ) -> None:
-        """Starts the process, so that an error of the inner engine's constructor shows before a run begins.
-
-        Args:
-            model_path: Hugging Face folder or hub name.
-            make_engine: called in the child as `make_engine(model_path=model_path)`; must be picklable, such
-                as a partial of a class.
-            deadline_seconds: a child that needs longer for a call of `generate`, or for a part of the
-                weights, counts as dead.
-            start_seconds: the same for the start of the engine and its first weights, with which vLLM starts.
-            cpu_threads: of the child's kernels; None: torch's default in a new process.
-            cpu_affinity: cores that the child may run on; empty: this process's. Ignored on systems without
-                affinities.
-            visible_gpus: GPUs that the child sees, such as "1" or "2,3"; None: the same as this process.
-            part_megabytes: extra memory of a weight sync, in MiB; a larger tensor is a part of its own.
-
-        Raises:
-            BapoLightningError: an error of the inner engine's constructor; errors that are not ours, and the
-                child's death, come as EngineError.
+    def __post_init__(self) -> None:
+        """Starts the process, so that errors of the inner engine's constructor show before a run begins: ours
+        unchanged, others and the child's death as EngineError.
         """
-        self._recipe = pickle.dumps(partial(make_engine, model_path=model_path))
-        self._deadline_seconds = deadline_seconds
-        self._start_seconds = start_seconds
-        self._environment = {"CUDA_VISIBLE_DEVICES": visible_gpus} if visible_gpus is not None else {}
-        if cpu_threads is not None:
-            self._environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(cpu_threads))
-        self._cpu_threads = cpu_threads
-        self._cores = tuple(cpu_affinity)
-        self._part_bytes = part_megabytes << 20
-        self._version = UNSYNCED_VERSION
-        self._child: ChildProcess | None = None
-        self._had_weights = False  # since the child's start
-        self._busy = threading.Lock()
-        self._closed = False
         self._start()
 
     @staticmethod
@@ -100,44 +76,35 @@ class ChildEngine:
             )
 
     @property
-    def version(self) -> int:
-        """Policy version of the weights held."""
-        return self._version
-
-    @property
     def pid(self) -> int | None:
         """Of the child; None while there is none."""
         return self._child.pid if self._child is not None else None
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`. All requests have one deadline together; an interrupted call has no
-        finished request.
-        """
-        check_synced(self._version)
+        """All requests have one deadline together; an interrupted call has no finished request."""
+        check_synced(self.version)
         with self._talk() as child:
-            return result(child.ask(("generate", list(requests), sampling), self._deadline_seconds))
+            return result(child.ask(("generate", list(requests), sampling), self.deadline_seconds))
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """See `RolloutEngine.load_weights`."""
-        self._version = UNSYNCED_VERSION
+        """Sends all weights; the first ones may take as long as the start."""
+        self.version = UNSYNCED_VERSION
         seconds = (
-            self._deadline_seconds if self._had_weights else max(self._deadline_seconds, self._start_seconds)
+            self.deadline_seconds if self._had_weights else max(self.deadline_seconds, self.start_seconds)
         )
         with self._talk() as child:
             self._send_weights(child, source, version, seconds)
         self._had_weights = True
-        self._version = version
+        self.version = version
 
     def sleep(self) -> None:
-        """See `RolloutEngine.sleep`. The death of a child shows at the next `load_weights`."""
+        """Sends the child to sleep. The death of a child shows at the next `load_weights`."""
         with contextlib.suppress(EngineDied), self._talk() as child:
-            if result(child.ask(("sleep",), self._deadline_seconds)) == UNSYNCED_VERSION:
-                self._version = UNSYNCED_VERSION
+            if result(child.ask(("sleep",), self.deadline_seconds)) == UNSYNCED_VERSION:
+                self.version = UNSYNCED_VERSION
 
     def restart(self) -> None:
-        """Starts a new child, which has no weights. Raises EngineError when it ends while it starts, or the
-        engine was closed.
-        """
+        """Starts a new child. Raises EngineError when it ends while it starts, or after `close`."""
         with self._busy:
             self._end()
             self._start()
@@ -145,7 +112,7 @@ class ChildEngine:
     def close(self) -> None:
         """Ends the child. A call in another thread ends with EngineError."""
         self._closed = True
-        self._version = UNSYNCED_VERSION
+        self.version = UNSYNCED_VERSION
         if self._busy.acquire(blocking=False):
             try:
                 self._end()
@@ -158,9 +125,14 @@ class ChildEngine:
         if self._closed:
             raise EngineError("the engine was closed")
         self._had_weights = False
-        child = self._child = ChildProcess(self._environment)
+        environment = {"CUDA_VISIBLE_DEVICES": self.visible_gpus} if self.visible_gpus is not None else {}
+        if self.cpu_threads is not None:
+            environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.cpu_threads))
+        recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
+        child = self._child = ChildProcess(environment)
         try:
-            result(child.ask((sys.path, self._cores, self._cpu_threads, self._recipe), self._start_seconds))
+            first = sys.path, tuple(self.cpu_affinity), self.cpu_threads, recipe
+            result(child.ask(first, self.start_seconds))
             if self._closed:  # by another thread, maybe before there was a process to kill
                 raise EngineDied("the engine was closed")
         except EngineDied as death:
@@ -171,7 +143,7 @@ class ChildEngine:
             raise
 
     def _end(self) -> None:
-        self._version = UNSYNCED_VERSION
+        self.version = UNSYNCED_VERSION
         child, self._child = self._child, None
         if child is not None:
             child.stop()
@@ -195,13 +167,13 @@ class ChildEngine:
 
     def _send_weights(self, child: ChildProcess, source: WeightSource, version: int, seconds: float) -> None:
         """Gives the child part after part, as its engine asks for them."""
-        parts = weight_parts(source, self._part_bytes)
+        parts = weight_parts(source, self.part_megabytes)
         try:
             answer, content = child.ask(("load_weights", version), seconds)
             while answer in (Answer.FIRST, Answer.NEXT):
                 if answer == Answer.FIRST:
                     parts.close()
-                    parts = weight_parts(source, self._part_bytes)
+                    parts = weight_parts(source, self.part_megabytes)
                 try:
                     part = next(parts, None)
                 except BaseException as error:

@@ -28,6 +28,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from multiprocessing.connection import Connection
@@ -54,12 +55,7 @@ class Answer(StrEnum):
 
 
 def main(connection: Connection, parent: int) -> None:
-    """Makes the engine, then obeys until the trainer ends it or is gone.
-
-    Args:
-        connection: to the trainer.
-        parent: process id of the trainer.
-    """
+    """Makes the engine, then obeys the trainer, process `parent`, until it ends this or is gone."""
     # Ctrl-C and a scheduler's SIGTERM are for the trainer, which finishes its update first. They get a
     # handler and are not ignored, because programs started here would inherit that, and vLLM ends its workers
     # by SIGTERM.
@@ -112,41 +108,35 @@ def answer(connection: Connection, work: Callable[[], Any]) -> None:
         message = Answer.FAILED, error
     except Exception as error:
         traceback.print_exc()
-        message = (
-            Answer.FAILED,
-            EngineError(f"the rollout engine failed in its process ({type(error).__name__}: {error})"),
-        )
+        reason = f"the rollout engine failed in its process ({type(error).__name__}: {error})"
+        message = Answer.FAILED, EngineError(reason)
     with contextlib.suppress(OSError):  # the trainer is gone: the next read of the pipe ends this process
         connection.send(message)
 
 
 def received(connection: Connection) -> Any:
-    """Returns the trainer's next message. Raises SystemExit, which no engine handles, when the trainer is
-    gone.
-    """
+    """Returns the trainer's next message, or raises SystemExit, which no engine handles, at its end."""
     try:
         return connection.recv()
     except (EOFError, OSError):
         raise SystemExit from None
 
 
+@dataclass
 class PipedWeights:
     """The trainer's weights as a `WeightSource` for the engine."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    connection: Connection
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Views of shared memory, part by part. The request for the next part allows the trainer to remove
-        the file of the present one.
-        """
+        """Views of shared memory, part by part. A part's file is removed when the next is requested."""
         from bapo_lightning.rollout.weight_transport import read_part
 
         wanted = Answer.FIRST
         while True:
             with contextlib.suppress(OSError):
-                self._connection.send((wanted, None))
-            part = received(self._connection)
+                self.connection.send((wanted, None))
+            part = received(self.connection)
             if part is None:
                 return
             if isinstance(part, str):
@@ -156,9 +146,7 @@ class PipedWeights:
 
 
 def end_with_parent(parent: int) -> None:
-    """Ends this process and all that it started soon after the trainer's end, even inside native code, and
-    even if another process still holds the pipe.
-    """
+    """Ends all of this session soon after the trainer's end, even inside native code or with an open pipe."""
     while os.getppid() == parent:
         time.sleep(PARENT_LOOK_SECONDS)
     time.sleep(END_SECONDS)

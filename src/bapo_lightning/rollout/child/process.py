@@ -1,6 +1,4 @@
-"""The trainer's end of the process of a `ChildEngine`: starts it, talks to it, notices its death, and ends
-it.
-"""
+"""The trainer's end of a `ChildEngine`'s process: starts it, talks to it, notices its death, ends it."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ class ChildProcess:
 
     @contextlib.contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
-        """Context that kills the process after so many seconds: only its death ends a write into a pipe that
-        is not read.
-        """
+        """Kills the process after `seconds`: only its death ends a write into a pipe that is not read."""
         overdue = threading.Event()
 
         def end() -> None:
@@ -127,9 +123,7 @@ class ChildProcess:
 
 
 def kill(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Ends a process and its group, without a zombie. Does nothing in a fork of `owner`, the process that
-    started it.
-    """
+    """Ends a process and its group, without a zombie; does nothing in a fork of its `owner`."""
     if os.getpid() != owner:
         return
     # macOS gives no permission for a group of zombies.

@@ -10,6 +10,7 @@ part), or the controller alone has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bapo_lightning.errors import EngineError
@@ -29,11 +30,11 @@ from bapo_lightning.rollout.engine import (
 Part = tuple[Sequence[GenerationRequest], SamplingParams]
 
 
+@dataclass(eq=False)
 class LocalEngine:
     """A rank's own engine, if it has one, under the commands of the controller."""
 
-    def __init__(self, engine: RolloutEngine | None) -> None:
-        self.engine = engine
+    engine: RolloutEngine | None
 
     def handlers(self) -> dict[str, Callable[[Any], Any]]:
         """Handlers of the commands on the channel of the engines."""
@@ -65,57 +66,35 @@ class LocalEngine:
             self.engine.close()
 
 
+@dataclass(eq=False)
 class DistributedEngine:
-    """A `RolloutEngine` made of those of all ranks, on the controller. It keeps the promises of an engine:
-    equal seeds give equal tokens however many ranks share the requests.
-    """
+    """The engines of all ranks as one, on the controller; tokens do not depend on the number of ranks."""
 
-    def __init__(
-        self,
-        own: LocalEngine,
-        control: Channel,
-        engines: Channel,
-        ranks_per_engine: int,
-        on_controller_only: bool,
-    ) -> None:
-        """
-        Args:
-            own: the controller's.
-            control: channel of the trainer's thread; weights use it.
-            engines: channel of the generating thread; the same one unless generation overlaps training.
-            ranks_per_engine: neighbouring ranks that make one engine together.
-            on_controller_only: the other ranks have none.
-        """
-        self._own = own
-        self._control = control
-        self._engines = engines
-        self._ranks_per_engine = ranks_per_engine
-        self._on_controller_only = on_controller_only
-        self._version = UNSYNCED_VERSION
-        self._dead: set[int] = set()
-
-    @property
-    def version(self) -> int:
-        """Policy version of the weights that all engines hold."""
-        return self._version
+    own: LocalEngine  # the controller's
+    control: Channel  # of the trainer's thread; weights use it
+    engines: Channel  # of the generating thread; the same one unless generation overlaps training
+    ranks_per_engine: int  # neighbouring ranks that make one engine together
+    on_controller_only: bool  # the other ranks have none
+    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of all engines' weights
+    _dead: set[int] = field(default_factory=set, init=False)
 
     @property
     def num_engines(self) -> int:
         """Engines that share the requests, in contiguous parts of equal number."""
-        return 1 if self._on_controller_only else self._control.size // self._ranks_per_engine
+        return 1 if self.on_controller_only else self.control.size // self.ranks_per_engine
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`. EngineDied brings everything that the living engines made."""
-        check_synced(self._version)
+        """Samples on all ranks. EngineDied brings everything that the living engines made."""
+        check_synced(self.version)
         bounds = part_bounds(len(requests), self.num_engines)
         parts: list[Part] = [
             (requests[bounds[index] : bounds[index + 1]], sampling) for index in range(self.num_engines)
         ]
-        outcomes = self._ask("generate", self._of_ranks(parts), lambda: self._own.generate(parts[0]))
+        outcomes = self._ask("generate", self._of_ranks(parts), lambda: self.own.generate(parts[0]))
         finished: dict[int, Generation] = {}
         reasons = self._reasons(outcomes)
         for index in range(self.num_engines):
-            outcome = outcomes[index * self._ranks_per_engine]
+            outcome = outcomes[index * self.ranks_per_engine]
             made = (
                 outcome.error.finished
                 if isinstance(outcome.error, EngineDied)
@@ -123,42 +102,42 @@ class DistributedEngine:
             )
             finished |= {bounds[index] + number: generation for number, generation in made.items()}
         if reasons:
-            self._version = UNSYNCED_VERSION
+            self.version = UNSYNCED_VERSION
             raise EngineDied("; ".join(reasons), finished)
         return [finished[number] for number in range(len(requests))]
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """See `RolloutEngine.load_weights`. Collective: the workers must serve the control channel."""
-        self._version = UNSYNCED_VERSION
-        payloads = [version] * self._control.size
-        outcomes = self._control.together(
-            "load_weights", payloads, lambda: self._own.load(source, self._control, version)
+        """Gives all engines the weights. The workers must serve the control channel."""
+        self.version = UNSYNCED_VERSION
+        payloads = [version] * self.control.size
+        outcomes = self.control.together(
+            "load_weights", payloads, lambda: self.own.load(source, self.control, version)
         )
         if reasons := self._reasons(outcomes):
             raise EngineDied("; ".join(reasons))
-        self._version = version
+        self.version = version
 
     def sleep(self) -> None:
-        """See `RolloutEngine.sleep`."""
-        held = values(self._ask("sleep", [None] * self._engines.size, self._own.sleep))
-        if any(version is not None and version != self._version for version in held):
-            self._version = UNSYNCED_VERSION
+        """Gives the device memory of all ranks to the trainer."""
+        held = values(self._ask("sleep", [None] * self.engines.size, self.own.sleep))
+        if any(version is not None and version != self.version for version in held):
+            self.version = UNSYNCED_VERSION
 
     def restart(self) -> None:
         """Starts the dead engines anew. Raises EngineError when one does not start."""
-        dead = [rank in self._dead for rank in range(self._engines.size)]
-        values(self._ask("restart", dead, lambda: self._own.restart(dead[0])))
+        dead = [rank in self._dead for rank in range(self.engines.size)]
+        values(self._ask("restart", dead, lambda: self.own.restart(dead[0])))
         self._dead.clear()
 
     def close(self) -> None:
         """Closes the controller's engine; the workers close theirs."""
-        self._version = UNSYNCED_VERSION
-        self._own.close()
+        self.version = UNSYNCED_VERSION
+        self.own.close()
 
     def _ask(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> Sequence[Outcome]:
         """Outcomes of a command on all ranks that have an engine."""
-        if not self._on_controller_only:
-            return self._engines.together(name, payloads, own)
+        if not self.on_controller_only:
+            return self.engines.together(name, payloads, own)
         try:
             return [Outcome(own())]
         except EngineError as error:
@@ -166,7 +145,7 @@ class DistributedEngine:
 
     def _of_ranks(self, parts: Sequence[Part]) -> list[Part]:
         return [
-            part for part in parts for _ in range(1 if self._on_controller_only else self._ranks_per_engine)
+            part for part in parts for _ in range(1 if self.on_controller_only else self.ranks_per_engine)
         ]
 
     def _reasons(self, outcomes: Sequence[Outcome]) -> list[str]:

@@ -8,6 +8,7 @@ weights, and every rank goes through the whole pass, even if its engine listens 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,18 +16,13 @@ from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.rollout.engine import RolloutEngine, WeightSource
 
 
+@dataclass
 class CollectiveWeightSource:
     """A `WeightSource` for the engine of this rank, during one `feed`."""
 
-    def __init__(self, source: WeightSource, channel: Channel) -> None:
-        """
-        Args:
-            source: the policy; going through its weights may be a collective.
-            channel: of the trainer's threads.
-        """
-        self._source = source
-        self._channel = channel
-        self._passes: list[Generator[tuple[str, torch.Tensor]]] = []
+    source: WeightSource  # the policy; going through its weights may be a collective
+    channel: Channel  # of the trainer's threads
+    _passes: list[Generator[tuple[str, torch.Tensor]]] = field(default_factory=list, init=False)
 
     def feed(self, engine: RolloutEngine | None, version: int) -> None:
         """Gives `engine` the weights as policy `version`; without one, only helps the other ranks. Every rank
@@ -41,18 +37,18 @@ class CollectiveWeightSource:
         finally:
             for begun in self._passes:
                 begun.close()
-            while any(self._channel.all(False)):
-                for _ in self._source.named_weights():
+            while any(self.channel.all(False)):
+                for _ in self.source.named_weights():
                     pass
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `WeightSource.named_weights`."""
+        """One pass over all weights."""
         self._passes.append(self._one_pass())
         return self._passes[-1]
 
     def _one_pass(self) -> Generator[tuple[str, torch.Tensor]]:
-        self._channel.all(True)
-        weights = self._source.named_weights()
+        self.channel.all(True)
+        weights = self.source.named_weights()
         try:
             for item in weights:  # noqa: UP028 - `yield from` would close it with this generator
                 yield item

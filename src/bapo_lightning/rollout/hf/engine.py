@@ -1,11 +1,10 @@
-"""The in-process engine for small models: batched sampling with a KV cache through `transformers`, no server,
-no GPU needed.
-"""
+"""The in-process engine for small models: batched sampling with a KV cache, no server, no GPU needed."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -34,52 +33,38 @@ from bapo_lightning.values import Count
 COMPACTION_SHARE = 0.125
 
 
+@dataclass(eq=False)
 class HFEngine:
-    """Samples with its own copy of the model. It does not share memory with the trainer, so its weights
-    change only by a sync.
-    """
+    """Samples with its own copy of the model, whose weights change only by a sync."""
 
     runs_in: ClassVar[RunsIn] = "trainer"
     shares_gpu: ClassVar[bool] = False
+    model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
+    max_rows: Count = 512  # rows sampled at once; bounds the KV cache
+    dtype: DType = "float32"  # of weights and cache
+    device: str = "auto"  # a torch device, such as cpu or cuda:1; auto takes a GPU where there is one
+    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
 
-    def __init__(
-        self, model_path: str, max_rows: Count = 512, dtype: DType = "float32", device: str = "auto"
-    ) -> None:
-        """
-        Args:
-            model_path: Hugging Face folder or hub name; only its config is read, weights come from the
-                trainer.
-            max_rows: rows sampled at once; bounds the KV cache.
-            dtype: of weights and cache.
-            device: torch device, such as cpu or cuda:1; auto takes a GPU where there is one.
-        """
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        config = AutoConfig.from_pretrained(model_path)
-        self._model: PreTrainedModel = (
-            AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).to(device).eval()
-        )
-        self._model.requires_grad_(False)
-        self._device = torch.device(device)
-        self._max_rows = max_rows
-        self._version = UNSYNCED_VERSION
-
-    @property
-    def version(self) -> int:
-        """Policy version of the weights held."""
-        return self._version
+    def __post_init__(self) -> None:
+        name = self.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = torch.device(name)
+        config = AutoConfig.from_pretrained(self.model_path)
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, self.dtype))
+        self._model: PreTrainedModel = model.to(self._device).eval().requires_grad_(False)
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`."""
-        check_synced(self._version)
+        """Samples at most `max_rows` requests at once."""
+        check_synced(self.version)
         results: list[Generation] = []
         with torch.inference_mode():
-            for first in range(0, len(requests), self._max_rows):
-                results += self._generate_rows(requests[first : first + self._max_rows], sampling)
+            for first in range(0, len(requests), self.max_rows):
+                results += self._generate_rows(requests[first : first + self.max_rows], sampling)
         return results
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """See `RolloutEngine.load_weights`."""
+        """Copies all weights."""
         own = dict(self._model.named_parameters())
         missing = set(own)
         with torch.no_grad():
@@ -96,7 +81,7 @@ class HFEngine:
                 own[name].copy_(weight)
                 missing.discard(name)
         check_complete(sorted(missing))
-        self._version = version
+        self.version = version
 
     def sleep(self) -> None:
         """Does nothing: its memory is small and stays."""
@@ -142,7 +127,7 @@ class HFEngine:
                 chosen, rows, alive, seeds = chosen[keep], rows[keep], alive[keep], seeds[keep.cpu().numpy()]
             context.append(chosen)
         return _generations(
-            sampled.cpu().numpy(), logprobs.cpu().numpy(), lengths.tolist(), stopped.tolist(), self._version
+            sampled.cpu().numpy(), logprobs.cpu().numpy(), lengths.tolist(), stopped.tolist(), self.version
         )
 
 

@@ -1,6 +1,4 @@
-"""A KV cache with room for whole responses, so that a step writes one column instead of copying the whole
-cache.
-"""
+"""A KV cache with room for whole responses: a step writes one column and copies nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from transformers import Cache, DynamicLayer
 
 
 def roomy_cache(capacity: int) -> Cache:
-    """Makes a cache for any decoder whose layers attend to all tokens before; `capacity` counts the tokens of
-    prompt and response together.
-    """
+    """Makes a cache of `capacity` tokens per row, for decoders whose layers attend to all tokens before."""
     return Cache(layer_class_to_replicate=partial(RoomyLayer, capacity))  # type: ignore[arg-type]
 
 
@@ -48,9 +44,7 @@ class RoomyLayer(DynamicLayer):
         return self._show(len(key_states), end)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keeps the rows `indices`, in their order; a row may be taken many times. Fewer rows than before
-        stay in the same buffers.
-        """
+        """Keeps the rows `indices`, in order, repeats allowed; fewer rows stay in the same buffers."""
         length, count = self.get_seq_length(), len(indices)
         for index, buffer in enumerate(self._buffers):
             chosen = buffer[:, :, :length].index_select(0, indices)

@@ -65,9 +65,7 @@ def first_above(cumulative: Tensor, aim: Tensor) -> Tensor:
 
 
 def truncated(logits: Tensor, top_k: int, top_p: float) -> Tensor:
-    """`logits[B, V]` with -inf outside the `top_k` likeliest tokens and then outside the smallest set that
-    holds mass `top_p`.
-    """
+    """-inf outside the `top_k` likeliest of `logits[B, V]`, then outside the smallest set of mass `top_p`."""
     if 0 < top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
     if top_p < 1:

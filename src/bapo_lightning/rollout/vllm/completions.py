@@ -16,9 +16,7 @@ TOKENS_COUNTER = "vllm:generation_tokens_total"
 
 
 def completion_body(model: str, request: GenerationRequest, sampling: SamplingParams) -> dict[str, Any]:
-    """Body of `/v1/completions`. It sets everything that shapes the distribution, because a server may have
-    defaults of its own.
-    """
+    """Body of `/v1/completions`, with all that shapes the distribution: a server has its own defaults."""
     return {
         "model": model,
         "prompt": request.token_ids.tolist(),
@@ -50,9 +48,7 @@ def generation_from(answer: dict[str, Any], sampling: SamplingParams, version: i
 
 
 async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Sends JSON and returns the answer. Raises EngineError for a request that the server refuses, EngineDied
-    when the server itself fails.
-    """
+    """Posts JSON. Raises EngineError for a refused request, EngineDied when the server fails."""
     async with session.post(url, json=body) as response:
         if response.status == 200:
             return dict(await response.json())

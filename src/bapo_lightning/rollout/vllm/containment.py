@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,20 +25,16 @@ from bapo_lightning.random_states import random_states_kept
 PATCHED = ((torch, "set_num_threads"), (torch.accelerator, "synchronize"), (torch.accelerator, "empty_cache"))
 
 
+@dataclass(eq=False)
 class Containment:
-    """A context for every call into an in-process engine. vLLM finds the process as vLLM left it, the trainer
-    as the trainer left it.
-    """
+    """A context for every call into vLLM: both sides find the process as they left it."""
 
-    def __init__(self, environment: Mapping[str, str], eager: bool) -> None:
-        """
-        Args:
-            environment: variables that are set inside only.
-            eager: keep vLLM's small helpers from being compiled, which takes a compiler and seconds.
-        """
-        self._environment: dict[str, str | None] = dict(environment)
+    environment: Mapping[str, str]  # variables that are set inside only
+    eager: bool  # keep vLLM's small helpers from being compiled, which takes a compiler and seconds
+
+    def __post_init__(self) -> None:
+        self._environment: dict[str, str | None] = dict(self.environment)
         self._attributes: list[Any] = [getattr(owner, name) for owner, name in PATCHED]
-        self.eager = eager
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -85,9 +82,7 @@ class Containment:
 
 @contextmanager
 def garbage_collector_kept() -> Iterator[None]:
-    """Context that undoes a freeze of the garbage collector, which would keep the trainer's garbage for
-    ever.
-    """
+    """Undoes a freeze of the garbage collector, which would keep the trainer's garbage for ever."""
     frozen = gc.get_freeze_count()
     try:
         yield
@@ -98,9 +93,7 @@ def garbage_collector_kept() -> Iterator[None]:
 
 @contextmanager
 def default_group_kept() -> Iterator[None]:
-    """Context in which the default process group cannot be destroyed, as vLLM does when it shuts down; it may
-    destroy its own groups.
-    """
+    """Protects the default process group, which vLLM destroys at its end with its own groups."""
     destroy = dist.destroy_process_group
 
     def destroy_others(group: dist.ProcessGroup | None = None) -> None:
@@ -114,6 +107,7 @@ def default_group_kept() -> Iterator[None]:
         dist.destroy_process_group = destroy
 
 
+@dataclass(eq=False)
 class Deadline:
     """Ends the process, with the stacks of all threads on stderr, when native code makes no progress.
 
@@ -121,10 +115,8 @@ class Deadline:
     job that hangs for days.
     """
 
-    def __init__(self, seconds: float) -> None:
-        """`seconds` without progress."""
-        self._seconds = seconds
-        self._armed_at = 0.0
+    seconds: float  # without progress
+    _armed_at: float = field(default=0.0, init=False)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -142,4 +134,4 @@ class Deadline:
 
     def _arm(self) -> None:
         self._armed_at = time.monotonic()
-        faulthandler.dump_traceback_later(self._seconds, exit=True)
+        faulthandler.dump_traceback_later(self.seconds, exit=True)

@@ -55,11 +55,8 @@ class ServerClient:
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Ends the replacement and names the new weights."""
-        self._call(
-            "POST",
-            "/finish_weight_update",
-            {"weight_version": weight_version} if weight_version is not None else None,
-        )
+        body = {"weight_version": weight_version} if weight_version is not None else None
+        self._call("POST", "/finish_weight_update", body)
 
     def update_weight_version(self, version: str) -> None:
         """Names the weights held."""
@@ -67,11 +64,8 @@ class ServerClient:
 
     def missing_weights(self) -> list[str]:
         """Weights that the last update did not bring, on any worker."""
-        return [
-            name
-            for names in self._call("POST", "/collective_rpc", {"method": "missing_weights"})["results"]
-            for name in names
-        ]
+        results = self._call("POST", "/collective_rpc", {"method": "missing_weights"})["results"]
+        return [name for names in results for name in names]
 
     def get_world_size(self) -> int:
         """Number of the server's workers."""

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -36,6 +37,7 @@ from bapo_lightning.values import Positive
 VLLM_LOADING_ERRORS = (KeyError, ValueError, RuntimeError, AssertionError)
 
 
+@dataclass(eq=False)
 class VLLMLocalEngine:
     """Samples with vLLM in this process. It starts with the first weights, when the trainer's process group
     exists.
@@ -46,54 +48,40 @@ class VLLMLocalEngine:
 
     runs_in: ClassVar[RunsIn] = "trainer"
     shares_gpu: ClassVar[bool] = True
+    model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
+    options: VLLMOptions
+    deadline_seconds: Positive = 600  # without progress, after which the process ends, all stacks printed
+    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
+    _llm: Any = field(default=None, init=False)
+    _asleep: bool = field(default=False, init=False)
+    _can_sleep: bool = field(default=False, init=False)
+    _num_calls: int = field(default=0, init=False)
+    _owns_default_group: bool = field(default=False, init=False)
 
-    def __init__(self, model_path: str, options: VLLMOptions, deadline_seconds: Positive = 600) -> None:
-        """
-        Args:
-            model_path: Hugging Face folder or hub name; only its config is read, weights come from the
-                trainer.
-            options: of vLLM.
-            deadline_seconds: the process ends with all stacks printed when vLLM makes no progress for so
-                long.
-
-        Raises:
-            ConfigError: vLLM is not installed.
-        """
+    def __post_init__(self) -> None:
+        """Raises ConfigError when vLLM is not installed."""
         require_vllm()
-        self._model_path = model_path
-        self._options = options
-        self._deadline = Deadline(deadline_seconds)
+        self._deadline = Deadline(self.deadline_seconds)
         environment = {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
         }
         self._contained = Containment(environment, eager=False)
-        self._llm: Any = None
-        self._version = UNSYNCED_VERSION
-        self._asleep = False
-        self._can_sleep = False
-        self._num_calls = 0
-        self._owns_default_group = False
-
-    @property
-    def version(self) -> int:
-        """Policy version of the weights held."""
-        return self._version
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`."""
-        check_synced(self._version)
-        check_lengths(requests, self._options.context_length)
+        """Samples through vLLM, step by step."""
+        check_synced(self.version)
+        check_lengths(requests, self.options.context_length)
         with self._contained(), self._deadline():
             return self._generate(requests, sampling)
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """See `RolloutEngine.load_weights`."""
+        """Wakes vLLM up, or starts it, and streams all weights."""
         with self._deadline():
             if self._llm is None:
                 self._start()
-            self._version = UNSYNCED_VERSION
+            self.version = UNSYNCED_VERSION
             with self._contained():
                 from bapo_lightning.rollout.vllm.weights import reload_worker
 
@@ -114,18 +102,16 @@ class VLLMLocalEngine:
                     raise EngineError(
                         "vLLM did not reset its prefix cache after new weights: requests are still running"
                     )
-        self._version = version
+        self.version = version
 
     def sleep(self) -> None:
-        """Drops weights and cache on a GPU. `version` becomes `UNSYNCED_VERSION`, so that weights come again
-        before the next use.
-        """
+        """Drops weights and cache on a GPU; without a version, weights come again before the next use."""
         if self._llm is None or self._asleep or not self._can_sleep:
             return
         with self._contained():
             self._llm.sleep(level=2)
         self._asleep = True
-        self._version = UNSYNCED_VERSION
+        self.version = UNSYNCED_VERSION
 
     def restart(self) -> None:
         """Raises EngineError: its process is the trainer's."""
@@ -137,7 +123,7 @@ class VLLMLocalEngine:
     def close(self) -> None:
         """Shuts vLLM down; a process group that was there before it stays."""
         llm, self._llm = self._llm, None
-        self._version = UNSYNCED_VERSION
+        self.version = UNSYNCED_VERSION
         if llm is None:
             return
         with self._contained(), nullcontext() if self._owns_default_group else default_group_kept():
@@ -150,19 +136,19 @@ class VLLMLocalEngine:
             from vllm.platforms import current_platform
 
             on_cpu = current_platform.is_cpu()
-            arguments = self._options.engine_arguments(self._model_path, on_cpu) | {"disable_log_stats": True}
+            arguments = self.options.engine_arguments(self.model_path, on_cpu) | {"disable_log_stats": True}
             self._can_sleep = arguments["enable_sleep_mode"] = not on_cpu
             self._owns_default_group = not dist.is_initialized()
             if dist.is_initialized() and dist.get_world_size() > 1:
                 os.environ.update(spmd_environment())
                 arguments |= {
                     "distributed_executor_backend": "external_launcher",
-                    "seed": dist.get_rank() // self._options.tensor_parallel_size,
+                    "seed": dist.get_rank() // self.options.tensor_parallel_size,
                 }
             try:
                 self._llm = LLM(**arguments)
             except (ValueError, RuntimeError) as error:
-                raise EngineError(f"vLLM could not be started for {self._model_path}: {error}") from error
+                raise EngineError(f"vLLM could not be started for {self.model_path}: {error}") from error
         self._contained.eager = arguments["enforce_eager"]
 
     def _generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
@@ -181,7 +167,7 @@ class VLLMLocalEngine:
             self._deadline.progress()
         outputs = [finished[name] for name in names]
         return [
-            generation_of(made.token_ids, made.logprobs.logprobs, made.finish_reason, sampling, self._version)
+            generation_of(made.token_ids, made.logprobs.logprobs, made.finish_reason, sampling, self.version)
             for made in outputs
         ]
 
@@ -211,9 +197,7 @@ def spmd_environment() -> dict[str, str]:
 
 
 def vllm_sampling(request: GenerationRequest, sampling: SamplingParams) -> Any:
-    """Converts to vLLM's parameters of one request. `logprobs=0` asks for the sampled token alone; only our
-    stop tokens end a response.
-    """
+    """Converts to vLLM's parameters: log-prob of the sampled token alone, only our stop tokens."""
     from vllm import SamplingParams as VLLMSamplingParams
 
     return VLLMSamplingParams(

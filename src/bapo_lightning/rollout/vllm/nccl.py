@@ -1,11 +1,10 @@
-"""Weights from the trainer's GPUs to those of vLLM servers, by vLLM's own NCCL weight transfer. Trainer and
-servers must have different GPUs.
-"""
+"""Weights from the trainer's GPUs to other GPUs of vLLM servers, by vLLM's own NCCL weight transfer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from bapo_lightning.rollout.engine import DType, WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
 
 
+@dataclass
 class NCCLTransport:
     """Broadcasts weights tensor by tensor, in packed buffers, from the trainer's first rank to every worker
     of each server.
@@ -27,35 +27,28 @@ class NCCLTransport:
     control calls have a deadline.
     """
 
-    backend = "nccl"
-
-    def __init__(self, master_address: str = "127.0.0.1", dtype: DType | None = None) -> None:
-        """
-        Args:
-            master_address: address of this machine for the servers.
-            dtype: weights are cast to it before they are sent; None sends them as they are.
-        """
-        self._master_address = master_address
-        self._dtype = getattr(torch, dtype) if dtype else None
-        self._engines: dict[int, Any] = {}  # vLLM's trainer engine of each client
+    backend: ClassVar[str] = "nccl"
+    master_address: str = "127.0.0.1"  # of this machine, for the servers
+    dtype: DType | None = None  # weights are cast to it before they are sent; None: as they are
+    _engines: dict[int, Any] = field(default_factory=dict, init=False)  # vLLM's trainer engine of each client
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:
-        """See `WeightTransport.connect`."""
+        """Connects a new server, instead of the one that this client had before."""
         previous = self._engines.pop(id(client), None)
         if previous is not None:
             previous.shutdown()
         rank = dist.get_rank() if dist.is_initialized() else 0
         info = NCCLTrainerInitInfo(
-            self._master_address, get_open_port(), 1 + client.get_world_size(), rank=rank
+            self.master_address, get_open_port(), 1 + client.get_world_size(), rank=rank
         )
         self._engines[id(client)] = WeightTransferTrainerFactory.trainer_init(
-            info, client=client, source=StreamedWeights(source, self._dtype)
+            info,
+            client=client,
+            source=StreamedWeights(source, getattr(torch, self.dtype) if self.dtype else None),
         )
 
     def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
-        """See `WeightTransport.send`. vLLM's engine ends an update without a version, so it is stamped
-        afterwards.
-        """
+        """Stamps the version after each update: vLLM's engine ends an update without one."""
         for client in clients:
             self._engines[id(client)].send_weights()
             client.update_weight_version(str(version))

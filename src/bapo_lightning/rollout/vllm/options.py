@@ -79,9 +79,7 @@ def generation_of(
     sampling: SamplingParams,
     version: int,
 ) -> Generation:
-    """Converts an answer of vLLM, in process or over HTTP. Greedy tokens have log-prob 0: all mass was on
-    them.
-    """
+    """Converts an answer of vLLM. Greedy tokens have log-prob 0: all mass was on them."""
     segment = Segment(
         array("i", token_ids),
         array("f", logprobs if sampling.temperature > 0 else [0.0] * len(token_ids)),
@@ -91,9 +89,7 @@ def generation_of(
 
 
 def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> None:
-    """Raises EngineError for a request that does not fit: vLLM would cut its response short without saying
-    so.
-    """
+    """Raises EngineError for a request that does not fit: vLLM would silently cut its response."""
     for number, request in enumerate(requests):
         if len(request.token_ids) + request.max_new_tokens > max_model_len:
             raise EngineError(
@@ -103,9 +99,7 @@ def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> 
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """Converts engine arguments to flags of vLLM's server: `--max-model-len 64 --enforce-eager
-    --no-enable-prefix-caching`.
-    """
+    """Flags of vLLM's server: `--max-model-len 64 --enforce-eager --no-enable-prefix-caching`."""
     flags: list[str] = []
     for name, value in arguments.items():
         flag = name.replace("_", "-")

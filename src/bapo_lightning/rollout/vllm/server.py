@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -36,63 +37,48 @@ from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.values import Count, Positive
 
 
+@dataclass(eq=False)
 class VLLMServerEngine:
     """A client of vLLM servers. Each server is free in its tensor and data parallelism."""
 
     runs_in: ClassVar[RunsIn] = "server"
     shares_gpu: ClassVar[bool] = False
+    model_path: str  # Hugging Face folder or hub name, for servers started here
+    options: VLLMOptions  # for servers started here; `max_model_len` is checked of others
+    transport: WeightTransport
+    log_folder: str  # for the output of servers started here
+    urls: Sequence[str] = ()  # of servers that run already; empty starts some
+    num_servers: Count = 1  # to start
+    cpu_threads: Count | None = None  # of a server on a CPU; None shares the cores out
+    # Of each server, such as "4,5"; not the trainer's. Empty leaves the choice to vLLM: the first ones.
+    gpus: Sequence[str] = ()
+    start_seconds: Positive = 900  # a server must answer within this time of its start
+    # A server that generates nothing, or does not answer a control call, for so long counts as dead.
+    deadline_seconds: Positive = 300
+    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
+    _model_name: str = field(default="", init=False)
+    _processes: list[ServerProcess] = field(default_factory=list, init=False)
+    # weight version that each server was given
+    _connected: dict[str, str] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self,
-        model_path: str,
-        options: VLLMOptions,
-        transport: WeightTransport,
-        log_folder: str,
-        urls: Sequence[str] = (),
-        num_servers: Count = 1,
-        cpu_threads: Count | None = None,
-        gpus: Sequence[str] = (),
-        start_seconds: Positive = 900,
-        deadline_seconds: Positive = 300,
-    ) -> None:
+    def __post_init__(self) -> None:
+        """Raises ConfigError when vLLM is not installed, or a server of `urls` cannot be reached or serves
+        sequences that are too short.
         """
-        Args:
-            model_path: Hugging Face folder or hub name, for servers started here.
-            options: of vLLM, for servers started here; `max_model_len` is checked of others.
-            transport: carries the weights.
-            log_folder: folder for the output of servers started here.
-            urls: servers that run already; empty starts some.
-            num_servers: to start.
-            cpu_threads: of a server on a CPU; None shares the cores out.
-            gpus: of each server, such as "4,5"; not the trainer's. Empty leaves the choice to vLLM, which
-                takes the first ones.
-            start_seconds: a server must answer within this time of its start.
-            deadline_seconds: a server that generates nothing, or does not answer a control call, for so long
-                counts as dead.
-
-        Raises:
-            ConfigError: vLLM is not installed, or a server of `urls` cannot be reached or serves sequences
-                that are too short.
-        """
-        self._options = options
-        self._transport = transport
-        self._start_seconds = start_seconds
-        self._deadline_seconds = deadline_seconds
-        self._version = UNSYNCED_VERSION
-        self._model_name = ""
-        if urls:
-            self._processes: list[ServerProcess] = []
-        else:
+        if not self.urls:
             require_vllm()
             self._processes = own_servers(
-                model_path, options, transport.backend, log_folder, num_servers, cpu_threads, gpus
+                self.model_path,
+                self.options,
+                self.transport.backend,
+                self.log_folder,
+                self.num_servers,
+                self.cpu_threads,
+                self.gpus,
             )
-        self._clients = [
-            ServerClient(url, deadline_seconds)
-            for url in urls or [process.url for process in self._processes]
-        ]
-        self._connected: dict[str, str] = {}  # weight version that each server was given
-        if urls:
+        urls = self.urls or [process.url for process in self._processes]
+        self._clients = [ServerClient(url, self.deadline_seconds) for url in urls]
+        if self.urls:
             self._check_given_servers()
 
     @staticmethod
@@ -109,51 +95,46 @@ class VLLMServerEngine:
                 yield f"urls: {url} is no URL; write e.g. urls=[http://127.0.0.1:8000]"
 
     @property
-    def version(self) -> int:
-        """Policy version of the weights held by all servers."""
-        return self._version
-
-    @property
     def server_pids(self) -> list[int]:
         """Processes of the servers started here that are up."""
         return [process.pid for process in self._processes if process.pid is not None]
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """See `RolloutEngine.generate`."""
-        check_synced(self._version)
-        check_lengths(requests, self._options.context_length)
+        """Samples on all servers at once."""
+        check_synced(self.version)
+        check_lengths(requests, self.options.context_length)
         for client in self._clients:
-            self._check_holds(client, str(self._version))
+            self._check_holds(client, str(self.version))
         finished, reasons = asyncio.run(self._generate(requests, sampling))
         if reasons:
-            self._version = UNSYNCED_VERSION
+            self.version = UNSYNCED_VERSION
             raise EngineDied("; ".join(reasons), finished)
         return [finished[number] for number in range(len(requests))]
 
     def load_weights(self, source: WeightSource, version: int) -> None:
-        """See `RolloutEngine.load_weights`."""
-        self._version = UNSYNCED_VERSION
+        """Starts servers that are down and sends all weights to all."""
+        self.version = UNSYNCED_VERSION
         self._start()
         for client in self._clients:
             if client.url in self._connected:  # a server that was started anew meanwhile counts as dead
                 self._check_holds(client, self._connected[client.url])
             else:
-                self._transport.connect(client, source)
+                self.transport.connect(client, source)
         self._connected.clear()
-        self._transport.send(source, self._clients, version)
+        self.transport.send(source, self._clients, version)
         for client in self._clients:
             client.reset_prefix_cache()
             self._check_holds(client, str(version))
             self._connected[client.url] = str(version)
         self._model_name = self._clients[0].model()[0]
-        self._version = version
+        self.version = version
 
     def sleep(self) -> None:
         """Does nothing: servers have devices of their own."""
 
     def restart(self) -> None:
         """Starts dead servers anew, or waits until their owners have."""
-        self._version = UNSYNCED_VERSION
+        self.version = UNSYNCED_VERSION
         for client in self._clients:
             if client.lost or not client.is_healthy():
                 self._connected.pop(client.url, None)
@@ -165,14 +146,12 @@ class VLLMServerEngine:
 
     def close(self) -> None:
         """Ends the servers that were started here."""
-        self._version = UNSYNCED_VERSION
+        self.version = UNSYNCED_VERSION
         for process in self._processes:
             process.stop()
 
     def _check_holds(self, client: ServerClient, version: str) -> None:
-        """Raises EngineDied unless the server holds the weights it was given: one that was started anew holds
-        none of ours.
-        """
+        """Raises EngineDied unless the server holds what it was given: a restarted one holds nothing."""
         held = client.weight_version()
         if held != version:
             client.lost = True
@@ -187,10 +166,10 @@ class VLLMServerEngine:
             down = [process for process in self._processes if not process.is_running()]
             if down:
                 with ThreadPoolExecutor(len(down)) as pool:
-                    list(pool.map(lambda process: process.start(self._start_seconds), down))
+                    list(pool.map(lambda process: process.start(self.start_seconds), down))
         else:
             for client in self._clients:
-                wait_until_healthy(client, self._start_seconds)
+                wait_until_healthy(client, self.start_seconds)
 
     def _check_given_servers(self) -> None:
         problems = []
@@ -203,10 +182,10 @@ class VLLMServerEngine:
                     "serve"
                 )
                 continue
-            if max_model_len < self._options.context_length:
+            if max_model_len < self.options.context_length:
                 problems.append(
                     f"rollout.engine.urls: {client.url} serves at most {max_model_len} tokens, prompt and "
-                    f"response need {self._options.context_length}; start it with at least that "
+                    f"response need {self.options.context_length}; start it with at least that "
                     "--max-model-len, or lower scale.max_new_tokens"
                 )
         if problems:
@@ -215,13 +194,11 @@ class VLLMServerEngine:
     async def _generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> tuple[dict[int, Generation], list[str]]:
-        """Returns the finished generations, by number of their request, and the reasons of servers that
-        died.
-        """
+        """Returns the generations by number of their request, and why servers died."""
         finished: dict[int, Generation] = {}
         bounds = [len(requests) * server // len(self._clients) for server in range(len(self._clients) + 1)]
         shares = [range(first, last) for first, last in pairwise(bounds)]  # neighbours have the same prompt
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._deadline_seconds)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.deadline_seconds)
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
             runs = [
                 self._generate_on(
@@ -245,12 +222,12 @@ class VLLMServerEngine:
         async def one(number: int) -> None:
             body = completion_body(self._model_name, requests[number], sampling)
             finished[number] = generation_from(
-                await post(session, f"{client.url}/v1/completions", body), sampling, self._version
+                await post(session, f"{client.url}/v1/completions", body), sampling, self.version
             )
 
         everything: asyncio.Future[Any] = asyncio.gather(*(one(number) for number in requests))
         watch: asyncio.Future[Any] = asyncio.create_task(
-            watch_progress(session, client.url, self._deadline_seconds)
+            watch_progress(session, client.url, self.deadline_seconds)
         )
         try:
             await asyncio.wait({everything, watch}, return_when=asyncio.FIRST_COMPLETED)

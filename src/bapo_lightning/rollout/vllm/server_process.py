@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -24,24 +25,15 @@ WORKER_EXTENSION = "bapo_lightning.rollout.vllm.shared_memory.WorkerExtension"
 STOP_SECONDS = 15  # vLLM ends within half a second when it is well
 
 
+@dataclass(eq=False)
 class ServerProcess:
     """A server in a process group of its own, so that all of it can be ended. Its output goes to a file."""
 
-    def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, port: int | None = None
-    ) -> None:
-        """
-        Args:
-            arguments: vLLM's flags without host and port.
-            environment: variables on top of this process's.
-            log: file to which its output is appended.
-            port: None takes a free one.
-        """
-        self.port = port or free_port()
-        self._arguments = [*arguments, "--host", "127.0.0.1", "--port", str(self.port)]
-        self._environment = dict(environment)
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+    arguments: Sequence[str]  # vLLM's flags without host and port
+    environment: Mapping[str, str]  # variables on top of this process's
+    log: Path  # file to which its output is appended
+    port: int = field(default_factory=free_port)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
     def url(self) -> str:
@@ -58,35 +50,32 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, deadline_seconds: float) -> None:
-        """Starts it and waits until it answers. Raises EngineError, with the reason from its log, when it
-        ends or takes too long.
-        """
+        """Starts it and waits for an answer. Raises EngineError with the reason if none comes in time."""
         self.stop()
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        logged_before = self._log.stat().st_size if self._log.exists() else 0
-        command = [sys.executable, "-m", "bapo_lightning.rollout.vllm.server_main", *self._arguments]
-        with self._log.open("ab") as log:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        logged_before = self.log.stat().st_size if self.log.exists() else 0
+        command = [sys.executable, "-m", "bapo_lightning.rollout.vllm.server_main", *self.arguments]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.PIPE,
-                env={**os.environ, **self._environment},
+                env={**os.environ, **self.environment},
                 start_new_session=True,
             )
         give_up = time.monotonic() + deadline_seconds
         client = ServerClient(self.url, timeout=5)
         while not client.is_healthy():
             if not self.is_running():
-                reason = last_error(self._log, logged_before)
+                reason = last_error(self.log, logged_before)
                 self.stop()
-                raise EngineError(
-                    f"the vLLM server ended while it started: {reason} (all of it: {self._log})"
-                )
+                raise EngineError(f"the vLLM server ended while it started: {reason} (all of it: {self.log})")
             if time.monotonic() > give_up:
                 self.stop()
                 raise EngineError(
-                    f"the vLLM server did not answer within {deadline_seconds:.0f} s; see {self._log}"
+                    f"the vLLM server did not answer within {deadline_seconds:.0f} s; see {self.log}"
                 )
             time.sleep(0.2)
 
@@ -131,12 +120,9 @@ def own_servers(
     servers = []
     for number in range(num_servers):
         visible = {"CUDA_VISIBLE_DEVICES": gpus[number]} if gpus else {}
-        port = first_port + number if first_port else None
-        servers.append(
-            ServerProcess(
-                arguments, environment | visible, Path(log_folder, f"vllm-server-{number}.log"), port
-            )
-        )
+        log = Path(log_folder, f"vllm-server-{number}.log")
+        port = first_port + number if first_port else free_port()
+        servers.append(ServerProcess(arguments, environment | visible, log, port))
     return servers
 
 
@@ -168,9 +154,7 @@ def server_arguments(
 
 
 def last_error(log: Path, start: int) -> str:
-    """The last line after byte `start` that names an error, with the line that explains it, else the last
-    line.
-    """
+    """The last line after byte `start` that names an error, and the next; else the last line."""
     with log.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]

@@ -66,9 +66,7 @@ class SharedMemoryTransferEngine(WeightTransferEngine[SharedMemoryInit, SharedMe
 
 
 class WorkerExtension:
-    """Becomes a base of vLLM's worker (`worker_extension_cls`); its methods can be called by name from the
-    trainer.
-    """
+    """A base of vLLM's worker (`worker_extension_cls`), whose methods the trainer calls by name."""
 
     def missing_weights(self) -> list[str]:
         """Weights that the last update did not bring."""

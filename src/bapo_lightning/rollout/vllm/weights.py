@@ -44,9 +44,7 @@ class Reload:
         self._missing = self._missing - loaded if loaded is not None else set()
 
     def finish(self) -> list[str]:
-        """Puts everything in place; returns the missing weights, as vLLM's names of parameters and of
-        half-loaded layers.
-        """
+        """Puts all in place; returns vLLM's names of missing parameters and half-loaded layers."""
         missing = sorted(self._missing | incomplete_layers(self._model))
         finalize_layerwise_reload(self._model, self._model_config)
         repack_tied(self._model)
@@ -65,9 +63,7 @@ def reload_worker(worker: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> N
 
 
 def incomplete_layers(model: nn.Module) -> set[str]:
-    """Layers that got only a part of their weights, such as a fused q, k, v without k. Embeddings may
-    be padded: not counted.
-    """
+    """Layers with a part of their weights, such as a fused q, k, v without k; not (padded) embeddings."""
     names = set()
     for name, layer in model.named_modules():
         info = get_layerwise_info(layer)
@@ -81,9 +77,7 @@ def incomplete_layers(model: nn.Module) -> set[str]:
 
 
 def tied_heads(model: nn.Module) -> set[str]:
-    """Names of parameters that are the input embedding under a second name: a tied checkpoint does not hold
-    them.
-    """
+    """Names of parameters that a tied checkpoint lacks: the input embedding under a second name."""
     if not getattr(model.config, "tie_word_embeddings", False):
         return set()
     embeddings = [
@@ -93,9 +87,7 @@ def tied_heads(model: nn.Module) -> set[str]:
 
 
 def repack_tied(model: nn.Module) -> None:
-    """Packs embeddings for the CPU kernels again; the reload itself skips a tied head, which has no tensor of
-    its own.
-    """
+    """Packs embeddings for CPU kernels again; the reload skips a tied head, which has no tensor."""
     if not current_platform.is_cpu():
         return
     from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
