@@ -17,6 +17,7 @@ from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.run_folder.checkpoint import checkpoint_name, prune
+from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.run_folder.record import read_config, read_manifest, read_rows
 from bapo_lightning.values import Count, CountOrZero
 
@@ -53,10 +54,10 @@ class HfExport(Callback):
 
     def _write(self, policy: Policy, update: int) -> None:
         folder, config = Path(self.folder), read_config(Path(self.folder))
-        dtype = self.dtype or config["model"]["dtype"]
+        dtype = self.dtype or value_of(config, "model.dtype")
         write_model_folder(
             folder / EXPORTS / checkpoint_name(update),
-            model_path(config["model"]["path"]),
+            model_path(value_of(config, "model.path")),
             policy.named_weights(),
             model_card(config, read_manifest(folder), read_rows(folder), update, dtype),
             getattr(torch, dtype),

@@ -15,6 +15,7 @@ from typing import Any
 from bapo_lightning.cli.command import command, table_parser
 from bapo_lightning.errors import DataError
 from bapo_lightning.evaluation.comparison import Evaluated, compare, comparison_notes
+from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.run_folder.find import common_folder
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.evaluation.folder import outcomes, read_rows
@@ -56,19 +57,21 @@ def collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
     """Finished evaluations, and why others are left out."""
     finished, left_out = [], []
     configs = {folder: read_config(folder) for folder in folders}
-    names = Counter(config["name"] for config in configs.values())
+    names = Counter(value_of(config, "name") for config in configs.values())
     for folder, config in configs.items():
-        sets, rows = config["evaluated"]["sets"], read_rows(folder)
-        expected = config["k"] * sum(entry["num_problems"] for entry in sets.values())
+        sets, rows = value_of(config, "evaluated.sets"), read_rows(folder)
+        expected = value_of(config, "k") * sum(entry["num_problems"] for entry in sets.values())
         if len(rows) < expected:
             left_out.append(
                 f"left out: {folder} has {len(rows)} of {expected} samples; the command that began it goes "
                 "on with it"
             )
             continue
-        name = config["name"] if names[config["name"]] == 1 else folder.name
+        name = value_of(config, "name") if names[value_of(config, "name")] == 1 else folder.name
         digests = {key: entry["problems"] for key, entry in sets.items()}
-        finished.append(Evaluated(name, config["k"], outcomes(rows), digests, _shared_settings(config)))
+        finished.append(
+            Evaluated(name, value_of(config, "k"), outcomes(rows), digests, _shared_settings(config))
+        )
     return finished, left_out
 
 
@@ -83,14 +86,16 @@ def choose_reference(evaluations: Sequence[Evaluated], wanted: str | None, left_
 
 
 def _shared_settings(config: dict[str, Any]) -> dict[str, object]:
-    rollout = config["rollout"]
+    rollout = value_of(config, "rollout")
     engine = rollout["engine"].get("make_engine", rollout["engine"])  # in this process, or in a child
     return {
         **{key: rollout[key] for key in ("temperature", "top_p", "top_k")},
-        "max_new_tokens": config["scale"]["max_new_tokens"],
+        "max_new_tokens": value_of(config, "scale.max_new_tokens"),
         "engine": engine["_target_"].rpartition(".")[2],
-        "reward": config["reward"],
-        "prompt": {key: value for key, value in config["data"]["prompt"].items() if value not in (None, {})},
+        "reward": value_of(config, "reward"),
+        "prompt": {
+            key: value for key, value in value_of(config, "data.prompt").items() if value not in (None, {})
+        },
     }
 
 

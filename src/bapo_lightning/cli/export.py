@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, get_args
 from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.errors import CheckpointError, DataError
 from bapo_lightning.modules.policy.options import Dtype
+from bapo_lightning.run_folder.config_keys import value_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,10 +65,10 @@ def export(checkpoint: str, target: Path, dtype: str | None, shard_gigabytes: fl
             "outputs/<experiment>/<run>"
         )
     run, folder = subject.run, subject.checkpoint.path.parent.parent
-    dtype = dtype or run["model"]["dtype"]
+    dtype = dtype or value_of(run, "model.dtype")
     num_weights = write_model_folder(
         target,
-        model_path(subject.model["path"]),
+        model_path(value_of(subject.model, "path")),
         policy_weights(subject),
         model_card(run, read_manifest(folder), read_rows(folder), subject.checkpoint.update, dtype),
         getattr(torch, dtype),
@@ -92,7 +93,7 @@ def policy_weights(subject: Subject) -> Iterator[tuple[str, Tensor]]:
     from bapo_lightning.modules.policy.options import ModelOptions
 
     assert subject.run is not None and subject.checkpoint is not None
-    model = Model.read({**subject.model, "dtype": subject.run["model"]["dtype"]})
+    model = Model.read({**subject.model, "dtype": value_of(subject.run, "model.dtype")})
     options = ModelOptions.of(model, model_path(model.path))
     policy = build_policy(options, temperature=1.0, on_meta=options.lora is None)
     if options.lora is None:

@@ -5,9 +5,11 @@ names for keys.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum, auto
 from typing import Any
+
+from bapo_lightning.errors import DataError
 
 
 class Role(Enum):
@@ -126,6 +128,22 @@ def short_names(keys: Collection[str]) -> dict[str, str]:
             endings[-1],
         )
     return shortened
+
+
+def value_of(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key in a stored configuration.
+
+    Raises:
+        DataError: it has no such key.
+    """
+    node: Any = config
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            raise DataError(
+                f"the stored configuration has no {key}: config.yaml is torn, or of another version"
+            )
+        node = node[part]
+    return node
 
 
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from bapo_lightning.modules.policy.folder import is_hub_name
-from bapo_lightning.run_folder.config_keys import leaves
+from bapo_lightning.run_folder.config_keys import leaves, value_of
 from bapo_lightning.run_folder.record import Row
 
 METRICS = (
@@ -45,15 +45,15 @@ def model_card(
         update: number of updates that made the weights.
         dtype: precision of the exported weights.
     """
-    base, name = run["model"]["path"], Path(run["run_folder"]).name
+    base, name = value_of(run, "model.path"), Path(value_of(run, "run_folder")).name
     front = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["reinforcement-learning", run["algorithm"]["name"]],
+        "tags": ["reinforcement-learning", value_of(run, "algorithm.name")],
     }
     if is_hub_name(base):
         front["base_model"] = base
-    sets, values = ", ".join(run["data"]["validation"]), dict(leaves(run))
+    sets, values = ", ".join(value_of(run, "data.validation")), dict(leaves(run))
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
         f"# {run['name']}: {run['algorithm']['name']}, {update} updates\n",

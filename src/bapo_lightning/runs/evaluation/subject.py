@@ -19,6 +19,7 @@ from bapo_lightning.modules.policy.folder import (
 )
 from bapo_lightning.run_folder import checkpoint as checkpoint_folder
 from bapo_lightning.run_folder.checkpoint import MANIFEST, TRAINER_FILE, Checkpoint
+from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.resume import first_good
 
@@ -112,10 +113,8 @@ def inherit(config: DictConfig, subject: Subject) -> list[str]:
 
 def validation_samples(run: Config) -> int:
     """Samples of each problem in the validation of a run; of its sets the most."""
-    own = run["data"]["validation_samples"]
-    return max(
-        (own.get(name, run["scale"]["validation_samples"]) for name in run["data"]["validation"]), default=1
-    )
+    own, usual = value_of(run, "data.validation_samples"), value_of(run, "scale.validation_samples")
+    return max((own.get(name, usual) for name in value_of(run, "data.validation")), default=1)
 
 
 def weights_digest(subject: Subject) -> str:
@@ -126,9 +125,9 @@ def weights_digest(subject: Subject) -> str:
         kept = {name: entry for name, entry in manifest["files"].items() if name.startswith(TRAINER_FILE)}
         files = {name: entry["sha256"] for name, entry in kept.items()}
     if subject.checkpoint is None or subject.model.get("lora"):  # adapters are additions to the weights
-        weights = sorted(Path(model_path(subject.model["path"])).glob("*.safetensors"))
+        weights = sorted(Path(model_path(value_of(subject.model, "path"))).glob("*.safetensors"))
         files |= {file.name: checkpoint_folder.digest(file) for file in weights} or {
-            "hub": subject.model["path"]
+            "hub": value_of(subject.model, "path")
         }
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
@@ -136,8 +135,8 @@ def weights_digest(subject: Subject) -> str:
 def _of_run(checkpoint: Checkpoint) -> Subject:
     run_folder = checkpoint.path.parent.parent
     run = read_config(run_folder)
-    _check(run["model"])  # its architecture and tokenizer are needed
-    model = {key: run["model"][key] for key in MODEL_KEYS if key in run["model"]}
+    _check(value_of(run, "model"))  # its architecture and tokenizer are needed
+    model = {key: value for key, value in value_of(run, "model").items() if key in MODEL_KEYS}
     return Subject(f"{run_folder.name}-{checkpoint.path.name}", model, run, checkpoint)
 
 
@@ -150,7 +149,7 @@ def _newest_good(folder: Path) -> Checkpoint:
 
 
 def _check(model: Config) -> None:
-    found = list(model_folder_problems(model["path"], model.get("made_by")))
+    found = list(model_folder_problems(value_of(model, "path"), model.get("made_by")))
     if found:
         raise ConfigError(found)
 
