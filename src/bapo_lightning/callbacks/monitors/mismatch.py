@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.objectives.mismatch import mismatch
+from bapo_lightning.objectives.divergence import mismatch
 
 
 class MismatchMonitor(Monitor):
