@@ -27,8 +27,7 @@ from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.policy.activation_checkpointing import checkpoint_layers
-from bapo_lightning.modules.policy.factory import decoder_layers
+from bapo_lightning.modules.policy.factory import checkpoint_layers, decoder_layers
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.plan.memory import moments
 from bapo_lightning.plan.model_shape import model_shape

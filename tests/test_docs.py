@@ -15,8 +15,8 @@ import yaml
 import bapo_lightning
 from bapo_lightning.configuration.renamed import RENAMED, RENAMED_CHOICES
 from bapo_lightning.evaluation.metrics import evaluation_metrics
+from bapo_lightning.objectives.divergence import mismatch
 from bapo_lightning.objectives.entropy_rule import QuadrantMasses
-from bapo_lightning.objectives.mismatch import mismatch
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

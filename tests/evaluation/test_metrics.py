@@ -3,6 +3,7 @@
 import random
 import socket
 from fractions import Fraction
+from functools import partial
 from itertools import combinations, pairwise
 
 import pytest
@@ -10,8 +11,15 @@ import torch
 import torch.distributed as dist
 from tests.commands import start_ranks
 
-from bapo_lightning.evaluation.metrics import AvgAtK, MajAtK, PassAtK, evaluation_metrics
-from bapo_lightning.evaluation.outcome import SampleOutcome, pass_sizes, problem_values
+from bapo_lightning.evaluation.metrics import ProblemMean, evaluation_metrics
+from bapo_lightning.evaluation.outcome import (
+    SampleOutcome,
+    average,
+    majority,
+    pass_sizes,
+    passed,
+    problem_values,
+)
 from bapo_lightning.types import ScoreStatus
 
 CORRECT, WRONG, UNPARSABLE, TIMEOUT = (
@@ -124,7 +132,7 @@ def test_pass_is_reported_at_powers_of_two_and_at_k():
 
 
 def test_without_answers_there_is_no_majority_but_no_wrong_one_either():
-    metric = MajAtK()
+    metric = ProblemMean(majority)
     metric.update([[outcome(CORRECT, "7"), outcome(WRONG, "")]])
     assert torch.isnan(metric.compute())
     metric.update([[outcome(CORRECT, "7")]])
@@ -143,13 +151,18 @@ def shares(problems, num_ranks):
 def compute_on_rank(rank, num_ranks, port, folder):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)
     own = shares(random_problems(9, 4), num_ranks)[rank]
-    metrics, average, passed, majority = evaluation_metrics(4), AvgAtK(), PassAtK(2), MajAtK()
-    for metric in (metrics, average, passed, majority):
+    metrics, avg, any_right, voted = (
+        evaluation_metrics(4),
+        ProblemMean(average),
+        ProblemMean(partial(passed, k=2)),
+        ProblemMean(majority),
+    )
+    for metric in (metrics, avg, any_right, voted):
         metric.update(own[:1])
         metric.update(own[1:])
     values = {name: float(value) for name, value in metrics.compute().items()}
-    with average.sync_context(), passed.sync_context(), majority.sync_context():
-        states = [float(average.total), *(int(m.num_problems) for m in (average, passed, majority))]
+    with avg.sync_context(), any_right.sync_context(), voted.sync_context():
+        states = [float(avg.total), *(int(m.num_problems) for m in (avg, any_right, voted))]
     torch.save({"values": values, "states": states}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bapo_lightning.objectives.correction import effective_sample_size, masked_is, truncated_is
-from bapo_lightning.objectives.mismatch import mismatch
+from bapo_lightning.objectives.divergence import mismatch
 
 WEIGHTS = [0.1, 0.5, 1.0, 1.9, 2.5, 7.0]
 LOG_WEIGHTS = torch.tensor([math.log(weight) for weight in WEIGHTS], dtype=torch.float64)

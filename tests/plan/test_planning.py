@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bapo_lightning.plan.activations import block_bytes_per_token
 from bapo_lightning.plan.generation import cache_tokens, engine_memory, generation
-from bapo_lightning.plan.gpus import GPUS, Gpu, find_gpu
-from bapo_lightning.plan.memory import gathered, gradients, moments, state, summed
+from bapo_lightning.plan.gpus import GPUS, Gpu
+from bapo_lightning.plan.memory import block_bytes, gathered, gradients, moments, state, summed
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions, make_plan
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, RunShape
@@ -85,8 +84,8 @@ def test_gradients_that_are_reduced_once_an_update_are_whole_on_every_rank() -> 
 
 def test_a_block_keeps_what_its_modules_save() -> None:
     norms, attention, mlp, log_sum_exp = 2 * 3 * 8, 2 * 8 + 2 * 4, 4 * 16, 2
-    assert block_bytes_per_token(MODEL, 4) == 4 * (norms + attention + mlp + log_sum_exp)
-    assert block_bytes_per_token(MODEL, 2) == 2 * 8 * 8 + 2 * (attention + mlp) + 4 * log_sum_exp
+    assert block_bytes(RUN) == 4 * (norms + attention + mlp + log_sum_exp)
+    assert block_bytes(replace(RUN, compute_bytes=2)) == 2 * 8 * 8 + 2 * (attention + mlp) + 4 * log_sum_exp
 
 
 def test_adapters_have_gradients_and_moments_and_the_frozen_weights_none() -> None:
@@ -166,7 +165,7 @@ def test_the_longest_sample_is_the_last_one_that_fits() -> None:
 
 
 def test_gpus_are_those_of_the_table() -> None:
-    assert find_gpu("h100_80gb").memory_bytes == 80e9
+    assert GPUS["h100_80gb"].memory_bytes == 80e9
     assert all(gpu.name == name for name, gpu in GPUS.items())
 
 

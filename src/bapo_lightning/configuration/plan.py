@@ -15,7 +15,7 @@ from bapo_lightning.configuration.sections import GPU, Model
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.plan.console import verdict
-from bapo_lightning.plan.gpus import Gpu, find_gpu
+from bapo_lightning.plan.gpus import GPUS, Gpu
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.planning import Plan, make_plan
 
@@ -27,7 +27,7 @@ def plan_of(config: RunConfig, gpu: Gpu | None = None) -> Plan:
         DataError: the model's sizes are not known.
     """
     shape = model_shape(architecture(config.model))
-    return make_plan(run_shape(config, shape), gpu or find_gpu(config.plan.gpu), assumptions(config))
+    return make_plan(run_shape(config, shape), gpu or GPUS[config.plan.gpu], assumptions(config))
 
 
 def architecture(model: Model) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def check_fit(config: RunConfig) -> None:
     if config.plan.ignore or config.accelerator not in GPU or not torch.cuda.is_available():
         return
     try:
-        table = find_gpu(config.plan.gpu)
+        table = GPUS[config.plan.gpu]
         found = torch.cuda.get_device_properties(0)
         gpu = Gpu(found.name, float(found.total_memory), table.bytes_per_second, table.flops_per_second)
         here = config.model_copy(update={"plan": config.plan.model_copy(update={"gpus": None})})

@@ -28,7 +28,7 @@ from bapo_lightning.configuration.trainer_flags import (
     trainer_problems,
 )
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.modules.fsdp.strategy import ShardedStrategy
+from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.values import Positive
 

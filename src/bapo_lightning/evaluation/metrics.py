@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from bapo_lightning.evaluation.outcome import Outcomes, average, majority, metric_functions, passed
+from bapo_lightning.evaluation.outcome import Outcomes, metric_functions
 
 
 class ProblemMean(Metric):
@@ -44,30 +43,6 @@ class ProblemMean(Metric):
     def compute(self) -> Tensor:
         """Returns the mean, a float64 scalar."""
         return self.total / self.num_problems
-
-
-class AvgAtK(ProblemMean):
-    """Mean correctness of samples; all problems have the same number of them."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        """`kwargs` are options of torchmetrics."""
-        super().__init__(average, **kwargs)
-
-
-class PassAtK(ProblemMean):
-    """Unbiased probability that one of k samples is correct, from problems with at least k samples each."""
-
-    def __init__(self, k: int, **kwargs: Any) -> None:
-        """`kwargs` are options of torchmetrics."""
-        super().__init__(partial(passed, k=k), **kwargs)
-
-
-class MajAtK(ProblemMean):
-    """Correctness of the most frequent answer; NaN if the reward does not name the answers."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        """`kwargs` are options of torchmetrics."""
-        super().__init__(majority, **kwargs)
 
 
 def evaluation_metrics(k: int, **kwargs: Any) -> MetricCollection:

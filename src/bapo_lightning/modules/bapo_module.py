@@ -32,8 +32,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.bound_rules import BoundRule
-from bapo_lightning.modules.fsdp.sharding import Sharding, clip_gradients, gradient_sync, reshard
-from bapo_lightning.modules.fsdp.strategy import by_position
+from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
 from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_policy
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_table import TokenTable, gather_tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bapo_lightning.plan.memory import Amount, Moment
+from bapo_lightning.plan.memory import Amount
 from bapo_lightning.plan.planning import Plan
 
 WIDTH = 34
@@ -23,17 +23,12 @@ def verdict(plan: Plan) -> list[str]:
         f"{plan.gpu.memory_bytes / 1e9:.1f} GB)"
     )
     if not plan.problems:
-        return [
-            f"It fits: the fullest moment takes {_fullest(plan).bytes / 1e9:.1f} GB of the usable {usable}."
-        ]
+        most = max(plan.fullest.bytes, plan.generating.bytes)
+        return [f"It fits: the fullest moment takes {most / 1e9:.1f} GB of the usable {usable}."]
     return [
         f"It does not fit into {usable}:",
         *(f"  {number}. {problem}" for number, problem in enumerate(plan.problems, 1)),
     ]
-
-
-def _fullest(plan: Plan) -> Moment:
-    return max((plan.fullest, plan.generating), key=lambda moment: moment.bytes)
 
 
 def _head(plan: Plan, title: str) -> Iterator[str]:
@@ -53,10 +48,8 @@ def _memory(plan: Plan) -> Iterator[str]:
     yield "Memory of one GPU, GB"
     fullest = plan.fullest
     yield from _table(f"update, fullest at: {fullest.name}", fullest.amounts)
-    others = ", ".join(
-        f"{moment.name} {moment.bytes / 1e9:.2f}" for moment in plan.moments if moment is not fullest
-    )
-    yield f"  (its other moments: {others})"
+    others = (f"{moment.name} {moment.bytes / 1e9:.2f}" for moment in plan.moments if moment is not fullest)
+    yield f"  (its other moments: {', '.join(others)})"
     yield from _table("generation, with the training state", plan.generating.amounts)
     if plan.run.engine.placement == "apart":
         yield from _table(f"engine, on each of {plan.run.engine.num_gpus} GPUs of its own", plan.engine)

@@ -31,43 +31,25 @@ class Generation:
 def engine_memory(run: RunShape, gpu: Gpu, working_bytes: float) -> list[Amount]:
     """Returns the engine's memory on one GPU: weights, key-value cache, activations."""
     engine, model = run.engine, run.model
-    weights = product(
-        "weights in the engine",
-        (engine.element_bytes, " B"),
-        (model.num_parameters, " parameters"),
-        over=engine.tensor_parallel,
-    )
-    working = Amount("engine's activations and graphs", working_bytes, "assumed")
+    over, size = engine.tensor_parallel, engine.element_bytes
+    weights = product("weights in the engine", over, B=size, parameters=model.num_parameters)
     if engine.memory_share is None:
-        tokens = (engine.max_sequences, " sequences"), (run.longest, " tokens")
-        cache = product(
-            "key-value cache",
-            (model.kv_bytes_per_token(engine.element_bytes), " B"),
-            *tokens,
-            over=engine.tensor_parallel,
-        )
+        per_token, sequences = model.kv_bytes_per_token(size), engine.max_sequences
+        cache = product("key-value cache", over, B=per_token, sequences=sequences, tokens=run.longest)
         return [weights, cache]
-    taken = engine.memory_share * gpu.memory_bytes
-    rest = taken - weights.bytes - working_bytes
+    rest = engine.memory_share * gpu.memory_bytes - weights.bytes - working_bytes
+    arithmetic = f"{engine.memory_share} x {gpu.memory_bytes / 1e9:g} GB less the other two"
     return [
         weights,
-        Amount(
-            "key-value cache",
-            rest,
-            f"{engine.memory_share} x {gpu.memory_bytes / 1e9:g} GB less the other two",
-        ),
-        working,
+        Amount("key-value cache", rest, arithmetic),
+        Amount("engine's activations and graphs", working_bytes, "assumed"),
     ]
 
 
 def cache_tokens(run: RunShape, gpu: Gpu, working_bytes: float) -> int:
     """Returns the tokens that the cache of one copy holds; negative if the weights alone do not fit."""
-    cache = next(
-        amount for amount in engine_memory(run, gpu, working_bytes) if amount.label == "key-value cache"
-    )
-    return int(
-        cache.bytes * run.engine.tensor_parallel // run.model.kv_bytes_per_token(run.engine.element_bytes)
-    )
+    engine, cache = run.engine, engine_memory(run, gpu, working_bytes)[1]
+    return int(cache.bytes * engine.tensor_parallel // run.model.kv_bytes_per_token(engine.element_bytes))
 
 
 def generation(
@@ -81,13 +63,8 @@ def generation(
     mean_context = run.prompt_tokens + mean_response / 2
     fitting = int(cache_tokens(run, gpu, working_bytes) // mean_context)
     concurrent = max(1, min(num_samples, engine.max_sequences, fitting))
-    read = model.num_parameters * engine.element_bytes + concurrent * mean_context * model.kv_bytes_per_token(
-        engine.element_bytes
-    )
+    cached = concurrent * mean_context * model.kv_bytes_per_token(engine.element_bytes)
+    read = model.num_parameters * engine.element_bytes + cached
     steps = max(num_samples * mean_response / concurrent, float(run.response_tokens))
-    return Generation(
-        num_samples,
-        concurrent,
-        steps,
-        read / (engine.tensor_parallel * gpu.bytes_per_second * bandwidth_share),
-    )
+    step_seconds = read / (engine.tensor_parallel * gpu.bytes_per_second * bandwidth_share)
+    return Generation(num_samples, concurrent, steps, step_seconds)

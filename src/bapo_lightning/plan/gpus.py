@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bapo_lightning.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class Gpu:
@@ -32,14 +30,3 @@ GPUS = {
         ("rtx4090", 24, 1.008, 165.2),
     )
 }
-
-
-def find_gpu(name: str) -> Gpu:
-    """Returns the GPU of that name.
-
-    Raises:
-        ConfigError: it is not in the table; guessed sizes would make every number of the plan a guess.
-    """
-    if name not in GPUS:
-        raise ConfigError([f"plan.gpu={name} is not known; write one of {', '.join(GPUS)}"])
-    return GPUS[name]

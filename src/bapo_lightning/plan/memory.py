@@ -8,7 +8,11 @@
     4  first block, backward     S + all gradients + the block's activations + the embedding's gradient
     5  optimizer step            S + all gradients + its temporaries
 
-ZeRO (arXiv 1910.02054, section 3) has the arithmetic of the state, `activations` that of the activations.
+ZeRO (arXiv 1910.02054, section 3) has the arithmetic of the state, Korthikanti et al. (arXiv 2205.05198,
+section 4) that of the activations. Their 34 s b h bytes per block are GPT's: LayerNorm, four-fold MLP,
+dropout, 16 bits. These blocks have RMSNorm, shared key-value heads, a gated MLP and no dropout. Attention is
+computed tile by tile (arXiv 2205.14135), so only a log-sum-exp per head is kept of the scores. The other
+tensors that transformers' modules save were read off their code.
 """
 
 from __future__ import annotations
@@ -16,15 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from bapo_lightning.plan.activations import (
-    SCORE_BYTES,
-    backward_bytes_per_token,
-    block_bytes_per_token,
-    last_norm_bytes_per_token,
-)
 from bapo_lightning.plan.run_shape import RunShape
 
 CHUNK_ELEMENTS, BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS = 1 << 27, 1 << 25, 1 << 20  # of `modules.token_scores`
+SCORE_BYTES = 4  # norms' inputs, log-sum-exps and logits are float32 whatever the model computes in
 BATCH_BYTES = 25  # a padded token of the minibatch: id, mask, two log-probs, version
 TABLE_BYTES = 36  # a token of the token table: its eight columns
 SCORED_BYTES = 20  # a response token in the token scores: log-prob, entropy, peak, norm, target's gradient
@@ -52,43 +51,54 @@ class Moment:
         return sum(amount.bytes for amount in self.amounts)
 
 
-def product(label: str, *factors: tuple[float, str], over: int = 1) -> Amount:
-    """Returns an amount that is the product of (number, unit) factors divided by `over`."""
-    value = prod(float(factor) for factor, _ in factors)
+def product(label: str, over: int = 1, **factors: float) -> Amount:
+    """Returns an amount that is the product of factors, named by their units, divided by `over`."""
     text = " x ".join(
-        f"{factor:,.4g}{unit}" if isinstance(factor, float) else f"{factor:,}{unit}"
-        for factor, unit in factors
+        f"{factor:,.4g} {unit}" if isinstance(factor, float) else f"{factor:,} {unit}"
+        for unit, factor in factors.items()
     )
-    return Amount(label, value / over, f"{text} / {over}" if over > 1 else text)
+    value = prod(map(float, factors.values())) / over
+    return Amount(label, value, f"{text} / {over}" if over > 1 else text)
+
+
+def norm_bytes(run: RunShape) -> int:
+    """Returns bytes per token that an RMSNorm keeps: its input in float32, the normalised input, the output;
+    Liger's kernel keeps no copies.
+    """
+    size = run.compute_bytes
+    return (2 * size if run.liger else SCORE_BYTES + 2 * size) * run.model.hidden_size
+
+
+def block_bytes(run: RunShape) -> int:
+    """Returns bytes per token that a block keeps: two norms; queries, keys, values, the attention's result
+    and its log-sum-exp; the MLP's gate, its SiLU, the other half and their product.
+    """
+    model, size = run.model, run.compute_bytes
+    num_queries = 3 if run.packed_sdpa else 2  # packed, attention's results are laid back and kept twice
+    attention = num_queries * model.query_size + 2 * model.kv_size
+    mlp = (3 if run.liger else 4) * model.ffn_size  # Liger computes the SiLU again
+    per_token = 2 * norm_bytes(run) + size * (attention + mlp) + SCORE_BYTES * model.num_heads
+    if model.head_norms:
+        per_token += (SCORE_BYTES + size) * (model.query_size + model.kv_size)
+    return per_token
 
 
 def state(run: RunShape) -> list[Amount]:
     """Returns weights and AdamW's two moments: 4 + 8 bytes a parameter in float32, sharded or not."""
-    model, size, over = run.model, run.stored_bytes, 1 if run.offload else run.shards
     if run.offload:
         return []
-    held = [product("weights", (size, " B"), (model.num_parameters, " parameters"), over=over)]
+    size, over, trained = run.stored_bytes, run.shards, run.trainable_parameters
+    held = [product("weights", over, B=size, parameters=run.model.num_parameters)]
     if run.lora is not None:
-        held.append(
-            product(
-                "weights of the adapters", (size, " B"), (run.trainable_parameters, " parameters"), over=over
-            )
-        )
-    held.append(
-        product("AdamW's moments", (2 * size, " B"), (run.trainable_parameters, " parameters"), over=over)
-    )
-    return held
+        held.append(product("weights of the adapters", over, B=size, parameters=trained))
+    return [*held, product("AdamW's moments", over, B=2 * size, parameters=trained)]
 
 
 def gradients(run: RunShape) -> list[Amount]:
     """Returns the gradients of all trained weights, in their own precision, sharded or not."""
     if run.offload:
         return []
-    return [
-        product(
-            "gradients", (run.stored_bytes, " B"), (run.trainable_parameters, " parameters"), over=run.shards
-        )
-    ]
+    return [product("gradients", run.shards, B=run.stored_bytes, parameters=run.trainable_parameters)]
 
 
 def summed(run: RunShape, num_micro_batches: int) -> list[Amount]:
@@ -96,7 +106,7 @@ def summed(run: RunShape, num_micro_batches: int) -> list[Amount]:
     if num_micro_batches == 1:
         return []
     if run.strategy == "fsdp" and run.whole_gradients:
-        return [product("gradients, whole", (SCORE_BYTES, " B"), (run.trainable_parameters, " parameters"))]
+        return [product("gradients, whole", B=SCORE_BYTES, parameters=run.trainable_parameters)]
     return gradients(run)
 
 
@@ -104,8 +114,8 @@ def minibatch(run: RunShape) -> list[Amount]:
     """Returns the minibatch and the table of its tokens, which every rank has whole."""
     samples = run.samples_per_update
     return [
-        product("minibatch", (BATCH_BYTES, " B"), (samples, " samples"), (run.longest, " tokens")),
-        product("token table", (TABLE_BYTES, " B"), (samples, " samples"), (run.response_tokens, " tokens")),
+        product("minibatch", B=BATCH_BYTES, samples=samples, tokens=run.longest),
+        product("token table", B=TABLE_BYTES, samples=samples, tokens=run.response_tokens),
     ]
 
 
@@ -115,28 +125,20 @@ def gathered(run: RunShape) -> list[Amount]:
     """
     if run.strategy != "fsdp":
         return []
-    size, model = run.compute_bytes, run.model
+    size, model, blocks = run.compute_bytes, run.model, run.gathered_layers
     return [
-        product("gathered: embedding, head", (size, " B"), (model.root_parameters, " parameters")),
-        product(
-            "gathered: blocks",
-            (size, " B"),
-            (run.gathered_layers, " blocks"),
-            (model.layer_parameters, " parameters"),
-        ),
+        product("gathered: embedding, head", B=size, parameters=model.root_parameters),
+        product("gathered: blocks", B=size, blocks=blocks, parameters=model.layer_parameters),
     ]
 
 
 def activations(run: RunShape) -> list[Amount]:
     """Returns what the blocks keep of a micro-batch: all activations, or their inputs only."""
-    model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
-    per_token = (
-        size * model.hidden_size
-        if run.checkpointing
-        else block_bytes_per_token(model, size, run.liger, run.packed_sdpa)
-    )
-    label = "inputs of the blocks" if run.checkpointing else "activations of the blocks"
-    return [product(label, (per_token, " B"), (model.num_layers, " blocks"), (tokens, " tokens"))]
+    if run.checkpointing:
+        label, per_token = "inputs of the blocks", run.compute_bytes * run.model.hidden_size
+    else:
+        label, per_token = "activations of the blocks", block_bytes(run)
+    return [product(label, B=per_token, blocks=run.model.num_layers, tokens=run.tokens_at_once)]
 
 
 def logits(run: RunShape, is_forward: bool) -> list[Amount]:
@@ -145,21 +147,22 @@ def logits(run: RunShape, is_forward: bool) -> list[Amount]:
     """
     words = run.model.vocab_size
     rows = min(max(1, CHUNK_ELEMENTS // words), run.scored_at_once)
-    element = SCORE_BYTES + (
-        0 if run.compute_bytes == SCORE_BYTES else SCORE_BYTES if is_forward else run.compute_bytes
-    )
-    chunk = product("logits of a chunk", (element, " B"), (rows, " tokens"), (words, " words"))
-    block = min(max(1, (BLOCK_ELEMENTS if run.on_gpu else CPU_BLOCK_ELEMENTS) // words), rows)
+    copy = SCORE_BYTES if is_forward else run.compute_bytes
+    element = SCORE_BYTES + (0 if run.compute_bytes == SCORE_BYTES else copy)
+    chunk = product("logits of a chunk", B=element, tokens=rows, words=words)
     if not is_forward:
         return [chunk]
-    return [chunk, product("powers of a block", (SCORE_BYTES, " B"), (block, " tokens"), (words, " words"))]
+    block = min(max(1, (BLOCK_ELEMENTS if run.on_gpu else CPU_BLOCK_ELEMENTS) // words), rows)
+    return [chunk, product("powers of a block", B=SCORE_BYTES, tokens=block, words=words)]
 
 
-def head_gradient(run: RunShape) -> list[Amount]:
-    """Returns the output head's gradient in float32, before it is added to the other gradients. LoRA has
-    none, since it leaves the head as it is.
+def head_gradient(run: RunShape, element_bytes: int) -> list[Amount]:
+    """Returns the output head's gradient. It is made in float32; added up, it waits in the precision of the
+    pass for the embedding's if the two are one weight, and with FSDP for those of all weights outside of the
+    blocks. LoRA has none, since it leaves the head as it is.
     """
-    return _head_gradient(run, SCORE_BYTES)
+    parameters = run.model.head_parameters
+    return [] if run.lora else [product("gradient of the head", B=element_bytes, parameters=parameters)]
 
 
 def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
@@ -167,111 +170,80 @@ def moments(run: RunShape, num_micro_batches: int) -> list[Moment]:
     always = [*state(run), *minibatch(run)]
     before = summed(run, num_micro_batches)
     after = before if run.whole_gradients and before else gradients(run)
+    passing = [*always, *before, *gathered(run)]
     return [
-        Moment("token scores, forward", (*always, *before, *gathered(run), *_scores_forward(run))),
-        Moment("token scores, backward", (*always, *before, *gathered(run), *_scores_backward(run))),
-        Moment("last block, backward", (*always, *before, *gathered(run), *_last_block(run, bool(before)))),
+        Moment("token scores, forward", (*passing, *_scores_forward(run))),
+        Moment("token scores, backward", (*passing, *_scores_backward(run))),
+        Moment("last block, backward", (*passing, *_last_block(run, bool(before)))),
         Moment("first block, backward", (*always, *after, *gathered(run), *_first_block(run))),
         Moment("optimizer step", (*always, *gradients(run), *_step(run))),
     ]
 
 
 def _scores_forward(run: RunShape) -> list[Amount]:
-    model, size, tokens, scored = run.model, run.compute_bytes, run.tokens_at_once, run.scored_at_once
-    return [
-        *activations(run),
-        product("last norm", (last_norm_bytes_per_token(model, size, run.liger), " B"), (tokens, " tokens")),
-        product("hidden states scored", (size * model.hidden_size + SCORED_BYTES, " B"), (scored, " tokens")),
-        *logits(run, is_forward=True),
-    ]
+    return [*_scored(run, norm_bytes(run)), *logits(run, is_forward=True)]
 
 
 def _scores_backward(run: RunShape) -> list[Amount]:
-    model, size, tokens, scored = run.model, run.compute_bytes, run.tokens_at_once, run.scored_at_once
-    norm = last_norm_bytes_per_token(model, size, run.liger) - size * model.hidden_size
+    model, size = run.model, run.compute_bytes
+    gradient = head_gradient(run, SCORE_BYTES)
+    return [
+        *_scored(run, norm_bytes(run) - size * model.hidden_size),  # its output is gone
+        product("gradient of those", B=SCORE_BYTES * model.hidden_size, tokens=run.scored_at_once),
+        *logits(run, is_forward=False),
+        *gradient,
+        *(gradient if size != SCORE_BYTES else []),  # its part of one chunk
+    ]
+
+
+def _scored(run: RunShape, last_norm_bytes: int) -> list[Amount]:
+    """Returns what the token scores find in both passes."""
+    per_token = run.compute_bytes * run.model.hidden_size + SCORED_BYTES
     return [
         *activations(run),
-        product("last norm", (norm, " B"), (tokens, " tokens")),
-        product("hidden states scored", (size * model.hidden_size + SCORED_BYTES, " B"), (scored, " tokens")),
-        product("gradient of those", (SCORE_BYTES * model.hidden_size, " B"), (scored, " tokens")),
-        *logits(run, is_forward=False),
-        *head_gradient(run),
-        *(head_gradient(run) if size != SCORE_BYTES else []),  # its part of one chunk
+        product("last norm", B=last_norm_bytes, tokens=run.tokens_at_once),
+        product("hidden states scored", B=per_token, tokens=run.scored_at_once),
     ]
 
 
 def _last_block(run: RunShape, has_gradients: bool) -> list[Amount]:
-    waits = _waiting(run) if run.model.tied or not has_gradients or run.strategy == "fsdp" else []
-    return [*activations(run), *_block_at_work(run), *waits]
+    waits = run.model.tied or not has_gradients or run.strategy == "fsdp"
+    waiting = head_gradient(run, run.compute_bytes) if waits else []
+    return [*activations(run), *_block_at_work(run), *waiting]
 
 
 def _first_block(run: RunShape) -> list[Amount]:
-    model, size = run.model, run.compute_bytes
-    work = product(
-        "gradient of a block's input", (size * model.hidden_size, " B"), (run.tokens_at_once, " tokens")
-    )
+    model, size, is_sharded = run.model, run.compute_bytes, run.strategy == "fsdp"
+    amounts = [product("gradient of a block's input", B=size * model.hidden_size, tokens=run.tokens_at_once)]
     if run.lora:
-        return [work]
-    embedding = product("gradient of the embedding", (size, " B"), (model.head_parameters, " parameters"))
-    waits = _waiting(run) if model.tied or run.strategy == "fsdp" else []
-    reduced = (
-        [product("both, to be reduced", (SCORE_BYTES, " B"), (model.root_parameters, " parameters"))]
-        if run.strategy == "fsdp"
-        else []
-    )
-    return [work, *waits, embedding, *reduced]
-
-
-def _waiting(run: RunShape) -> list[Amount]:
-    """Returns the head's gradient, which waits for the embedding's if the two are one weight, and with FSDP
-    for those of all weights outside of the blocks.
-    """
-    return _head_gradient(run, run.compute_bytes)
-
-
-def _head_gradient(run: RunShape, element_bytes: int) -> list[Amount]:
-    if run.lora:
-        return []
-    parameters = (run.model.head_parameters, " parameters")
-    return [product("gradient of the head", (element_bytes, " B"), parameters)]
+        return amounts
+    if model.tied or is_sharded:
+        amounts += head_gradient(run, size)
+    amounts.append(product("gradient of the embedding", B=size, parameters=model.head_parameters))
+    if is_sharded:
+        amounts.append(product("both, to be reduced", B=SCORE_BYTES, parameters=model.root_parameters))
+    return amounts
 
 
 def _block_at_work(run: RunShape) -> list[Amount]:
     """Returns the memory of a block's backward pass; checkpointing first computes its activations again."""
     model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
-    amounts = [
-        product("backward of a block", (backward_bytes_per_token(model, size), " B"), (tokens, " tokens"))
-    ]
+    # the gradients of both factors of the gated product, and of the residual
+    most = size * (2 * model.ffn_size + model.hidden_size)
+    amounts = [product("backward of a block", B=most, tokens=tokens)]
     if run.checkpointing:
-        again = block_bytes_per_token(model, size, run.liger, run.packed_sdpa) - (
-            SCORE_BYTES * model.hidden_size if size == SCORE_BYTES else 0
-        )
-        amounts.append(product("activations of one block", (again, " B"), (tokens, " tokens")))
+        again = block_bytes(run) - (SCORE_BYTES * model.hidden_size if size == SCORE_BYTES else 0)
+        amounts.append(product("activations of one block", B=again, tokens=tokens))
     if run.strategy == "fsdp":
-        amounts.append(
-            product(
-                "its whole gradient, twice",
-                (size + SCORE_BYTES, " B"),
-                (model.layer_parameters, " parameters"),
-            )
-        )
+        both = size + SCORE_BYTES
+        amounts.append(product("its whole gradient, twice", B=both, parameters=model.layer_parameters))
     return amounts
 
 
 def _step(run: RunShape) -> list[Amount]:
     if run.fused_step:
         return []
+    size, trained = run.stored_bytes, run.trainable_parameters
     if run.on_gpu:  # all weights at a time
-        return [
-            product(
-                "AdamW's square roots",
-                (run.stored_bytes, " B"),
-                (run.trainable_parameters, " parameters"),
-                over=run.shards,
-            )
-        ]
-    return [
-        product(
-            "AdamW's temporaries", (2 * run.stored_bytes, " B"), (run.model.largest_parameter, " parameters")
-        )
-    ]
+        return [product("AdamW's square roots", run.shards, B=size, parameters=trained)]
+    return [product("AdamW's temporaries", B=2 * size, parameters=run.model.largest_parameter)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from bapo_lightning.plan.generation import Generation, cache_tokens, engine_memory, generation
@@ -88,24 +89,18 @@ class Plan:
     def limits(self) -> dict[str, int]:
         """Returns the longest sample, in tokens, that each part could take alone in its micro-batch."""
         found = {"update": self._longest_update(), "engine's cache": max(self.cache_tokens, 0)}
-        return found | (
-            {"model's positions": self.run.model.max_positions} if self.run.model.max_positions else {}
-        )
+        positions = self.run.model.max_positions
+        return found | ({"model's positions": positions} if positions else {})
 
     def _longest_update(self) -> int:
-        low, high = 1, 1 << 24
-        while low < high:
-            middle = (low + high + 1) // 2
-            prompt = min(self.run.prompt_tokens, middle - 1)
-            longer = replace(
-                self.run, micro_batch_tokens=1, prompt_tokens=prompt, response_tokens=middle - prompt
-            )
-            fits = (
-                max(moment.bytes for moment in training_moments(longer, self.gpu, self.assumed))
-                <= self.usable_bytes
-            )
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        def needed(length: int) -> float:
+            prompt = min(self.run.prompt_tokens, length - 1)
+            run = replace(self.run, prompt_tokens=prompt, response_tokens=length - prompt)
+            run = replace(run, micro_batch_tokens=1)  # so that the sample is alone
+            return max(moment.bytes for moment in training_moments(run, self.gpu, self.assumed))
+
+        lengths = range(2, (1 << 24) + 1)
+        return bisect_right(lengths, self.usable_bytes, key=needed) + 1
 
 
 def make_plan(run: RunShape, gpu: Gpu, assumed: Assumptions) -> Plan:
@@ -143,10 +138,10 @@ def generating_moment(run: RunShape, assumed: Assumptions, engine: tuple[Amount,
     held = [_overhead(assumed), *state(run), *gradients(run)]
     if run.engine.placement == "apart":
         return Moment("generation", tuple(held))
-    passing = product(
-        "one weight on its way", (run.stored_bytes, " B"), (run.model.largest_parameter, " parameters")
-    )
-    return Moment("generation", (*held, *([passing] if run.shards > 1 else []), *engine))
+    if run.shards > 1:
+        largest = run.model.largest_parameter
+        held.append(product("one weight on its way", B=run.stored_bytes, parameters=largest))
+    return Moment("generation", (*held, *engine))
 
 
 def _overhead(assumed: Assumptions) -> Amount:

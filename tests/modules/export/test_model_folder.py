@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.export.model_card import model_card
-from bapo_lightning.modules.export.model_folder import write_model_folder
-from bapo_lightning.modules.export.safetensors_shards import INDEX, write_shards
+from bapo_lightning.modules.export.model_folder import INDEX, write_model_folder, write_shards
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions

@@ -11,7 +11,7 @@ from tests.builders import random_policy, stale_batch
 from tests.commands import start_ranks
 from torch.distributed.device_mesh import init_device_mesh
 
-from bapo_lightning.modules.fsdp.sharding import Sharding, gradient_sync
+from bapo_lightning.modules.fsdp import Sharding, gradient_sync
 from bapo_lightning.modules.policy.factory import decoder_layers
 from bapo_lightning.ranks.collectives import full_tensor
 

@@ -5,11 +5,10 @@ import torch
 from hydra.utils import instantiate
 from lightning.pytorch.strategies import ModelParallelStrategy
 
-from bapo_lightning.modules.fsdp.sharding import Sharding
-from bapo_lightning.modules.fsdp.strategy import ShardedStrategy, by_position
+from bapo_lightning.modules.fsdp import ShardedStrategy, Sharding, by_position
 
 NODE = {
-    "_target_": "bapo_lightning.modules.fsdp.strategy.ShardedStrategy",
+    "_target_": "bapo_lightning.modules.fsdp.ShardedStrategy",
     "compute_dtype": "float32",
     "reduce_every_micro_batch": True,
     "sharded_checkpoints": False,

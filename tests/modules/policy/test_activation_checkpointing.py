@@ -5,8 +5,7 @@ import torch
 from tests.builders import stale_batch
 from tests.modules.policy.families import family_folder, family_model
 
-from bapo_lightning.modules.policy.activation_checkpointing import checkpoint_layers
-from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
+from bapo_lightning.modules.policy.factory import build_policy, checkpoint_layers, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.objectives.correction import effective_sample_size
-from bapo_lightning.objectives.mismatch import mismatch
+from bapo_lightning.objectives.divergence import mismatch
 from bapo_lightning.objectives.surrogate import importance_ratio
 
 

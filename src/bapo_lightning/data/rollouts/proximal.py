@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from bapo_lightning.objectives.mismatch import mismatch
+from bapo_lightning.objectives.divergence import mismatch
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Group, Sample
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from bapo_lightning.modules.fsdp.sharding import Sharding
+from bapo_lightning.modules.fsdp import Sharding
 from bapo_lightning.modules.policy.factory import decoder_layers
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.ranks.collectives import from_controller, num_ranks

@@ -5,11 +5,16 @@ weights or meta device -> attention kernel -> Liger kernels -> LoRA -> activatio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.modules.policy.activation_checkpointing import checkpoint_layers
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.packing import check_packable, packed_attention
@@ -44,14 +49,14 @@ def build_policy(options: ModelOptions, temperature: float, on_meta: bool = Fals
     return Policy(model, temperature, packed)
 
 
-def decoder_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     """Returns the model's decoder layers in order. Each is one unit of checkpointing and sharding.
 
     Raises:
         ConfigError: the model keeps them in another place than known models do.
     """
     layers = getattr(model.base_model, "layers", None)
-    if not isinstance(layers, torch.nn.ModuleList):
+    if not isinstance(layers, nn.ModuleList):
         raise ConfigError(
             [
                 f"{type(model).__name__} has no list of decoder layers; use a decoder-only model, e.g. Llama "
@@ -59,6 +64,30 @@ def decoder_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
             ]
         )
     return list(layers)
+
+
+def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
+    """Makes each layer keep only its input, and compute its activations again in the backward pass (arXiv
+    1604.06174).
+
+    transformers' own checkpointing works in train mode only, and a policy is in eval mode; torch's wrapper
+    changes the names of the weights. So each layer gets another class, which FSDP2 can still shard.
+    """
+    classes = {layer_class: _checkpointed(layer_class) for layer_class in {type(layer) for layer in layers}}
+    for layer in layers:
+        layer.__class__ = classes[type(layer)]
+
+
+def _checkpointed(layer_class: type[nn.Module]) -> type[nn.Module]:
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        compute = partial(layer_class.forward, self)
+        if not torch.is_grad_enabled():
+            return compute(*args, **kwargs)
+        return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+    return type(
+        layer_class.__name__, (layer_class,), {"forward": forward, "__module__": layer_class.__module__}
+    )
 
 
 def _attention(options: ModelOptions) -> dict[str, str]:

@@ -59,10 +59,11 @@ class ModelOptions:
         """Returns the options of a run's model.
 
         Args:
-            section: the configuration's `model`.
+            section: the configuration's `model`, or the mapping that it was resolved to.
             path: folder or hub name that the section's own path stands for.
         """
-        known = {field.name: getattr(section, field.name) for field in fields(cls)}
-        lora = section.lora
-        made = LoraOptions(lora.rank, lora.alpha, lora.target_modules) if lora is not None else None
-        return cls(**{**known, "path": path, "lora": made})
+        values = dict(section)
+        if values.get("lora") is not None:
+            values["lora"] = LoraOptions(**dict(values["lora"]))
+        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        return cls(**{**known, "path": path})

@@ -13,7 +13,7 @@ from bapo_lightning.data.batches.batch import ModelInput, model_input
 from bapo_lightning.data.batches.layout import Layout, prompt_numbers
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.modules.fsdp.sharding import reshard
+from bapo_lightning.modules.fsdp import reshard
 from bapo_lightning.modules.policy.lora import leave_frozen_weights_out, merged_weights
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
 from bapo_lightning.modules.token_scores import token_scores

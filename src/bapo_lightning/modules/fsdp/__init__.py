@@ -1,1 +1,0 @@
-"""The policy on several ranks: replicated, or sharded by FSDP2."""
