@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 from tests.report.synthetic_runs import write_run
@@ -52,8 +53,13 @@ def started(root, run, updates=(), status="running", **changes):
 def opened(root, **changes):
     """What happens with `resume=auto` or another choice, as the command line goes about it."""
     wanted = config(root, **changes)
-    folder = run_to_continue(wanted)
-    return open_run(wanted if folder is None else config(root, **changes | {"run": folder.name}))
+    folder = run_to_continue(wanted["resume"], wanted)
+    plain = wanted if folder is None else config(root, **changes | {"run": folder.name})
+    return open_plain(plain)
+
+
+def open_plain(plain):
+    return open_run(SimpleNamespace(plain=plain, run_folder=plain["run_folder"], resume=plain["resume"]))
 
 
 def test_auto_takes_the_newest_run_that_fits_and_is_not_finished(tmp_path, capsys):
@@ -96,8 +102,8 @@ def test_a_finished_run_is_left_alone_unless_it_is_made_longer(tmp_path, capsys)
 def test_going_on_cuts_the_journals_and_sets_newer_checkpoints_aside(tmp_path, capsys):
     folder = started(tmp_path, "mine", [80, 160, 240])
     wanted = config(tmp_path, resume=str(folder / "checkpoints/update000080")) | {"run_folder": str(folder)}
-    assert run_to_continue(config(tmp_path, resume=wanted["resume"])) == folder
-    start = open_run(wanted)
+    assert run_to_continue(wanted["resume"], config(tmp_path, resume=wanted["resume"])) == folder
+    start = open_plain(wanted)
     assert start.checkpoint.update == 80
     start.prepare(wanted)
     assert (folder / "metrics.jsonl").stat().st_size == 800 and (
@@ -167,7 +173,7 @@ def test_another_configuration_is_refused_and_every_key_named(tmp_path):
     other["regime"]["minibatches"] = 2
     other["trainer"]["checkpoint_every"] = 5
     with pytest.raises(ConfigError) as error:
-        open_run(other)
+        open_plain(other)
     first, second, fix = error.value.problems
     assert first.startswith("algorithm.bounds.low.start: 0.6 -> 0.7") and second.startswith(
         "regime.minibatches: nothing -> 2"
