@@ -1,5 +1,6 @@
 import pytest
 
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.rewards.format_reward import FormatReward, is_marked, is_think, is_think_answer
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
@@ -72,7 +73,7 @@ def test_marked_needs_a_marked_answer() -> None:
 
 def test_an_unknown_format_is_named() -> None:
     with pytest.raises(
-        ValueError, match=r"format\n.*should be 'marked', 'think' or 'think_answer'.*input_value='xml'"
+        ConfigError, match=r"reward\.format=xml is none of its values; write marked, think, think_answer"
     ):
         FormatReward(always_right, "xml", 0.1)  # type: ignore[arg-type]
 

@@ -137,8 +137,7 @@ class DirectCheckpointIO(TorchCheckpointIO):
         in them go by weights' names.
         """
         if not Path(path).is_dir():
-            loaded: dict[str, Any] = super().load_checkpoint(path, *args, **kwargs)
-            return loaded
+            return super().load_checkpoint(path, *args, **kwargs)
         checkpoint = _load_distributed_checkpoint(Path(path))
         count = sum(key.startswith("optimizer_") and key != "optimizer_states" for key in checkpoint)
         checkpoint["optimizer_states"] = [checkpoint.pop(f"optimizer_{index}") for index in range(count)]

@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import validate_call
-
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.rewards.math.extract import final_answer
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
 
@@ -31,11 +30,13 @@ class FormatReward:
         bonus: if positive, added to a score's value where the format is kept; if negative, where it is not.
 
     Raises:
-        ValueError: pydantic's, `format` is none of its values.
+        ConfigError: `format` is none of its values.
     """
 
-    @validate_call
     def __init__(self, reward: Reward, format: Format, bonus: float) -> None:
+        if format not in _FORMATS:
+            values = ", ".join(_FORMATS)
+            raise ConfigError([f"reward.format={format} is none of its values; write {values}"])
         self.reward, self.bonus, self._is_kept = reward, bonus, _FORMATS[format]
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:

@@ -102,11 +102,11 @@ def _scorer(problem: Problem, extract: Extraction) -> Scorer:
         )
     scorer, runs_the_answer = _scorer_of(problem.source)
     if runs_the_answer and extract != "last_number":
-        problem_text = (
+        fault = (
             f"reward.extract={extract} hands text of the policy to the scorer of {problem.source}, which "
             "runs it as Python code; write reward.extract=last_number, or choose another task"
         )
-        raise ConfigError([problem_text])
+        raise ConfigError([fault])
     return scorer
 
 

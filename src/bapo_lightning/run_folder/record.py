@@ -121,8 +121,8 @@ def read_tokens(folder: str | Path) -> Columns:
             step = row.pop("step")
             (count,) = {len(values) for values in row.values()}
         except (ValueError, KeyError, AttributeError, TypeError):
-            problem = f"{path}, line {number} is no record of tokens"
-            raise DataError(f"{problem}; cut the file off before it") from None
+            fault = f"{path}, line {number} is no record of tokens; cut the file off before it"
+            raise DataError(fault) from None
         columns["step"] += [step] * count
         for name, values in row.items():
             columns.setdefault(name, []).extend(values)

@@ -41,8 +41,8 @@ class ContributionMonitor(Monitor):
         highs = torch.stack([update.high, update.high.new_full((), float("inf"))])
         mask = torch.ones_like(tokens.advantage, dtype=torch.bool)
         weight = contribution_weight(tokens, self.weight)
-        curves = contribution_curves(tokens.ratio, tokens.advantage, mask, weight, lows, highs, "gradient")
-        positive, negative = curves
+        sides = contribution_curves(tokens.ratio, tokens.advantage, mask, weight, lows, highs, "gradient")
+        positive, negative = sides
         num_positive, num_negative = (tokens.advantage > 0).sum(), (tokens.advantage < 0).sum()
         return {
             "bapo/positive_share": positive_contribution(positive[0], negative[1], "share"),
