@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, get_args
 
 from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.errors import CheckpointError, DataError
-from bapo_lightning.modules.policy.options import Dtype
 from bapo_lightning.run_folder.config_keys import value_of
+from bapo_lightning.values import Dtype
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,8 +26,8 @@ from torch.distributed.fsdp import (
 )
 
 from bapo_lightning.errors import CheckpointError
-from bapo_lightning.modules.policy.options import Dtype
 from bapo_lightning.ranks.collectives import full_tensor, num_ranks
+from bapo_lightning.values import Dtype
 
 
 @dataclass(frozen=True)

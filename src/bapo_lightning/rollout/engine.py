@@ -13,7 +13,6 @@ from bapo_lightning.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
 
 UNSYNCED_VERSION = -1  # of an engine that holds no weights of the trainer: new, restarted, or asleep
-DType = Literal["bfloat16", "float16", "float32"]  # of an engine's weights and cache
 RunsIn = Literal["trainer", "child", "server"]  # the process in which an engine samples
 
 

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Protocol, TypedDict
 import torch
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import DType, WeightSource
+from bapo_lightning.rollout.engine import WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
-from bapo_lightning.values import Count
+from bapo_lightning.values import Count, Dtype
 
 SHARED_MEMORY_BACKEND = "bapo_shared_memory"
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
@@ -57,7 +57,7 @@ class SharedMemoryTransport:
 
     backend: ClassVar[str] = SHARED_MEMORY_BACKEND
     part_megabytes: Count = 256  # size of a part in MiB; a larger tensor is a part of its own
-    dtype: DType | None = None  # weights are cast to it, for engines of lower precision; None: as they are
+    dtype: Dtype | None = None  # weights are cast to it, for engines of lower precision; None: as they are
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:
         """Announces a new server."""
@@ -84,7 +84,7 @@ class SharedMemoryTransport:
 
 
 def weight_parts(
-    source: WeightSource, part_megabytes: int, dtype: DType | None = None
+    source: WeightSource, part_megabytes: int, dtype: Dtype | None = None
 ) -> Generator[WeightPart, None, None]:
     """Writes all weights, cast to `dtype`, into files of shared memory, each of which exists until the next
     one is requested. A larger tensor than `part_megabytes` [MiB] is a part of its own. Raises EngineError

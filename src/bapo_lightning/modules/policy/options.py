@@ -10,7 +10,6 @@ from annotated_types import MinLen
 
 from bapo_lightning.values import Advice, Count
 
-Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["sdpa", "flash_attention_2", "flex_attention"]
 Packing = Literal["none", "padding_free"]
 TrainDtype = Annotated[

@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
-    DType,
     Generation,
     GenerationRequest,
     RunsIn,
@@ -27,7 +26,7 @@ from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.types import FinishReason, Segment
-from bapo_lightning.values import Count
+from bapo_lightning.values import Count, Dtype
 
 # Rows leave the batch once this share of it has finished: each compaction copies the KV cache.
 COMPACTION_SHARE = 0.125
@@ -41,7 +40,7 @@ class HFEngine:
     shares_gpu: ClassVar[bool] = False
     model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
     max_rows: Count = 512  # rows sampled at once; bounds the KV cache
-    dtype: DType = "float32"  # of weights and cache
+    dtype: Dtype = "float32"  # of weights and cache
     device: str = "auto"  # a torch device, such as cpu or cuda:1; auto takes a GPU where there is one
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
 

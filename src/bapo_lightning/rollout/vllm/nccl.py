@@ -14,8 +14,9 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from bapo_lightning.rollout.engine import DType, WeightSource
+from bapo_lightning.rollout.engine import WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
+from bapo_lightning.values import Dtype
 
 
 @dataclass
@@ -29,7 +30,7 @@ class NCCLTransport:
 
     backend: ClassVar[str] = "nccl"
     master_address: str = "127.0.0.1"  # of this machine, for the servers
-    dtype: DType | None = None  # weights are cast to it before they are sent; None: as they are
+    dtype: Dtype | None = None  # weights are cast to it before they are sent; None: as they are
     _engines: dict[int, Any] = field(default_factory=dict, init=False)  # vLLM's trainer engine of each client
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import DType, Generation, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.types import FinishReason, Segment
-from bapo_lightning.values import Advice, Count, CountOrZero, Share
+from bapo_lightning.values import Advice, Count, CountOrZero, Dtype, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30
 PROBE_TOKENS = 48  # of a weight sync's probe (conf/rollout/weight_sync/vllm.yaml), with its response
@@ -24,7 +24,7 @@ class VLLMOptions:
     max_new_tokens: CountOrZero = 0  # longest response
     max_model_len: Count | None = None  # both together; None: the sum, and room for the probe of a sync
     # Of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, few of which compute in bfloat16.
-    dtype: DType | None = None
+    dtype: Dtype | None = None
     max_num_seqs: Count = 256  # requests in one step
     tensor_parallel_size: Count = 1
     kv_cache_bytes: Count | None = None  # None: 1 GiB on a CPU; the rest of gpu_memory_utilization on a GPU
