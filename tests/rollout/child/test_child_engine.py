@@ -121,7 +121,7 @@ def test_a_child_killed_while_it_sleeps_is_noticed_at_the_next_weights(engine):
     "prompt_tokens", [1, 50_000], ids=["small request", "request that does not fit into the pipe"]
 )
 def test_a_hung_child_is_dead_after_its_deadline(engine, prompt_tokens, monkeypatch):
-    monkeypatch.setattr(engine, "_deadline_seconds", 1.0)
+    monkeypatch.setattr(engine, "deadline_seconds", 1.0)
     os.kill(engine.pid, signal.SIGSTOP)
     pid, started = engine.pid, time.monotonic()
     with pytest.raises(EngineDied, match="did not answer within 1 s"):
