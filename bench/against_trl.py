@@ -38,7 +38,8 @@ from turns import Worker
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.runs.build import read_inputs
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.runs.inputs import read_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 TRL_PYTHON = ROOT / ".venv-trl" / "bin" / "python"
@@ -103,18 +104,19 @@ def trl_job(
     job: Job, config: dict[str, Any], threads: int, options: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
     """Returns the same job in the format of bench/trl_job.py."""
-    inputs, scale = read_inputs(config), config["scale"]
+    run = validate(config)
+    inputs, scale = read_inputs(run), run.scale
     problems = []
     for problem in inputs.problems.train[:NUM_PROBLEMS]:
         ids = inputs.prompt(inputs.tokenizer, problem).tolist()
         problems.append({"prompt": inputs.tokenizer.decode(ids), "ids": ids, "answer": problem.answer})
     return {
-        "model": inputs.path,
+        "model": model_path(run.model.path),
         "problems": problems,
-        "reward": config["reward"]["_target_"].rpartition(".")[2],
-        "prompts_per_batch": scale["prompts_per_batch"],
-        "group_size": scale["group_size"],
-        "max_new_tokens": scale["max_new_tokens"],
+        "reward": run.reward.name.rpartition(".")[2],
+        "prompts_per_batch": scale.prompts_per_batch,
+        "group_size": scale.group_size,
+        "max_new_tokens": scale.max_new_tokens,
         "epochs": job.epochs,
         "minibatches": job.minibatches,
         "learning_rate": LEARNING_RATE,

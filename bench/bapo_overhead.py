@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,10 +22,13 @@ from measuring import Spread, add_json_option, in_turns, method, ratio, write_js
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.ranks.rank_group import ALONE
-from bapo_lightning.runs.build import build_data_module, build_module, make, read_inputs
+from bapo_lightning.runs.build import build_data_module, build_module
+from bapo_lightning.runs.inputs import read_inputs
 
 WARM_UP = 5  # updates of each algorithm that are not counted
 
@@ -37,15 +39,15 @@ class Attached:
     global_step = 0
 
 
-def quickstart(algorithm: str) -> dict[str, Any]:
-    """Returns the resolved configuration of the quickstart with another algorithm, in replay."""
+def quickstart(algorithm: str, folder: str = "unused") -> RunConfig:
+    """Returns the configuration of the quickstart with another algorithm, in replay."""
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        return resolve(compose("train", overrides=[f"algorithm={algorithm}", "run_folder=unused"]))
+        return validate(resolve(compose("train", [f"algorithm={algorithm}", f"run_folder={folder}"])))
 
 
-def ready_module(config: dict[str, Any]) -> BapoModule:
+def ready_module(config: RunConfig) -> BapoModule:
     """Builds a module that can be stepped without a trainer."""
-    module = build_module(config, make(config["regime"]))
+    module = build_module(config, config.strategy.make())
     module.configure_model()
     optimizer = module.configure_optimizers()["optimizer"]
     module.optimizers = lambda: optimizer  # type: ignore[assignment, method-assign]
@@ -55,9 +57,9 @@ def ready_module(config: dict[str, Any]) -> BapoModule:
     return module
 
 
-def first_minibatch(config: dict[str, Any], module: BapoModule, folder: Path) -> TrainBatch:
-    """Returns a real minibatch, sampled by the shipped model. The run's ledger goes into `folder`."""
-    data_module = build_data_module(config, read_inputs(config), folder, ALONE)
+def first_minibatch(config: RunConfig, module: BapoModule) -> TrainBatch:
+    """Returns a real minibatch, sampled by the shipped model. The run's ledger goes into its folder."""
+    data_module: Any = build_data_module(config, read_inputs(config), ALONE)
     data_module.trainer = type(
         "Fixed", (), {"lightning_module": type("Owner", (), {"policy": module.policy, "policy_version": 0})}
     )()
@@ -78,7 +80,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     modules = {name: ready_module(quickstart(name)) for name in ("grpo", "bapo")}
     with tempfile.TemporaryDirectory() as folder:
-        batch = first_minibatch(quickstart("bapo"), modules["bapo"], Path(folder))
+        batch = first_minibatch(quickstart("bapo", folder), modules["bapo"])
     tables = [modules["bapo"].training_step(batch, 0)["tokens"]]
     works = {f"update, {name}": partial(module.training_step, batch, 0) for name, module in modules.items()}
     works["search alone"] = partial(modules["bapo"].bound_rule.choose, tables)

@@ -25,6 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy.factory import checkpoint_layers, decoder_layers
@@ -32,9 +33,7 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.plan.memory import moments
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.run_shape import EngineShape, RunShape
-from bapo_lightning.runs.build import make
 from bapo_lightning.types import (
-    Completion,
     FinishReason,
     Group,
     Problem,
@@ -106,8 +105,7 @@ def minibatch(vocab_size: int) -> TrainBatch:
             )
             segment = Segment(response, array("f", [-9.0] * RESPONSE), 0)
             rollout = Rollout(prompt, (segment,), FinishReason.LENGTH)
-            completion = Completion("", RESPONSE, FinishReason.LENGTH)
-            samples.append(Sample(rollout, completion, Score(0.0, ScoreStatus.WRONG), 0.0))
+            samples.append(Sample(rollout, "", Score(0.0, ScoreStatus.WRONG), 0.0))
         advantages = tuple(float(index % 2 * 2 - 1) for index in range(GROUP_SIZE))
         groups.append(Group(Problem(str(number), "", ""), tuple(samples), advantages))
     return collate(groups, {})
@@ -116,19 +114,19 @@ def minibatch(vocab_size: int) -> TrainBatch:
 def ready_module(architecture: dict[str, Any], checkpointing: bool, device: str) -> BapoModule:
     """Builds a module that can be stepped without a trainer."""
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        config = resolve(compose("train", overrides=["run_folder=unused"]))
-    algorithm, optimizer = config["algorithm"], config["optimizer"]
+        config = validate(resolve(compose("train", overrides=["run_folder=unused"])))
+    algorithm, optimizer = config.algorithm, config.optimizer
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**architecture)).to(device).eval()
     if checkpointing:
         checkpoint_layers(decoder_layers(model))
     module = BapoModule(
         make_policy=lambda: Policy(model, 1.0),
-        bound_rule=make(algorithm["bounds"]),
-        objective=make(algorithm["objective"]),
-        weighting=make(algorithm["weighting"]),
-        optimizer=make(optimizer["optimizer"]),
-        scheduler=make(optimizer["scheduler"]),
+        bound_rule=algorithm.bounds.make(),
+        objective=algorithm.objective.make(),
+        weighting=algorithm.weighting.make(),
+        optimizer=optimizer.optimizer.make(),
+        scheduler=optimizer.scheduler.make(),
         micro_batch_tokens=SAMPLES_AT_ONCE * (PROMPT + RESPONSE),
         max_grad_norm=1.0,
         max_age=8,

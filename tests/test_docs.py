@@ -14,6 +14,7 @@ import yaml
 
 import bapo_lightning
 from bapo_lightning.configuration.renamed import RENAMED, RENAMED_CHOICES
+from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.evaluation.metrics import evaluation_metrics
 from bapo_lightning.objectives.divergence import mismatch
 from bapo_lightning.objectives.entropy_rule import QuadrantMasses
@@ -137,6 +138,7 @@ def logged_metrics() -> set[str]:
     nothing = torch.zeros(1)
     composed = {f"mismatch/{key}" for key in mismatch(nothing, nothing)}
     composed |= {f"entropy_rule/{key}" for key in QuadrantMasses._fields}
+    composed |= set(RolloutStatistics().metrics())
     return written | composed
 
 

@@ -7,11 +7,16 @@ from collections import Counter
 
 import pytest
 from tests import commands
-from tests.configuration.test_checks import composed
+from tests.configuration.compositions import composed
 
-from bapo_lightning.cli.data import tell
+from bapo_lightning.cli.data import describe
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.tiny_world.task import tiny_problems
+
+
+def tell(plain):
+    describe(plain, plain.pop("show", 1))
+
 
 SETS = {
     "dapo_math_17k": "long",

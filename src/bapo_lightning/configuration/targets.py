@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from inspect import Parameter, isclass, signature
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from bapo_lightning.configuration.wording import accepted, value_problem
+from bapo_lightning.configuration.wording import accepted, flattened, value_problem
 from bapo_lightning.errors import BapoLightningError
 
 TARGET, PARTIAL = "_target_", "_partial_"
@@ -166,8 +166,7 @@ def _with_path(text: str, options: Iterable[str], path: str) -> str:
 
 def _dataclass_of(annotation: Any) -> Any:
     """The dataclass that an annotation names, alone or beside None; None if there is none."""
-    members = [annotation, *get_args(annotation)]
-    members += [inner for member in members for inner in get_args(member)]
+    members, _ = flattened(annotation)
     return next((member for member in members if isclass(member) and is_dataclass(member)), None)
 
 

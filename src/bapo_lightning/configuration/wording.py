@@ -41,7 +41,7 @@ def value_problem(annotation: Any, name: str, value: Any) -> str | None:
 
 def accepted(annotation: Any, name: str) -> str:
     """The end of a sentence that begins with `name=value`: what a value of this annotation must be."""
-    members, metadata = _flattened(annotation)
+    members, metadata = flattened(annotation)
     advice = [item.text for item in metadata if isinstance(item, Advice)]
     if advice:
         return advice[0]
@@ -68,17 +68,17 @@ def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
     return None
 
 
-def _flattened(annotation: Any) -> tuple[list[Any], list[Any]]:
+def flattened(annotation: Any) -> tuple[list[Any], list[Any]]:
     """Members of a union, nested ones included, and all metadata of `Annotated`."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *metadata = get_args(annotation)
-        members, more = _flattened(inner)
+        members, more = flattened(inner)
         return members, [*metadata, *more]
     if origin in (Union, types.UnionType):
         members, metadata = [], []
         for member in get_args(annotation):
-            found, more = _flattened(member)
+            found, more = flattened(member)
             members += found
             metadata += more
         return members, metadata

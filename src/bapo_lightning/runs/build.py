@@ -92,12 +92,12 @@ def _build_parts(
     config: RunConfig, ranks: RankGroup
 ) -> tuple[Inputs | None, RolloutDataModule | WorkerDataModule, BapoModule, Any]:
     inputs = read_inputs(config) if ranks.is_controller else None
-    data_module = _data_module(config, inputs, ranks) if inputs else _worker_data_module(config, ranks)
+    data_module = build_data_module(config, inputs, ranks) if inputs else _worker_data_module(config, ranks)
     strategy = config.strategy.make()
-    return inputs, data_module, _module(config, strategy), strategy
+    return inputs, data_module, build_module(config, strategy), strategy
 
 
-def _data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> RolloutDataModule:
+def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> RolloutDataModule:
     """Engine, sampler, queue: everything before the update."""
     scale, algorithm, rollout = config.scale, config.algorithm, config.rollout
     channels, engine, num_engines = _channels(config, ranks), build_engine(config, ranks), 1
@@ -142,7 +142,7 @@ def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule
     return WorkerDataModule(LocalEngine(engine), control, engines, num_updates)
 
 
-def _module(config: RunConfig, strategy: Any) -> BapoModule:
+def build_module(config: RunConfig, strategy: Any) -> BapoModule:
     """Policy, bound rule, objective, optimizer: the update."""
     algorithm, optimizer, weights = config.algorithm, config.optimizer, config.correction.weights
     options = ModelOptions.of(config.model, model_path(config.model.path))

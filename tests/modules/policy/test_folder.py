@@ -26,9 +26,9 @@ def test_a_hub_name_is_owner_and_name(
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
     assert is_hub_name(path) is is_name
-    assert bool(list(model_folder_problems({"path": path}))) is not is_name
+    assert bool(list(model_folder_problems(path, None))) is not is_name
 
 
 def test_a_command_that_makes_the_model_is_named() -> None:
-    (problem,) = model_folder_problems({"path": "models/no/such", "made_by": "make smollm2"})
+    (problem,) = model_folder_problems("models/no/such", "make smollm2")
     assert problem == "model.path=models/no/such does not exist yet; make it: make smollm2"

@@ -14,7 +14,7 @@ from bapo_lightning.run_folder.config_keys import short_names
 from bapo_lightning.runs.sweeps.names import folder_name, hydra_value, run_names
 from bapo_lightning.runs.sweeps.plan import compose_runs, finished_runs, read_plan
 
-SWEEPS = sorted(path.stem for path in Path(conf_dir(), "sweep").glob("*.yaml"))
+SWEEPS = sorted(path.stem for path in Path(conf_dir(), "sweeps").glob("*.yaml"))
 
 
 def unquoted(value):
@@ -118,7 +118,7 @@ def test_the_sweeps_have_the_runs_that_they_announce():
 
 
 def test_the_staleness_sweep_has_1_2_4_8_and_16_updates_per_rollout_batch():
-    content = yaml.safe_load(Path(conf_dir(), "sweep", "staleness.yaml").read_text())
+    content = yaml.safe_load(Path(conf_dir(), "sweeps", "staleness.yaml").read_text())
     assert [case["regime.epochs"] * case["regime.minibatches"] for case in content["cases"]] == [
         1,
         2,
@@ -201,9 +201,10 @@ def test_a_finished_run_of_another_configuration_is_not_taken_for_this_one(tmp_p
     (folder / "manifest.json").write_text('{"status": "finished"}')
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     assert finished_runs(plan, configs) == [run]
-    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "positive_share_target": 0.9}))
+    other = {**config, "algorithm": {**config["algorithm"], "positive_share_target": 0.9}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(other))
     with pytest.raises(
         ConfigError,
-        match=r"algorithm_grpo finished with another configuration: positive_share_target: 0.9 -> 0.5",
+        match=r"algorithm_grpo finished with another configuration: algorithm.*share_target: 0.9 -> 0.5",
     ):
         finished_runs(plan, configs)
