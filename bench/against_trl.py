@@ -38,6 +38,7 @@ from turns import Worker
 
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.runs.inputs import read_inputs
 
