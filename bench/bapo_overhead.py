@@ -39,10 +39,11 @@ class Attached:
     global_step = 0
 
 
-def quickstart(algorithm: str, folder: str = "unused") -> RunConfig:
+def quickstart(algorithm: str, *overrides: str, folder: str = "unused") -> RunConfig:
     """Returns the configuration of the quickstart with another algorithm, in replay."""
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        return validate(resolve(compose("train", [f"algorithm={algorithm}", f"run_folder={folder}"])))
+        overrides = (f"algorithm={algorithm}", f"run_folder={folder}", *overrides)
+        return validate(resolve(compose("train", [*overrides])))
 
 
 def ready_module(config: RunConfig) -> BapoModule:
@@ -80,7 +81,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     modules = {name: ready_module(quickstart(name)) for name in ("grpo", "bapo")}
     with tempfile.TemporaryDirectory() as folder:
-        batch = first_minibatch(quickstart("bapo", folder), modules["bapo"])
+        batch = first_minibatch(quickstart("bapo", folder=folder), modules["bapo"])
     tables = [modules["bapo"].training_step(batch, 0)["tokens"]]
     works = {f"update, {name}": partial(module.training_step, batch, 0) for name, module in modules.items()}
     works["search alone"] = partial(modules["bapo"].bound_rule.choose, tables)

@@ -102,9 +102,7 @@ def main() -> None:
     add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    config = quickstart("bapo")
-    config["model"]["path"] = arguments.model
-    module = ready_module(config)
+    module = ready_module(quickstart("bapo", f"model.path={arguments.model}"))
     vocab_size = module.policy.model.config.vocab_size
     batches = {name: random_batch(size, vocab_size) for name, size in SIZES.items()}
     taken = in_turns(

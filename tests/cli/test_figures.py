@@ -70,7 +70,10 @@ def test_changes_hold_for_all_runs_and_have_a_folder_of_their_own() -> None:
     [
         (["figure="], "write one of 2, 4, 5"),
         (["figure=3"], "figure=3 is no figure; write one of 2, 4, 5"),
-        (["figure=2", "algorithm=bapo"], "algorithm is set by the variants of figures.yaml"),
+        (
+            ["figure=2", "algorithm=bapo"],
+            "is set by the variants of conf/sweeps/figures/protocol.yaml",
+        ),
         (["seed=one"], "seed=one must be whole numbers"),
         (["2"], "2 cannot be read; write KEY=VALUE"),
         (["figure=2", "scale.nothing=1"], "scale.nothing"),
@@ -84,17 +87,18 @@ def test_wrong_input_is_one_error_before_anything_runs(arguments, complaint, tmp
 
 
 def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path: Path) -> None:
-    (tmp_path / "figure").mkdir()
-    content = yaml.safe_load((CONF / "figure" / "9.yaml").read_text())
+    folder = tmp_path / "sweeps" / "figures"
+    folder.mkdir(parents=True)
+    content = yaml.safe_load((CONF / "sweeps" / "figures" / "9.yaml").read_text())
     content["draw"] = "pies"
     content["claims"] = [
         {"says": "x", "value": "luck", "more": "bapo_8", "less": "ppo"},
         {"says": "y", "value": "reward_last", "of": "bapo_8"},
     ]
-    (tmp_path / "figure" / "9.yaml").write_text(yaml.safe_dump(content))
+    (folder / "9.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError) as caught:
         read_figure(tmp_path, "9", read_protocol(CONF))
-    text = "\n".join(caught.value.complaints)
+    text = str(caught.value)
     assert all(part in text for part in ("9.yaml", "variant ppo", "value luck", "pies", "'y' must name"))
 
 

@@ -53,10 +53,10 @@ class EvaluationConfig(Composed):
             )
         rollout = self.rollout
         if rollout.temperature < 0:
-            yield f"rollout.temperature={rollout.temperature} must be at least 0 (greedy)"
+            yield f"rollout.temperature={rollout.temperature:g} must be at least 0 (greedy)"
         if not 0 < rollout.top_p <= 1:
             yield (
-                f"rollout.top_p={rollout.top_p} is a share of probability; write a number in (0, 1], 1 is off"
+                f"rollout.top_p={rollout.top_p:g} is a share of probability; write one in (0, 1], 1 is off"
             )
         if rollout.top_k < 0:
             yield f"rollout.top_k={rollout.top_k} must be at least 0, which is off"

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams, WeightSource
 from bapo_lightning.types import Rollout
-from bapo_lightning.values import Count, NonNegative
+from bapo_lightning.values import Count
 
 PROBE_TOKEN_BUDGET = 4096  # a probe passes through the trainer's model at once
 
@@ -63,7 +63,7 @@ class WeightSync:
     # Largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2
     # when one of them computes in bfloat16. Real faults cause 1 to 18 nats.
     tolerance: float
-    temperature: NonNegative = 1.0  # of training's sampling
+    temperature: float = 1.0  # of training's sampling
     num_probes: Count = 4  # prompts
     # Tokens of a prompt, drawn uniformly from the vocabulary; longer than a block of the engine's prefix
     # cache, if it has one, so that a stale cache is met.

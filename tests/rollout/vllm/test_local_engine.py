@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.rollout import vllm_weights
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.vllm import weights as vllm_weights
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync

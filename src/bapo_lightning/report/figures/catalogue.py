@@ -1,7 +1,6 @@
-"""Reads and checks `conf/figures.yaml` (the runs) and `conf/figure/*.yaml` (pictures of them, and the paper's
-claims).
+"""Reads and checks `conf/sweeps/figures/`: the runs of the protocol, pictures, and the claims of the paper.
 
-    variants x seeds -> runs -> a figure's variants -> picture, verdicts on its claims
+variants x seeds -> runs -> a figure's variants -> picture, verdicts on its claims
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def _problems(figure: Figure, protocol: Protocol) -> Iterator[str]:
     for variant in figure.variants:
         if variant not in protocol.variants:
             known = ", ".join(protocol.variants)
-            yield f"the variant {variant} is not in figures.yaml; write one of {known}"
+            yield f"the variant {variant} is not in protocol.yaml; write one of {known}"
     for value in sorted({claim.value for claim in figure.claims} | set(figure.values)):
         if value not in VALUES:
             yield f"the value {value} does not exist; write one of {', '.join(VALUES)}"
