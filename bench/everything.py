@@ -63,84 +63,79 @@ def is_there(need: str) -> bool:
     return find_spec("vllm") is not None if need == VLLM else (ROOT / PATHS[need]).exists()
 
 
-def parts() -> dict[str, Part]:
-    """All parts by name: comparisons with others first, then those that run only when they are named."""
-    engines = ("hf", "vllm") if is_there(VLLM) else ("hf",)
-    async_small = ("--repeats", "3", "--batches", "8", "--quiet-seconds", "2")
-    return {
-        "trl": Part(
-            "TRL's GRPOTrainer against this package, tiny model",
-            ("against_trl.py", "tiny"),
-            ("--cycles", "5"),
-            (TRL,),
-            has_threads=True,
-        ),
-        "trl-smollm2": Part(
-            "TRL's GRPOTrainer against this package, SmolLM2-135M",
-            ("against_trl.py", "smollm2", "--engines", *engines),
-            ("--cycles", "2"),
-            (TRL, MODEL),
-            has_threads=True,
-        ),
-        "search": Part(
-            "Bound search against a plain while-loop",
-            ("bound_search.py",),
-            ("--tokens", "200000", "--repeats", "7"),
-            has_threads=True,
-        ),
-        "overhead": Part(
-            "BAPO's search inside an update", ("bapo_overhead.py",), ("--rounds", "20"), has_threads=True
-        ),
-        "token-scores": Part(
-            "Fused token scores against naive ones; small: at SmolLM2's width and vocabulary",
-            ("token_scores.py",),
-            ("--tokens", "1024", "--width", "576", "--vocabulary", "49152", "--rounds", "3"),
-            has_threads=True,
-        ),
-        "verifier": Part(
-            "Verdicts on mathematical answers beside math-verify",
-            ("verifier.py",),
-            ("--rounds", "3", "--integers", "1000", "--expressions", "160"),
-        ),
-        "async": Part("Asynchronous against synchronous training", ("async_overlap.py", "tiny"), async_small),
-        "scaling": Part(
-            "Time of an update over its size", ("scaling.py",), ("--repeats", "5"), has_threads=True
-        ),
-        "partial": Part(
-            "Partial against whole rollouts", ("partial_rollouts.py",), in_all=False, has_json=False
-        ),
-        "packing": Part(
-            "An update over uneven lengths: padded, packed, with checkpointing",
-            ("packing.py",),
-            in_all=False,
-            has_threads=True,
-        ),
-        "plan": Part(
-            "Memory that a plan foretells against measured memory",
-            ("plan.py",),
-            in_all=False,
-            has_json=False,
-        ),
-        "ranks": Part(
-            "1, 2 and 4 CPU ranks, DDP and FSDP, against one process",
-            ("ranks.py",),
-            in_all=False,
-            has_json=False,
-        ),
-        "vllm": Part(
-            "vLLM against transformers, and weight syncs, on SmolLM2-135M",
-            ("rollout_engines.py",),
-            needs=(VLLM, MODEL),
-            in_all=False,
-            has_json=False,
-        ),
-        "async-vllm": Part(
-            "Asynchronous training with vLLM, on SmolLM2-135M",
-            ("async_overlap.py", "vllm"),
-            needs=(VLLM, MODEL),
-            in_all=False,
-        ),
-    }
+ENGINES = ("hf", "vllm") if is_there(VLLM) else ("hf",)
+ASYNC_SMALL = ("--repeats", "3", "--batches", "8", "--quiet-seconds", "2")
+# All parts by name: comparisons with others first, then those that run only when they are named.
+PARTS = {
+    "trl": Part(
+        "TRL's GRPOTrainer against this package, tiny model",
+        ("against_trl.py", "tiny"),
+        ("--cycles", "5"),
+        (TRL,),
+        has_threads=True,
+    ),
+    "trl-smollm2": Part(
+        "TRL's GRPOTrainer against this package, SmolLM2-135M",
+        ("against_trl.py", "smollm2", "--engines", *ENGINES),
+        ("--cycles", "2"),
+        (TRL, MODEL),
+        has_threads=True,
+    ),
+    "search": Part(
+        "Bound search against a plain while-loop",
+        ("bound_search.py",),
+        ("--tokens", "200000", "--repeats", "7"),
+        has_threads=True,
+    ),
+    "overhead": Part(
+        "BAPO's search inside an update", ("bapo_overhead.py",), ("--rounds", "20"), has_threads=True
+    ),
+    "token-scores": Part(
+        "Fused token scores against naive ones; small: at SmolLM2's width and vocabulary",
+        ("token_scores.py",),
+        ("--tokens", "1024", "--width", "576", "--vocabulary", "49152", "--rounds", "3"),
+        has_threads=True,
+    ),
+    "verifier": Part(
+        "Verdicts on mathematical answers beside math-verify",
+        ("verifier.py",),
+        ("--rounds", "3", "--integers", "1000", "--expressions", "160"),
+    ),
+    "async": Part("Asynchronous against synchronous training", ("async_overlap.py", "tiny"), ASYNC_SMALL),
+    "scaling": Part("Time of an update over its size", ("scaling.py",), ("--repeats", "5"), has_threads=True),
+    "partial": Part("Partial against whole rollouts", ("partial_rollouts.py",), in_all=False, has_json=False),
+    "packing": Part(
+        "An update over uneven lengths: padded, packed, with checkpointing",
+        ("packing.py",),
+        in_all=False,
+        has_threads=True,
+    ),
+    "plan": Part(
+        "Memory that a plan foretells against measured memory",
+        ("plan.py",),
+        in_all=False,
+        has_json=False,
+    ),
+    "ranks": Part(
+        "1, 2 and 4 CPU ranks, DDP and FSDP, against one process",
+        ("ranks.py",),
+        in_all=False,
+        has_json=False,
+    ),
+    "vllm": Part(
+        "vLLM against transformers, and weight syncs, on SmolLM2-135M",
+        ("rollout_engines.py",),
+        needs=(VLLM, MODEL),
+        in_all=False,
+        has_json=False,
+    ),
+    "async-vllm": Part(
+        "Asynchronous training with vLLM, on SmolLM2-135M",
+        ("async_overlap.py", "vllm"),
+        needs=(VLLM, MODEL),
+        in_all=False,
+    ),
+}
 
 
 def run(part: Part, options: Sequence[str], path: Path) -> tuple[str, Any]:
@@ -161,7 +156,7 @@ def parsed(known: dict[str, Part]) -> tuple[argparse.Namespace, list[str]]:
     if "--" in own:
         own, given = own[: own.index("--")], own[own.index("--") + 1 :]
     listed = [
-        f"  {name:<14}{'' if part.in_all else '(when named) '}{part.title}" for name, part in known.items()
+        f"  {name:<14}{'' if part.in_all else '(when named) '}{part.title}" for name, part in PARTS.items()
     ]
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -185,9 +180,8 @@ def parsed(known: dict[str, Part]) -> tuple[argparse.Namespace, list[str]]:
 
 def main() -> None:
     """Runs all parts, or those named."""
-    known = parts()
-    arguments, given = parsed(known)
-    chosen = {name: part for name, part in known.items() if name in (arguments.only or [name] * part.in_all)}
+    arguments, given = parsed(PARTS)
+    chosen = {name: part for name, part in PARTS.items() if name in (arguments.only or [name] * part.in_all)}
     print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}", flush=True)
     machine = {"platform": platform.platform(), "cores": os.cpu_count(), "threads": arguments.threads}
     ends: dict[str, dict[str, Any]] = {}

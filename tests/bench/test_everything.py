@@ -26,7 +26,7 @@ def scripts(tmp_path, monkeypatch):
     monkeypatch.setattr(everything.os, "cpu_count", lambda: 3)
 
     def use(*arguments, **parts):
-        monkeypatch.setattr(everything, "parts", lambda: parts)
+        monkeypatch.setattr(everything, "PARTS", parts)
         monkeypatch.setattr(sys, "argv", ["everything.py", "--json", str(tmp_path / "all.json"), *arguments])
         everything.main()
 
@@ -87,9 +87,9 @@ def test_a_part_without_what_it_needs_says_what_to_do(scripts, capsys):
         scripts("--only", "a", a=part)
 
 
-@pytest.mark.parametrize("name", everything.parts())
+@pytest.mark.parametrize("name", everything.PARTS)
 def test_every_part_is_a_script_that_takes_its_options(name):
-    part = everything.parts()[name]
+    part = everything.PARTS[name]
     source = (everything.BENCH / part.command[0]).read_text()
     assert ("add_json_option(" in source) == part.has_json
     options = [word for word in part.options(full=False, threads=2) if word.startswith("--")]

@@ -159,7 +159,7 @@ def test_every_prompt_passes(name):
         ("rollout.top_k=20", "rollout.top_k=20 is refused for training"),
         (
             "rollout.engine.dtype=int8",
-            "rollout.engine.dtype=int8 is none of its values; write one of bfloat16, float16, float32",
+            "rollout.engine.dtype=int8 is none of its values; write one of float32, bfloat16, float16",
         ),
         ("rollout=hf_child rollout.engine.cpu_affinity=[0,99999]", "this machine has no core 99999"),
         (

@@ -8,10 +8,6 @@ import pytest
 from bapo_lightning.ranks.launch import exit_code, leads, report_lost, starts_ranks, threads, watch
 
 
-def config(devices, nodes=1):
-    return {"trainer": {"devices": devices, "num_nodes": nodes}}
-
-
 @pytest.mark.parametrize(
     ("devices", "nodes", "environment", "expected"),
     [
@@ -31,7 +27,7 @@ def config(devices, nodes=1):
     ],
 )
 def test_ranks_are_started_unless_somebody_else_did(devices, nodes, environment, expected):
-    assert starts_ranks(config(devices, nodes), environment) is expected
+    assert starts_ranks(devices, nodes, environment) is expected
 
 
 def test_the_first_rank_speaks_for_all():

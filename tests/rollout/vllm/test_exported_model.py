@@ -23,10 +23,13 @@ GENERATE = """
 import json, sys
 from vllm import LLM, SamplingParams
 folder, prompts = sys.argv[1], json.loads(sys.argv[2])
-llm = LLM(folder, dtype="float32", max_model_len=64, max_num_seqs=16, enforce_eager=True,
-kv_cache_memory_bytes=1 << 26) outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts],
-SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)) print("TOKENS",
-json.dumps([list(output.outputs[0].token_ids) for output in outputs]))
+llm = LLM(
+    folder, dtype="float32", max_model_len=64, max_num_seqs=16, enforce_eager=True,
+    kv_cache_memory_bytes=1 << 26,
+)
+sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling)
+print("TOKENS", json.dumps([list(output.outputs[0].token_ids) for output in outputs]))
 """
 
 
