@@ -133,7 +133,8 @@ def _messages(
         elif error["type"] == "missing":
             yield f"{path} is missing; write {path}=VALUE"
         elif error["type"] == "value_error":
-            yield f"{path}={value} {error['msg'].removeprefix('Value error, ')}"
+            given = path if isinstance(value, Mapping) else f"{path}={value}"
+            yield f"{given} {error['msg'].removeprefix('Value error, ')}"
         else:
             yield f"{path}={value} {accepted(annotation, name)}"
 
