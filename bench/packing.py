@@ -29,7 +29,6 @@ from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.types import (
-    Completion,
     FinishReason,
     Group,
     Problem,
@@ -66,9 +65,7 @@ def minibatch(given: argparse.Namespace) -> TrainBatch:
             0,
         )
         rollout = Rollout(prompt, (segment,), FinishReason.STOP)
-        samples.append(
-            Sample(rollout, Completion("", length, FinishReason.STOP), Score(1.0, ScoreStatus.CORRECT), 1.0)
-        )
+        samples.append(Sample(rollout, "", Score(1.0, ScoreStatus.CORRECT), 1.0))
     return collate([Group(Problem("p", "", ""), tuple(samples), (1.0,) * len(samples))], {})
 
 

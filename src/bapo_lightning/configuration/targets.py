@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
-from difflib import get_close_matches
 from inspect import Parameter, isclass, signature
 from typing import Any, get_type_hints
 
@@ -18,7 +17,7 @@ from hydra.utils import get_object, instantiate
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from bapo_lightning.configuration.wording import accepted, flattened, value_problem
+from bapo_lightning.configuration.wording import accepted, flattened, taken, value_problem
 from bapo_lightning.errors import BapoLightningError
 
 TARGET, PARTIAL = "_target_", "_partial_"
@@ -109,9 +108,7 @@ def option_problems(
             continue
         if option not in parameters and not takes_any:
             if value is not None:
-                found.append(
-                    f"{path}.{option} is not an option of {name}; {_taken(option, list(parameters))}"
-                )
+                found.append(f"{path}.{option} is not an option of {name}; {taken(option, list(parameters))}")
         elif (inner := _dataclass_of(hints.get(option))) is not None and isinstance(value, Mapping):
             found += option_problems(inner, f"{path}.{option}", value, f"{path}.{option}", is_complete=True)
         elif not _holds_target(value):
@@ -168,11 +165,6 @@ def _dataclass_of(annotation: Any) -> Any:
     """The dataclass that an annotation names, alone or beside None; None if there is none."""
     members, _ = flattened(annotation)
     return next((member for member in members if isclass(member) and is_dataclass(member)), None)
-
-
-def _taken(option: str, options: list[str]) -> str:
-    near = get_close_matches(option, options, 1)
-    return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options)}"
 
 
 def _hints(called: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
@@ -17,7 +16,7 @@ from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed, Section
 from bapo_lightning.configuration.targets import target_problems
 from bapo_lightning.configuration.trainer_flags import REFUSED_FLAGS, trainer_problems
-from bapo_lightning.configuration.wording import accepted
+from bapo_lightning.configuration.wording import accepted, taken
 from bapo_lightning.errors import ConfigError
 
 S = TypeVar("S", bound=Section)
@@ -125,11 +124,8 @@ def _messages(
         told.add(path)
         name, value = path.rpartition(".")[2], _value(plain, path)
         if error["type"] == "extra_forbidden":
-            known = list(owner.model_fields)
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
             parent = path.rpartition(".")[0] or "a run"
-            yield f"{path} is not an option of {parent}; {hint}it takes {', '.join(sorted(known))}"
+            yield f"{path} is not an option of {parent}; {taken(name, sorted(owner.model_fields))}"
         elif error["type"] == "missing":
             yield f"{path} is missing; write {path}=VALUE"
         elif error["type"] == "value_error":
