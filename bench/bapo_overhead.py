@@ -17,13 +17,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
+from updates import attach, quickstart
 
-from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.ranks.rank_group import ALONE
@@ -33,29 +30,9 @@ from bapo_lightning.runs.inputs import read_inputs
 WARM_UP = 5  # updates of each algorithm that are not counted
 
 
-class Attached:
-    """The few services of a trainer that one update needs."""
-
-    global_step = 0
-
-
-def quickstart(algorithm: str, *overrides: str, folder: str = "unused") -> RunConfig:
-    """Returns the configuration of the quickstart with another algorithm, in replay."""
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
-        overrides = (f"algorithm={algorithm}", f"run_folder={folder}", *overrides)
-        return validate(resolve(compose("train", [*overrides])))
-
-
-def ready_module(config: RunConfig) -> BapoModule:
-    """Builds a module that can be stepped without a trainer."""
-    module = build_module(config, config.strategy.make())
-    module.configure_model()
-    optimizer = module.configure_optimizers()["optimizer"]
-    module.optimizers = lambda: optimizer  # type: ignore[assignment, method-assign]
-    module.lr_schedulers = lambda: torch.optim.lr_scheduler.ConstantLR(optimizer)  # type: ignore[assignment, method-assign, return-value]
-    module.manual_backward = lambda loss: loss.backward()  # type: ignore[assignment, method-assign]
-    module._trainer = Attached()  # type: ignore[assignment]
-    return module
+def built(config: RunConfig) -> BapoModule:
+    """Returns the module of a run, ready to be stepped."""
+    return attach(build_module(config, config.strategy.make()))
 
 
 def first_minibatch(config: RunConfig, module: BapoModule) -> TrainBatch:
@@ -79,7 +56,7 @@ def main() -> None:
     add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    modules = {name: ready_module(quickstart(name)) for name in ("grpo", "bapo")}
+    modules = {name: built(quickstart(name)) for name in ("grpo", "bapo")}
     with tempfile.TemporaryDirectory() as folder:
         batch = first_minibatch(quickstart("bapo", folder=folder), modules["bapo"])
     tables = [modules["bapo"].training_step(batch, 0)["tokens"]]

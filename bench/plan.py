@@ -11,43 +11,28 @@ prediction is off by more than 10 %.
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
+from updates import Size, attach, quickstart, random_batch
 
-from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.configuration.validate import validate
-from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy.factory import checkpoint_layers, decoder_layers
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.plan.memory import moments
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.run_shape import EngineShape, RunShape
-from bapo_lightning.types import (
-    FinishReason,
-    Group,
-    Problem,
-    Rollout,
-    Sample,
-    Score,
-    ScoreStatus,
-    Segment,
-)
 
 TOLERANCE = 0.10
-PROMPT, RESPONSE = 32, 224
-GROUPS, GROUP_SIZE, SAMPLES_AT_ONCE = 3, 4, 4
-MICRO_BATCHES = GROUPS * GROUP_SIZE // SAMPLES_AT_ONCE
+SIZE = Size(groups=3, group_size=4, prompt_tokens=32, response_tokens=224)
+SAMPLES_AT_ONCE = 4
+MICRO_BATCHES = SIZE.groups * SIZE.group_size // SAMPLES_AT_ONCE
+BUDGET = SAMPLES_AT_ONCE * (SIZE.prompt_tokens + SIZE.response_tokens)
 MODELS: dict[str, dict[str, Any]] = {
     "llama, 3M, tied": {
         **{"model_type": "llama", "vocab_size": 8000, "tie_word_embeddings": True},
@@ -78,11 +63,11 @@ def run_shape(architecture: dict[str, Any], checkpointing: bool, on_gpu: bool) -
         num_gpus=1,
         stored_bytes=4,
         compute_bytes=4,
-        micro_batch_tokens=SAMPLES_AT_ONCE * (PROMPT + RESPONSE),
-        prompt_tokens=PROMPT,
-        response_tokens=RESPONSE,
-        prompts_per_batch=GROUPS,
-        group_size=GROUP_SIZE,
+        micro_batch_tokens=BUDGET,
+        prompt_tokens=SIZE.prompt_tokens,
+        response_tokens=SIZE.response_tokens,
+        prompts_per_batch=SIZE.groups,
+        group_size=SIZE.group_size,
         epochs=1,
         minibatches=1,
         engine=engine,
@@ -92,29 +77,9 @@ def run_shape(architecture: dict[str, Any], checkpointing: bool, on_gpu: bool) -
     )
 
 
-def minibatch(vocab_size: int) -> TrainBatch:
-    """Returns random samples of full length."""
-    generator = random.Random(0)
-    groups = []
-    for number in range(GROUPS):
-        samples = []
-        for _ in range(GROUP_SIZE):
-            prompt, response = (
-                array("i", (generator.randrange(vocab_size) for _ in range(length)))
-                for length in (PROMPT, RESPONSE)
-            )
-            segment = Segment(response, array("f", [-9.0] * RESPONSE), 0)
-            rollout = Rollout(prompt, (segment,), FinishReason.LENGTH)
-            samples.append(Sample(rollout, "", Score(0.0, ScoreStatus.WRONG), 0.0))
-        advantages = tuple(float(index % 2 * 2 - 1) for index in range(GROUP_SIZE))
-        groups.append(Group(Problem(str(number), "", ""), tuple(samples), advantages))
-    return collate(groups, {})
-
-
 def ready_module(architecture: dict[str, Any], checkpointing: bool, device: str) -> BapoModule:
     """Builds a module that can be stepped without a trainer."""
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
-        config = validate(resolve(compose("train", overrides=["run_folder=unused"])))
+    config = quickstart("bapo")
     algorithm, optimizer = config.algorithm, config.optimizer
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**architecture)).to(device).eval()
@@ -127,18 +92,12 @@ def ready_module(architecture: dict[str, Any], checkpointing: bool, device: str)
         weighting=algorithm.weighting.make(),
         optimizer=optimizer.optimizer.make(),
         scheduler=optimizer.scheduler.make(),
-        micro_batch_tokens=SAMPLES_AT_ONCE * (PROMPT + RESPONSE),
+        micro_batch_tokens=BUDGET,
         max_grad_norm=1.0,
         max_age=8,
         max_nonfinite_in_a_row=1,
     )
-    module.configure_model()
-    made = module.configure_optimizers()["optimizer"]
-    module.optimizers = lambda: made  # type: ignore[assignment, method-assign]
-    module.lr_schedulers = lambda: torch.optim.lr_scheduler.ConstantLR(made)  # type: ignore[assignment, method-assign, return-value]
-    module.manual_backward = lambda loss: loss.backward()  # type: ignore[assignment, method-assign]
-    module._trainer = type("Attached", (), {"global_step": 0})()
-    return module
+    return attach(module)
 
 
 def peak_on_cpu(update: Callable[[], Any]) -> int:
@@ -158,7 +117,7 @@ def peak_on_cpu(update: Callable[[], Any]) -> int:
 def updates(architecture: dict[str, Any], checkpointing: bool, device: str) -> None:
     """Makes two updates of a new model on one minibatch."""
     module = ready_module(architecture, checkpointing, device)
-    batch = minibatch(architecture["vocab_size"]).to(device)
+    batch = random_batch(SIZE, architecture["vocab_size"]).to(device)
     for _ in range(2):
         module.training_step(batch, 0)
 

@@ -11,43 +11,16 @@ the square of the length; fixed costs make small updates more expensive per toke
 from __future__ import annotations
 
 import argparse
-from array import array
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
-from bapo_overhead import quickstart, ready_module
+from bapo_overhead import built
 from measuring import Spread, add_json_option, in_turns, method, write_json
+from updates import Size, quickstart, random_batch
 
-from bapo_lightning.data.batches.batch import TrainBatch, collate
+from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.types import (
-    FinishReason,
-    Group,
-    Problem,
-    Rollout,
-    Sample,
-    Score,
-    ScoreStatus,
-    Segment,
-)
-
-
-@dataclass(frozen=True)
-class Size:
-    """Size of one minibatch."""
-
-    groups: int = 16
-    group_size: int = 8
-    prompt_tokens: int = 16
-    response_tokens: int = 48
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that pass through the model."""
-        return self.groups * self.group_size * (self.prompt_tokens + self.response_tokens)
-
 
 BASE = Size()
 SIZES = {
@@ -58,30 +31,6 @@ SIZES = {
     "length / 2": replace(BASE, prompt_tokens=8, response_tokens=24),
     "length x 2": replace(BASE, prompt_tokens=32, response_tokens=96),
 }
-
-
-def random_batch(size: Size, vocab_size: int) -> TrainBatch:
-    """Returns a minibatch of random tokens: responses of one length, half of the samples with a positive
-    advantage.
-    """
-    generator = np.random.default_rng(0)
-
-    def tokens(count: int) -> array[int]:
-        return array("i", generator.integers(vocab_size, size=count).tolist())
-
-    groups = []
-    for number in range(size.groups):
-        problem, prompt = Problem(id=str(number), prompt="", answer=""), tokens(size.prompt_tokens)
-        samples = []
-        for _ in range(size.group_size):
-            logprobs = array("f", [-float(np.log(vocab_size))]) * size.response_tokens
-            rollout = Rollout(
-                prompt, (Segment(tokens(size.response_tokens), logprobs, version=0),), FinishReason.LENGTH
-            )
-            samples.append(Sample(rollout, "", Score(0.0, ScoreStatus.WRONG), reward=0.0))
-        advantages = tuple(1.0 if place % 2 else -1.0 for place in range(size.group_size))
-        groups.append(Group(problem, tuple(samples), advantages))
-    return collate(groups, {})
 
 
 def update(module: BapoModule, batch: TrainBatch) -> None:
@@ -102,7 +51,7 @@ def main() -> None:
     add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    module = ready_module(quickstart("bapo", f"model.path={arguments.model}"))
+    module = built(quickstart("bapo", f"model.path={arguments.model}"))
     vocab_size = module.policy.model.config.vocab_size
     batches = {name: random_batch(size, vocab_size) for name, size in SIZES.items()}
     taken = in_turns(

@@ -1,6 +1,8 @@
 """Sweeps as a user runs them, on a few updates."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from tests.commands import run_command
@@ -48,7 +50,9 @@ def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_
         "algorithm.positive_share_target=0.4,0.5",
         f"output_root={tmp_path}",
     ]
-    done = run_command("bapo_lightning.cli.train", *launcher, *overrides, cwd=tmp_path)
+    # A real process: loky, which starts the jobs, ends its workers by what `multiprocessing` runs at exit.
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *launcher, *overrides]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     runs = sorted((tmp_path / "quickstart").iterdir())
     assert [run.name.rsplit("-", 1)[1] for run in runs] == ["0", "1"]

@@ -43,6 +43,6 @@ def test_an_alarm_that_warns_lets_the_run_end_well_and_the_watchdog_shows_where_
     assert done.stdout.count("warning: alarm entropy: policy/entropy is ") == 1
     assert [row["alarms/entropy"] for row in rows(tmp_path)] == [0, 0, 0, 0, 1, 2, 3, 4]
     log = (tmp_path / "run/watchdog.log").read_text()
-    assert "nothing has happened for" in log and "(most recent call first)" in log and "runs/run.py" in log
+    assert "nothing has happened for" in log and "(most recent call first)" in log and "runs/train.py" in log
     assert "warning: nothing has happened for" in done.stderr
     assert json.loads((tmp_path / "run/manifest.json").read_text())["status"] == "finished"

@@ -91,7 +91,7 @@ def open_run(config: RunConfig) -> RunStart | None:
         ConfigError: the configuration is not the one that the run began with.
         CheckpointError: another process is in the run folder, or no checkpoint is good.
     """
-    folder = Path(config.run_folder)
+    folder = config.folder
     if config.resume is None or not folder.exists():
         return RunStart(folder)
     lock = RunLock(folder)

@@ -48,7 +48,7 @@ def evaluate(composed: DictConfig) -> None:
     filled = inherit(composed, subject)
     config, task = read_task(composed, subject)
     folder = config.folder
-    check_same_settings(folder, config.plain)
+    check_same_settings(folder, task.record)
     done = len(read_rows(folder))
     print(f"evaluating {subject.description} -> {folder}")
     if subject.run is not None and filled:
@@ -96,7 +96,7 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
             print(f"{SAMPLES}: the last line had been torn, {lost} bytes are cut off")
         rows = read_rows(folder)
         check_order(rows, task.order, folder)
-        write_config(folder, config.plain)
+        write_config(folder, task.record)
         manifest = stack.enter_context(EvaluationManifest(folder))
         sampler = make_sampler(config, task, engine, reward)
         progress = stack.enter_context(EvaluationProgress(len(task.asked), len(rows)))

@@ -33,6 +33,7 @@ class Task:
     problems: dict[str, list[Problem]]  # by the name of the set
     account: list[str]  # what each set was read from and what of it is not answered, for people
     asked: list[tuple[str, Asked]]  # (set, sample), in the order of samples.jsonl
+    record: dict[str, Any]  # all settings, and digests of the weights, problems and prompts: config.yaml
 
     @property
     def order(self) -> list[tuple[str, str, int]]:
@@ -76,7 +77,6 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
     if config.run_folder is None:
         composed.run_folder = str(default_folder(config, evaluated))
         config = read_evaluation(resolve(composed))
-    config.plain["evaluated"] = evaluated
     scale = config.scale
     found = [
         *length_problems(config.model.path, scale.max_prompt_tokens, scale.max_new_tokens),
@@ -86,7 +86,8 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
         raise ConfigError(found)
     asked = [(name, item) for name, group in problems.items() for item in all_asked(group, config.k)]
     account = [account_line(name, group, len(problems[name])) for name, group in read.items()]
-    return config, Task(subject, tokenizer, prompt, problems, account, asked)
+    record = {**config.plain, "evaluated": evaluated}
+    return config, Task(subject, tokenizer, prompt, problems, account, asked, record)
 
 
 def account_line(name: str, read: Sequence[Problem], num_taken: int) -> str:

@@ -1,0 +1,90 @@
+"""One update of training without a trainer, on minibatches of any size: what several benches measure."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.data.batches.batch import TrainBatch, collate
+from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.types import (
+    FinishReason,
+    Group,
+    Problem,
+    Rollout,
+    Sample,
+    Score,
+    ScoreStatus,
+    Segment,
+)
+
+
+class Attached:
+    """The few services of a trainer that one update needs."""
+
+    global_step = 0
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of one minibatch."""
+
+    groups: int = 16
+    group_size: int = 8
+    prompt_tokens: int = 16
+    response_tokens: int = 48
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that pass through the model."""
+        return self.groups * self.group_size * (self.prompt_tokens + self.response_tokens)
+
+
+def quickstart(algorithm: str, *overrides: str, folder: str = "unused") -> RunConfig:
+    """Returns the configuration of the quickstart with another algorithm, in replay."""
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        overrides = (f"algorithm={algorithm}", f"run_folder={folder}", *overrides)
+        return validate(resolve(compose("train", [*overrides])))
+
+
+def attach(module: BapoModule) -> BapoModule:
+    """Makes the model and its optimizer, so that the module can be stepped without a trainer."""
+    module.configure_model()
+    optimizer = module.configure_optimizers()["optimizer"]
+    module.optimizers = lambda: optimizer  # type: ignore[assignment, method-assign]
+    module.lr_schedulers = lambda: torch.optim.lr_scheduler.ConstantLR(optimizer)  # type: ignore[assignment, method-assign, return-value]
+    module.manual_backward = lambda loss: loss.backward()  # type: ignore[assignment, method-assign]
+    module._trainer = Attached()  # type: ignore[assignment]
+    return module
+
+
+def random_batch(size: Size, vocab_size: int) -> TrainBatch:
+    """Returns a minibatch of random tokens: responses of one length, half of the samples with a positive
+    advantage.
+    """
+    generator = np.random.default_rng(0)
+
+    def tokens(count: int) -> array[int]:
+        return array("i", generator.integers(vocab_size, size=count).tolist())
+
+    groups = []
+    for number in range(size.groups):
+        problem, prompt = Problem(id=str(number), prompt="", answer=""), tokens(size.prompt_tokens)
+        samples = []
+        for _ in range(size.group_size):
+            logprobs = array("f", [-float(np.log(vocab_size))]) * size.response_tokens
+            rollout = Rollout(
+                prompt, (Segment(tokens(size.response_tokens), logprobs, version=0),), FinishReason.LENGTH
+            )
+            samples.append(Sample(rollout, "", Score(0.0, ScoreStatus.WRONG), reward=0.0))
+        advantages = tuple(1.0 if place % 2 else -1.0 for place in range(size.group_size))
+        groups.append(Group(problem, tuple(samples), advantages))
+    return collate(groups, {})
