@@ -6,7 +6,10 @@ from pathlib import Path
 import against_trl
 import pytest
 from against_trl import JOBS, show, trl_job
-from bapo_overhead import compose, conf_dir, initialize_config_dir, resolve
+from hydra import compose, initialize_config_dir
+
+from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
 
 
 @pytest.fixture
