@@ -3,6 +3,7 @@ tests inherit them.
 """
 
 import os
+import signal
 
 import hypothesis
 
@@ -22,3 +23,6 @@ for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS", "ARGS"):
 # The same cases in every run, and no time limit per case: a loaded machine must not fail a property.
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("repository")
+
+# Tests interrupt processes, and a shell that starts them in the background lets all of them ignore that.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -130,6 +130,7 @@ def train(*settings):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_a_mixture_and_a_longer_one_goes_on_with_the_draws_to_come(files):
     settings = [*overrides(files), "scale.validation_problems=8"]
     output = train(*settings, f"run_folder={files}/run")

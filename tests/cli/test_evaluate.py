@@ -108,6 +108,7 @@ def test_the_manifest_tells_how_it_was_made(whole):
     )
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_killed_ends_as_one_that_was_not(tmp_path):
     settings = [
         f"checkpoint={MODEL}",
@@ -175,6 +176,7 @@ def test_it_does_not_go_on_with_other_weights(whole, trained):
         run(f"checkpoint={trained}", *SMALL, f"run_folder={whole}")
 
 
+@pytest.mark.slow
 def test_a_child_process_samples_the_same(whole, tmp_path):
     options = ["rollout=hf_child", "rollout.engine.cpu_threads=1", f"run_folder={tmp_path / 'child'}"]
     run(f"checkpoint={MODEL}", *SMALL, *options)
@@ -206,6 +208,7 @@ def kill_the_engine_after(folder, num_samples):
             child.kill()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_adapters_gets_the_numbers_of_its_validation(tmp_path):
     done = train("model/lora=default", "optimizer.optimizer.lr=1e-3", f"run_folder={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr

@@ -42,6 +42,7 @@ def test_a_run_that_several_figures_show_is_trained_once() -> None:
     assert set(whole.variant_of_run.values()) == set(read_protocol(CONF).variants)
 
 
+@pytest.mark.slow
 def test_variants_differ_from_each_other_in_what_they_name_alone() -> None:
     plan = read_figures_plan(["seed=1"])
     configs = compose_runs(plan.runs)

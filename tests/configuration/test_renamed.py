@@ -27,6 +27,7 @@ def test_choices_that_are_gone_say_what_to_write():
     assert renamed_problems(["experiment=bapo_7b", "rollout.placement=each", "scale.group_size=4"]) == []
 
 
+@pytest.mark.slow
 def test_the_command_names_all_of_them_and_trains_nothing(tmp_path):
     overrides = ["regime.overlap=true", "trainer.cpu_threads=1", f"output_root={tmp_path}"]
     done = run_command("bapo_lightning.cli.train", *overrides, cwd=tmp_path)

@@ -145,6 +145,7 @@ def searched_by_hand(batch, policy, weight, target):
     return low, high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", [TRUNCATED, MASKED])
 @pytest.mark.parametrize("target", [0.35, 0.4, 0.45, 0.5])
 def test_the_search_balances_the_corrected_contributions(correction, target):

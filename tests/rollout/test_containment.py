@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -64,6 +65,7 @@ def test_nobody_destroys_the_default_group_and_everybody_its_own(tmp_path):
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_a_call_without_progress_ends_the_process_and_shows_where_it_stood():
     program = """
 import time

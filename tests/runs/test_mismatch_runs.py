@@ -55,6 +55,7 @@ def status(folder):
     return json.loads((folder / "run/manifest.json").read_text())["status"]
 
 
+@pytest.mark.slow
 def test_an_engine_that_reports_another_temperature_is_called_out_and_training_goes_on(tmp_path):
     done = train(tmp_path, *LYING, "scale.num_rollout_batches=2")
     assert done.returncode == 0, done.stderr

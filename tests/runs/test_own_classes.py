@@ -97,6 +97,7 @@ def test_every_flag_of_the_trainer_that_is_accepted_trains(tmp_path):
     assert "FIT Profiler Report" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_max_time_ends_a_run_with_a_checkpoint_of_its_last_update(tmp_path):
     limits = [
         "+trainer.max_time=00:00:00:02",
@@ -131,6 +132,7 @@ def test_stock_callbacks_follow_the_metrics_of_a_run(tmp_path):
     assert len(saved) == 3 and "held_out.ckpt" in saved
 
 
+@pytest.mark.slow
 def test_early_stopping_counts_updates_of_a_training_metric_and_saves_the_last(tmp_path):
     options = "monitor: train/response_length, mode: min, min_delta: 100, patience: 2"
     stop = f"{{_target_: {STOCK}.EarlyStopping, {options}}}"

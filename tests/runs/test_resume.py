@@ -111,6 +111,7 @@ def test_after_a_kill_auto_finds_the_run_and_ends_it_as_if_it_had_never_been_kil
     assert wandb_steps(whole) == list(range(NUM_UPDATES))
 
 
+@pytest.mark.slow
 def test_after_sigterm_and_a_corrupt_newest_checkpoint_the_one_before_serves_as_well(whole, tmp_path):
     folder, output = train_and_signal(tmp_path, signal.SIGTERM, num_rows=11)
     assert "SIGTERM: stopping after this update" in output

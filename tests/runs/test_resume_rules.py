@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from copy import deepcopy
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -59,7 +60,8 @@ def opened(root, **changes):
 
 
 def open_plain(plain):
-    return open_run(SimpleNamespace(plain=plain, run_folder=plain["run_folder"], resume=plain["resume"]))
+    run = SimpleNamespace(plain=plain, folder=Path(plain["run_folder"]), resume=plain["resume"])
+    return open_run(run)
 
 
 def test_auto_takes_the_newest_run_that_fits_and_is_not_finished(tmp_path, capsys):

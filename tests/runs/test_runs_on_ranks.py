@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("case", ["ddp 2", pytest.param("fsdp 2 -> single", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["ddp 2", "fsdp 2 -> single"])
 def test_two_ranks_train_as_one_process_does_and_one_goes_on_from_the_shards_of_two(case):
     """The bounds are those of `bench/ranks.py`: 1e-6 relative for weights, 1e-4 for metrics, texts equal."""
     command = [sys.executable, "bench/ranks.py", "--cases", case]

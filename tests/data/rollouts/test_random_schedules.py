@@ -154,6 +154,7 @@ def in_time():
     signal.signal(signal.SIGALRM, previous)
 
 
+@pytest.mark.slow
 def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_draw(tmp_path, in_time):
     fates = Counter()
     for seed in range(NUM_SCHEDULES):

@@ -54,6 +54,7 @@ def runs_of(folder: Path) -> dict[str, str]:
     return {path.name: path.name.rpartition("-")[0] for path in sorted(folder.iterdir()) if path.is_dir()}
 
 
+@pytest.mark.slow
 def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     findings = draw_figures(FIGURES, folder, runs_of(folder), ["seed=1,2"])
     assert set(findings.pictures) == set(figure_names(CONF))

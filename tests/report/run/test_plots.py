@@ -39,6 +39,7 @@ def test_every_plot_and_the_overview_are_drawn(make_run: RunMaker) -> None:
     assert all(path.stat().st_size > 10_000 for path in paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rows",
     [[], [{"step": 0}], [{"step": 0, "train/reward": 0.5, "train/grad_norm": 0.0, "bapo/clip_low": 0.8}]],
@@ -49,6 +50,7 @@ def test_runs_with_little_or_nothing_recorded_are_drawn(
     assert all(path.stat().st_size > 3_000 for path in plot_run(make_run(rows=rows)))
 
 
+@pytest.mark.slow
 def test_plots_can_go_elsewhere(make_run: RunMaker, tmp_path: Path) -> None:
     folder = make_run(num_updates=3)
     plot_run(folder, tmp_path / "elsewhere")

@@ -43,6 +43,7 @@ def test_there_are_more_than_two_hundred_kinds() -> None:
     assert len({text for _, text in ANSWERS}) >= 600
 
 
+@pytest.mark.slow
 def test_no_hostile_answer_runs_overruns_or_breaks_the_pool(reward: MathReward, tmp_path: Path) -> None:
     own_peak, slow, correct, statuses = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, [], [], set()
     for name, text in ANSWERS:
@@ -81,6 +82,7 @@ def test_a_worker_has_little_memory_and_writes_nothing(reward: MathReward) -> No
         assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_worker_knows_no_secret_of_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     reward = MathReward(accept="any", num_workers=1)

@@ -83,6 +83,7 @@ def judge_in_another_process(reward: MathReward, connection: object) -> None:
     reward.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_verdicts_are_the_same_in_a_subprocess_with_workers_of_its_own(
     reward: MathReward, method: str
@@ -133,6 +134,7 @@ def test_a_copy_starts_again_with_the_same_options() -> None:
     assert (copy.accept, copy.require_stop, copy.worker_pids) == ("any", True, [])
 
 
+@pytest.mark.slow
 def test_it_can_be_used_again_after_closing() -> None:
     reward = MathReward(accept="any", timeout_seconds=PATIENCE, num_workers=1)
     assert verdict(reward, "4", r"\sqrt{16}") is CORRECT

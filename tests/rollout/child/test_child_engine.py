@@ -1,12 +1,7 @@
-"""An engine in a process of its own: the contract, every way in which that process or the trainer can die,
-and what errors say.
-"""
+"""An engine in a process of its own: the contract, what is sampled, and a child that is killed or hangs."""
 
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from array import array
 from functools import partial
@@ -14,21 +9,13 @@ from functools import partial
 import psutil
 import pytest
 import torch
-from tests.builders import random_model, random_policy
+from tests.builders import random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
-from tests.rollout.odd_engines import Complaining, Exiting, OddEngine, Rereading, Slow, Talkative
 
-from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("model")
-    random_model().save_pretrained(made)
-    return str(made)
 
 
 @pytest.fixture(scope="module")
@@ -41,31 +28,11 @@ def engine(folder):
     made.close()
 
 
-@pytest.fixture
-def odd():
-    """Makes engines that are closed after the test."""
-    made = []
-
-    def make(kind, **options):
-        made.append(ChildEngine("nowhere", kind, **options))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
-
-
 def weight_files():
     return [name for name in os.listdir("/dev/shm") if name.startswith("bapo-weights-")]
 
 
-def wait_until(condition, seconds=20):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-
-
+@pytest.mark.slow
 class TestChildEngine(EngineContract):
     """Everything is inherited."""
 
@@ -98,6 +65,7 @@ def test_a_killed_child_is_noticed_and_its_successor_samples_the_same(engine):
     assert revived(engine).generate(requests(10), SAMPLING) == before
 
 
+@pytest.mark.slow
 def test_a_child_killed_between_two_weights_leaves_no_weights_and_no_file(engine):
     def killing():
         for place, weight in enumerate(random_policy().named_weights()):
@@ -111,12 +79,14 @@ def test_a_child_killed_between_two_weights_leaves_no_weights_and_no_file(engine
     assert revived(engine).version == 3
 
 
+@pytest.mark.slow
 def test_a_child_killed_while_it_sleeps_is_noticed_at_the_next_weights(engine):
     os.kill(engine.pid, signal.SIGKILL)
     engine.sleep()
     revived(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prompt_tokens", [1, 50_000], ids=["small request", "request that does not fit into the pipe"]
 )
@@ -155,6 +125,7 @@ def test_a_source_that_fails_raises_its_own_error_and_the_child_lives(engine):
     assert engine.pid == pid
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_leaves_no_answer_for_the_next_one(engine, monkeypatch):
     def interrupt(signum, frame):
         raise KeyboardInterrupt
@@ -168,129 +139,6 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next_one(engine, monkeypat
     with pytest.raises(EngineDied):
         engine.generate(requests(3), SAMPLING)
     revived(engine)
-
-
-def children():
-    """Command lines of engines' processes below this one."""
-    found = [(child.pid, child.cmdline()) for child in psutil.Process().children()]
-    return [(pid, line) for pid, line in found if "resource_tracker" not in " ".join(line)]
-
-
-def test_errors_of_the_constructor_come_back(folder):
-    before = children()
-    with pytest.raises(EngineError, match=r"AttributeError: .*float99"):
-        ChildEngine(folder, partial(HFEngine, dtype="float99"))
-    with pytest.raises(EngineError, match="OSError: "):
-        ChildEngine("nowhere", HFEngine)
-    with pytest.raises(ConfigError) as error:
-        ChildEngine("nowhere", Complaining)
-    assert error.value.problems == ("first", "second")
-    with pytest.raises(EngineError, match="did not start: its process ended with exit code 3"):
-        ChildEngine("nowhere", Exiting)
-    with pytest.raises(EngineError, match=r"did not start: it did not answer within 0\.2 s"):
-        ChildEngine("nowhere", OddEngine, start_seconds=0.2)
-    assert children() == before
-
-
-def test_an_error_that_is_not_ours_keeps_its_name_and_the_child_lives(odd):
-    engine = odd(OddEngine)
-    engine.load_weights(SomeWeights([]), version=0)
-    for _ in range(2):
-        with pytest.raises(EngineError, match="KeyError: 'what an engine of ours would not raise'"):
-            engine.generate([], SAMPLING)
-    engine.sleep()
-    assert engine.version == UNSYNCED_VERSION
-
-
-def test_threads_and_cores_are_those_asked_for_and_the_trainers_process_group_is_not_the_childs(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    core = max(os.sched_getaffinity(0))
-    before = (
-        dict(os.environ),
-        os.sched_getaffinity(0),
-        torch.get_num_threads(),
-        torch.get_rng_state().tolist(),
-    )
-    with pytest.raises(EngineError, match=rf"^3 threads on \[{core}\], RANK=None$"):
-        ChildEngine("nowhere", Talkative, cpu_threads=3, cpu_affinity=[core])
-    assert before == (
-        dict(os.environ),
-        os.sched_getaffinity(0),
-        torch.get_num_threads(),
-        torch.get_rng_state().tolist(),
-    )
-
-
-@pytest.mark.parametrize("part_megabytes", [0, 256])
-def test_an_engine_may_read_the_weights_again(odd, part_megabytes):
-    engine = odd(Rereading, part_megabytes=part_megabytes)
-    engine.load_weights(random_policy(), version=7)
-    assert engine.version == 7 and weight_files() == []
-
-
-def test_closing_ends_a_call_of_another_thread_and_is_final(odd):
-    engine, caught = odd(Slow), []
-    engine.load_weights(SomeWeights([]), version=0)
-
-    def generate():
-        try:
-            engine.generate([], SAMPLING)
-        except EngineError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=generate)
-    thread.start()
-    wait_until(engine._busy.locked)
-    engine.close()
-    thread.join(10)
-    assert (
-        not thread.is_alive()
-        and "closed while it was at work" in str(caught[0])
-        and not isinstance(caught[0], EngineDied)
-    )
-    engine.close()
-    with pytest.raises(EngineError, match="was closed"):
-        engine.restart()
-    assert engine.pid is None
-
-
-def test_an_engine_that_nobody_closed_ends_with_its_object(folder):
-    engine = ChildEngine("nowhere", OddEngine)
-    pid = engine.pid
-    del engine
-    wait_until(lambda: not psutil.pid_exists(pid))
-
-
-TRAINER = """
-import os, sys, time
-from tests.rollout.contract import SomeWeights, SAMPLING
-from tests.rollout.odd_engines import Slow
-from bapo_lightning.rollout.child.engine import ChildEngine
-engine = ChildEngine("nowhere", Slow)
-engine.load_weights(SomeWeights([]), version=0)
-if not os.fork():
-    time.sleep(60)  # holds copies of the trainer's end of the pipe
-print(engine.pid, flush=True)
-if sys.argv[1] == "samples":
-    engine.generate([], SAMPLING)
-"""
-
-
-@pytest.mark.parametrize(
-    ("doing", "number"), [("nothing", None), ("samples", signal.SIGKILL)], ids=["ends by itself", "kill -9"]
-)
-def test_the_child_does_not_outlive_the_trainer(doing, number):
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", TRAINER, doing], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        child = psutil.Process(int(trainer.stdout.readline()))
-        if number is not None:
-            trainer.send_signal(number)
-        trainer.wait(20)
-        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
-    finally:
-        os.killpg(trainer.pid, signal.SIGKILL)
 
 
 def test_a_nonsense_request_is_the_engines_business(engine):

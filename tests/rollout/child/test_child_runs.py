@@ -1,8 +1,10 @@
 """Whole runs whose engine is in a process of its own."""
 
+import pytest
 from tests.commands import run_command, train
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_what_the_same_engine_in_its_process_would_sample(tmp_path):
     for rollout in ("hf", "hf_child"):
         done = train(f"rollout={rollout}", f"run_folder={tmp_path / rollout}")

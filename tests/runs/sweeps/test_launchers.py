@@ -154,6 +154,7 @@ def test_submitit_runs_the_jobs_and_returns_their_exit_codes(tmp_path, cluster, 
     assert manifest(tmp_path / "a") == {"status": "finished", "ignores": True}
 
 
+@pytest.mark.slow
 def test_a_job_whose_time_is_up_saves_itself_and_is_submitted_again(tmp_path, jobs_can_be_unpickled):
     from submitit import LocalExecutor
     from submitit.core.utils import pickle_load

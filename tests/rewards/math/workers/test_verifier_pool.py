@@ -70,6 +70,7 @@ def test_what_is_far_too_large_spoils_no_other_verdict(pool: VerifierPool) -> No
     assert verdicts == [Verdict(ScoreStatus.FAILED, "nested too deeply"), CORRECT, CORRECT]
 
 
+@pytest.mark.slow
 def test_when_the_server_died_everything_is_started_again(pool: VerifierPool) -> None:
     assert pool.judge([RIGHT]) == [CORRECT]
     before = pool.worker_pids
@@ -103,6 +104,7 @@ def test_an_answer_that_hangs_times_out_and_the_others_are_judged() -> None:
     pool.close()
 
 
+@pytest.mark.slow
 def test_when_the_server_dies_while_it_judges_its_workers_end_and_the_caller_learns_why(
     pool: VerifierPool,
 ) -> None:
@@ -128,6 +130,7 @@ def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(pool: Ver
     assert [verdict.status for verdict in pool.judge([("4", "x"), ("5", "y")])] == [ScoreStatus.WRONG] * 2
 
 
+@pytest.mark.slow
 def test_closing_ends_a_call_of_another_thread(pool: VerifierPool) -> None:
     pool.judge([RIGHT])
     errors: list[BaseException] = []
@@ -171,6 +174,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("started_as", ["script.py", "-m"])
 def test_the_callers_script_is_not_run_again_and_its_death_ends_every_process(
     tmp_path: Path, started_as: str
@@ -194,6 +198,7 @@ def judged_in_a_daemon(golds: list[str]) -> list[ScoreStatus]:
     return [score.status for score in score_answers(golds, [r"\sqrt{16}"] * len(golds), 60.0)]
 
 
+@pytest.mark.slow
 def test_a_daemonic_process_can_have_workers() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as daemons:
         assert daemons.apply(judged_in_a_daemon, (["4", "5"],)) == [ScoreStatus.CORRECT, ScoreStatus.WRONG]

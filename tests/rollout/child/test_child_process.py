@@ -1,0 +1,175 @@
+"""How the process of an engine begins, reports errors, and ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import psutil
+import pytest
+import torch
+from tests.builders import random_policy
+from tests.rollout.contract import SAMPLING, SomeWeights
+from tests.rollout.odd_engines import Complaining, Exiting, OddEngine, Rereading, Slow, Talkative
+
+from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.rollout.child.engine import ChildEngine
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied
+from bapo_lightning.rollout.hf.engine import HFEngine
+
+
+@pytest.fixture
+def odd():
+    """Makes engines that are closed after the test."""
+    made = []
+
+    def make(kind, **options):
+        made.append(ChildEngine("nowhere", kind, **options))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def weight_files():
+    return [name for name in os.listdir("/dev/shm") if name.startswith("bapo-weights-")]
+
+
+def wait_until(condition, seconds=20):
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def children():
+    """Command lines of engines' processes below this one."""
+    found = [(child.pid, child.cmdline()) for child in psutil.Process().children()]
+    return [(pid, line) for pid, line in found if "resource_tracker" not in " ".join(line)]
+
+
+@pytest.mark.slow
+def test_errors_of_the_constructor_come_back(folder):
+    before = children()
+    with pytest.raises(EngineError, match=r"AttributeError: .*float99"):
+        ChildEngine(folder, partial(HFEngine, dtype="float99"))
+    with pytest.raises(EngineError, match="OSError: "):
+        ChildEngine("nowhere", HFEngine)
+    with pytest.raises(ConfigError) as error:
+        ChildEngine("nowhere", Complaining)
+    assert error.value.problems == ("first", "second")
+    with pytest.raises(EngineError, match="did not start: its process ended with exit code 3"):
+        ChildEngine("nowhere", Exiting)
+    with pytest.raises(EngineError, match=r"did not start: it did not answer within 0\.2 s"):
+        ChildEngine("nowhere", OddEngine, start_seconds=0.2)
+    assert children() == before
+
+
+def test_an_error_that_is_not_ours_keeps_its_name_and_the_child_lives(odd):
+    engine = odd(OddEngine)
+    engine.load_weights(SomeWeights([]), version=0)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="KeyError: 'what an engine of ours would not raise'"):
+            engine.generate([], SAMPLING)
+    engine.sleep()
+    assert engine.version == UNSYNCED_VERSION
+
+
+@pytest.mark.slow
+def test_threads_and_cores_are_those_asked_for_and_the_trainers_process_group_is_not_the_childs(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    core = max(os.sched_getaffinity(0))
+    before = (
+        dict(os.environ),
+        os.sched_getaffinity(0),
+        torch.get_num_threads(),
+        torch.get_rng_state().tolist(),
+    )
+    with pytest.raises(EngineError, match=rf"^3 threads on \[{core}\], RANK=None$"):
+        ChildEngine("nowhere", Talkative, cpu_threads=3, cpu_affinity=[core])
+    assert before == (
+        dict(os.environ),
+        os.sched_getaffinity(0),
+        torch.get_num_threads(),
+        torch.get_rng_state().tolist(),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part_megabytes", [0, 256])
+def test_an_engine_may_read_the_weights_again(odd, part_megabytes):
+    engine = odd(Rereading, part_megabytes=part_megabytes)
+    engine.load_weights(random_policy(), version=7)
+    assert engine.version == 7 and weight_files() == []
+
+
+@pytest.mark.slow
+def test_closing_ends_a_call_of_another_thread_and_is_final(odd):
+    engine, caught = odd(Slow), []
+    engine.load_weights(SomeWeights([]), version=0)
+
+    def generate():
+        try:
+            engine.generate([], SAMPLING)
+        except EngineError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    wait_until(engine._busy.locked)
+    engine.close()
+    thread.join(10)
+    assert (
+        not thread.is_alive()
+        and "closed while it was at work" in str(caught[0])
+        and not isinstance(caught[0], EngineDied)
+    )
+    engine.close()
+    with pytest.raises(EngineError, match="was closed"):
+        engine.restart()
+    assert engine.pid is None
+
+
+@pytest.mark.slow
+def test_an_engine_that_nobody_closed_ends_with_its_object(folder):
+    engine = ChildEngine("nowhere", OddEngine)
+    pid = engine.pid
+    del engine
+    wait_until(lambda: not psutil.pid_exists(pid))
+
+
+TRAINER = """
+import os, sys, time
+from tests.rollout.contract import SomeWeights, SAMPLING
+from tests.rollout.odd_engines import Slow
+from bapo_lightning.rollout.child.engine import ChildEngine
+engine = ChildEngine("nowhere", Slow)
+engine.load_weights(SomeWeights([]), version=0)
+if not os.fork():
+    time.sleep(60)  # holds copies of the trainer's end of the pipe
+print(engine.pid, flush=True)
+if sys.argv[1] == "samples":
+    engine.generate([], SAMPLING)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("doing", "number"), [("nothing", None), ("samples", signal.SIGKILL)], ids=["ends by itself", "kill -9"]
+)
+def test_the_child_does_not_outlive_the_trainer(doing, number):
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", TRAINER, doing], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        child = psutil.Process(int(trainer.stdout.readline()))
+        if number is not None:
+            trainer.send_signal(number)
+        trainer.wait(20)
+        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    finally:
+        os.killpg(trainer.pid, signal.SIGKILL)
