@@ -79,6 +79,7 @@ def test_bounds_and_losses_of_every_update_are_equal(learned, run_folder):
     ]
 
 
+@pytest.mark.slow
 def test_the_printed_reward_rises(capsys):
     train(Settings(num_rollout_batches=4, prompts_per_batch=32, learning_rate=3e-4, warmup_updates=1))
     lines = capsys.readouterr().out.splitlines()

@@ -153,6 +153,7 @@ def test_a_run_trains_on_a_mixture_and_a_longer_one_goes_on_with_the_draws_to_co
     assert summary["problems"] == manifest["problems"]
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_another_training_set(files):
     settings = [*overrides(files), f"run_folder={files}/run", "scale.validation_problems=8"]
     train(*settings)

@@ -10,6 +10,7 @@ from tests.cli.evaluations import MODEL, SMALL, run
 from bapo_lightning.cli.eval_table import main as eval_table
 
 
+@pytest.mark.slow
 def test_checkpoints_are_compared_in_one_table(trained, tmp_path, capsys):
     for update in (8, 16):
         run(f"checkpoint={trained / f'checkpoints/update{update:06d}'}", *SMALL, f"output_root={tmp_path}")

@@ -20,6 +20,7 @@ def test_one_run_gets_its_summary_and_plots_again(
     assert "finished after 4 updates" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_one_run_can_be_reported_elsewhere(make_run: RunMaker, tmp_path: Path) -> None:
     folder = make_run("run", num_updates=2)
     assert main([str(folder), "--output", str(tmp_path / "elsewhere")]) == 0

@@ -13,25 +13,37 @@ def sweep(tmp_path, *overrides):
     return run_command("bapo_lightning.cli.sweep", *options)
 
 
-def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_finished(tmp_path):
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """Options of a sweep of two runs of which one fails, and what came of it."""
     alarm = [
         "callbacks.alarms.entropy.above=0.03,4.0",
         "callbacks.alarms.entropy.patience=1",
         "callbacks.alarms.entropy.action=stop",
     ]
     overrides = ["regime=on_policy", "algorithm=bapo", *alarm, "launcher.parallel_runs=1"]
-    first = sweep(tmp_path, *overrides)
-    (folder,) = tmp_path.iterdir()
-    assert first.returncode == 1, first.stdout + first.stderr
-    assert "failed: algorithm_bapo-above_0.03, see " in first.stderr
-    assert "[2/2] finished  algorithm=bapo callbacks.alarms.entropy.above=4.0" in first.stdout
+    root = tmp_path_factory.mktemp("swept")
+    return root, overrides, sweep(root, *overrides)
+
+
+def test_a_sweep_goes_on_after_a_failure_and_lists_it(swept):
+    root, _, done = swept
+    (folder,) = root.iterdir()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed: algorithm_bapo-above_0.03, see " in done.stderr
+    assert "[2/2] finished  algorithm=bapo callbacks.alarms.entropy.above=4.0" in done.stdout
     assert (folder / "study.csv").is_file()
     recorded = json.loads((folder / "sweep.json").read_text())["runs"]
     assert {run: entry["exit_code"] for run, entry in recorded.items()} == {
         "algorithm_bapo-above_0.03": 1,
         "algorithm_bapo-above_4.0": 0,
     }
-    again = sweep(tmp_path, *overrides)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_goes_on_skips_what_is_finished(swept):
+    root, overrides, _ = swept
+    again = sweep(root, *overrides)
     assert "2 runs in" in again.stdout and "1 finished before" in again.stdout
 
 

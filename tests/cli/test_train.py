@@ -152,7 +152,7 @@ def test_the_same_seed_gives_the_same_run(finished, tmp_path):
         ["algorithm=grpo", "regime=on_policy"],
         ["algorithm=dapo"],
         ["algorithm=bapo_authors_code", "scale.micro_batch_tokens=200"],
-        ["logger=[wandb,csv]", "algorithm=grpo", "regime=on_policy"],
+        pytest.param(["logger=[wandb,csv]", "algorithm=grpo", "regime=on_policy"], marks=pytest.mark.slow),
     ],
 )
 def test_every_algorithm_and_logger_runs(tmp_path, overrides):

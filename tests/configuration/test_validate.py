@@ -22,6 +22,7 @@ def test_every_shipped_correction_passes(correction):
     assert found(f"correction={correction}") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", names("experiment"))
 def test_every_shipped_experiment_passes(experiment, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "as torchrun starts several nodes")
@@ -64,6 +65,7 @@ def test_a_bad_option_of_a_server_is_named(override, complaint):
     assert any(complaint in text for text in found("rollout=vllm_server", plus + override))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override", [f"{group}={name}" for group in ("data", "reward", "scale") for name in names(group)]
 )

@@ -39,6 +39,7 @@ def test_problems_that_all_came_out_alike_leave_room_for_those_that_were_not_dra
     assert (estimate(32 * ones).low, estimate(32 * ones).high) == (32.0, 32.0)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     generator = np.random.default_rng(1)
     trials = generator.binomial(4, 0.3, size=(80, 60)) / 4

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 from tests import commands
 
@@ -37,6 +38,7 @@ def weights(folder, update):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_trains_adapters_alone_and_goes_on_from_them_to_the_bit(tmp_path):
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train(whole, 2)

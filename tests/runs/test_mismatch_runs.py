@@ -105,6 +105,7 @@ def test_a_correction_sees_the_whole_fresh_batch_and_the_weights_it_enters_train
     assert written[0]["time/proximal_seconds"] > 0 and "time/proximal_seconds" not in written[1]
 
 
+@pytest.mark.slow
 def test_with_a_lying_engine_the_ratio_is_still_1_at_age_0_and_the_weight_takes_up_the_difference(tmp_path):
     done = train(tmp_path, *LYING, "correction=masked_is")
     assert done.returncode == 0, done.stderr

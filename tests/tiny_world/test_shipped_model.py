@@ -52,6 +52,7 @@ def test_the_shipped_model_s_wrong_answers_are_clearly_longer_than_its_right_one
     assert 0.4 < figures.cut_fraction < 0.8
 
 
+@pytest.mark.slow
 def test_warm_start_makes_the_same_loadable_model_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

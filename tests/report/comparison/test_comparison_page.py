@@ -79,6 +79,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return Page(render_page(compare(collect(folders)), "A <title>", "make compare", "today"))
 
 
+@pytest.mark.slow
 def test_nothing_on_the_page_is_fetched_from_anywhere(page: Page) -> None:
     foreign = [
         value for name, value in page.fetched if name != "style" and not value.startswith(("#", "data:"))

@@ -58,6 +58,7 @@ def test_plots_can_go_elsewhere(make_run: RunMaker, tmp_path: Path) -> None:
     assert not (folder / "plots").exists()
 
 
+@pytest.mark.slow
 def test_drawing_never_imports_pyplot(make_run: RunMaker) -> None:
     code = (
         "import sys; from bapo_lightning.report.run.plots import plot_run; plot_run(sys.argv[1]); assert "

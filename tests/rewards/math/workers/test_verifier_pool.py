@@ -40,6 +40,7 @@ def wait_until_dead(pid: int) -> None:
     raise AssertionError(f"{pid} still runs")
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_while_idle_is_replaced_before_an_answer_goes_to_it(pool: VerifierPool) -> None:
     assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
     killed, other = pool.worker_pids
@@ -120,6 +121,7 @@ def test_when_the_server_dies_while_it_judges_its_workers_end_and_the_caller_lea
     assert pool.judge([RIGHT] * 3) == [CORRECT] * 3 and len(pool.worker_pids) == 2
 
 
+@pytest.mark.slow
 def test_after_an_interruption_no_verdict_belongs_to_an_earlier_answer(pool: VerifierPool) -> None:
     pool.judge([RIGHT])
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
