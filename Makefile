@@ -18,7 +18,7 @@ READY := .venv/.ready
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
 # One process per core, four at most; the tests of a file stay in one of them, since they share its runs.
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures tiny-model \
