@@ -2,11 +2,11 @@
 
 import ast
 import os
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
-import time
 import tomllib
 import zipfile
 from importlib.metadata import packages_distributions
@@ -146,17 +146,19 @@ def test_every_imported_library_is_declared() -> None:
     assert undeclared == set()
 
 
-def test_help_answers_in_under_a_second() -> None:
+def test_help_answers_with_less_than_a_second_of_work() -> None:
+    """Of processor time: the tests beside it take the wall clock's."""
     seconds = []
     for _ in range(3):
-        started = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             [sys.executable, "-m", "bapo_lightning.cli.train", "--help"],
             capture_output=True,
             text=True,
             env=os.environ,
         )
-        seconds.append(time.monotonic() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.returncode == 0, done.stderr
         assert "experiment" in done.stdout
     assert statistics.median(seconds) < 1.0

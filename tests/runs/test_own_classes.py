@@ -70,7 +70,7 @@ bounds: {{_target_: {OWN}.WideningBounds, width: 0.1, step: 0.01}}
         ),
         (
             [f"+callbacks.mine={{_target_: {OWN}.EveryOthre, metric: train/reward}}"],
-            f"callbacks.mine._target_={OWN}.EveryOthre cannot be imported",
+            f"callbacks.mine._target_={OWN}.EveryOthre cannot be imported; did you mean {OWN}.EveryOther?",
         ),
         (["+callbacks.typo=3"], "callbacks.typo=3 has no _target_; write {_target_: package.module.name"),
         (

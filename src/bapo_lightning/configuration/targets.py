@@ -6,9 +6,11 @@ text beginning with the name of an option; a user's class is checked in the same
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
+from difflib import get_close_matches
 from inspect import Parameter, isclass, signature
 from typing import Any, get_type_hints
 
@@ -23,6 +25,7 @@ from bapo_lightning.errors import BapoLightningError
 TARGET, PARTIAL = "_target_", "_partial_"
 HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}
 UNREADABLE = (InstantiationException, ImportError, AttributeError, ValueError)
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # it logs the errors that it raises
 
 
 @dataclass(frozen=True)
@@ -138,10 +141,21 @@ def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
         called = get_object(target)
         signature(called)
     except UNREADABLE as error:
-        reason = str(error).splitlines()[0]
-        yield f"{path}.{TARGET}={target} cannot be imported ({reason}); check its spelling"
+        meant = _meant(target)
+        remedy = f"did you mean {meant}?" if meant else f"check its spelling ({str(error).splitlines()[0]})"
+        yield f"{path}.{TARGET}={target} cannot be imported; {remedy}"
         return
     yield from option_problems(called, target, node, path)
+
+
+def _meant(target: str) -> str | None:
+    """The name that a misspelt one is nearest to, where everything before its last dot can be imported."""
+    parent, _, name = target.rpartition(".")
+    try:
+        near = get_close_matches(name, dir(get_object(parent)), 1)
+    except UNREADABLE:
+        return None
+    return f"{parent}.{near[0]}" if near else None
 
 
 def _rules_of(called: Any) -> Any:

@@ -20,6 +20,7 @@ from pydantic import (
 
 from bapo_lightning.values import Advice
 
+MANY = 12  # options, too many to list beside the one that is meant
 UNITS = ("seconds", "minutes", "gigabytes", "megabytes")
 
 
@@ -57,8 +58,10 @@ def accepted(annotation: Any, name: str) -> str:
 
 
 def taken(option: str, options: Sequence[str]) -> str:
-    """The end of a sentence about an unknown `option`: the one that is meant, and all that there are."""
+    """The end of a sentence about an unknown `option`: the one that is meant, and all there are if few."""
     near = get_close_matches(option, options, 1)
+    if near and len(options) > MANY:
+        return f"did you mean {near[0]}?"
     return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options)}"
 
 
