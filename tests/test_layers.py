@@ -20,6 +20,7 @@ LAYER_OF_ROOM = {
     "data": 3,
     "modules": 4,
     "callbacks": 5, "reference": 5,
+    "worlds": 5,
     "configuration": 6,
     "runs": 7,
     "cli": 8,

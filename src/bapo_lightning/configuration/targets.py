@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
+from functools import partial
 from inspect import Parameter, isclass, signature
 from typing import Any, get_type_hints
 
@@ -62,7 +63,7 @@ class Target:
         node = _without_unset(dict(self.node))
         try:
             if not given:
-                return instantiate(node, _convert_="all")
+                return _plain(instantiate(node, _convert_="all"))
             # Hydra would turn objects among `given` into configuration.
             made = instantiate(node | {PARTIAL: True}, _convert_="all")
         except InstantiationException as error:
@@ -81,6 +82,11 @@ class Target:
         if not isinstance(value, Mapping) or TARGET not in value:
             raise ValueError("has no _target_; write {_target_: package.module.name, ...}")
         return cls(value)
+
+
+def _plain(made: Any) -> Any:
+    """A partial without Hydra's checks, which take half a millisecond of every call."""
+    return partial(made.func, *made.args, **made.keywords) if isinstance(made, partial) else made
 
 
 def target_problems(node: Any, path: str = "") -> Iterator[str]:

@@ -18,6 +18,7 @@ from bapo_lightning.objectives.bounds import (
     Order,
     bound_grid,
     contribution_curves,
+    positive_contribution,
     search_bounds,
 )
 from bapo_lightning.ranks.collectives import sum_over_ranks
@@ -67,6 +68,25 @@ def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
     under a sequence mean. Under a token mean this changes nothing.
     """
     return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
+
+
+def positive_shares(
+    table: TokenTable, low: Tensor, high: Tensor, kind: ContributionWeight
+) -> tuple[Tensor, Tensor]:
+    """Share of the positive tokens in the contributions (Eq. 5) within these bounds, and without any.
+
+    Args:
+        table: of the minibatch.
+        low: lower bound, 0-dim.
+        high: upper bound, 0-dim.
+        kind: as for `contribution_weight`.
+    """
+    lows, highs = torch.stack([low.new_zeros(()), low]), torch.stack([high, high.new_full((), torch.inf)])
+    mask = torch.ones_like(table.advantage, dtype=torch.bool)
+    weight = contribution_weight(table, kind)
+    positive, negative = contribution_curves(table.ratio, table.advantage, mask, weight, lows, highs)
+    within = positive_contribution(positive[0], negative[1], "share")
+    return within, positive_contribution(positive[1], negative[0], "share")
 
 
 class FixedBounds(nn.Module):

@@ -158,10 +158,14 @@ def search_bounds(
     nothing = (path_positive[0] == 0) & (path_negative[0] == 0)
     met = reached.any() | nothing
     first = torch.where(nothing, 0, torch.where(met, reached.to(torch.uint8).argmax(), len(value) - 1))
-    # take, not [first]: indexing with a 0-dim tensor reads it back to the host
     return BoundSearch(
-        lows.take(low_index.take(first)), highs.take(high_index.take(first)), value.take(first), met
+        _at(lows, _at(low_index, first)), _at(highs, _at(high_index, first)), _at(value, first), met
     )
+
+
+def _at(values: Tensor, index: Tensor) -> Tensor:
+    # Not values[index]: indexing with a 0-dim tensor reads it back to the host.
+    return values.index_select(0, index.view(1)).squeeze(0)
 
 
 def _path(num_lows: int, num_highs: int, order: Order, device: torch.device) -> tuple[Tensor, Tensor]:

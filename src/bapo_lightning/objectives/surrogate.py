@@ -74,3 +74,27 @@ def clipped_mask(ratio: Tensor, advantage: Tensor, low: float | Tensor, high: fl
     Shape of `ratio`, bool.
     """
     return ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))
+
+
+def clipped_fractions(
+    ratio: Tensor,
+    advantage: Tensor,
+    low: float | Tensor,
+    high: float | Tensor,
+    tokens: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the share of all, of the positive and of the negative tokens that the bounds clip (0-dim; NaN
+    where there are no such tokens).
+
+    Args:
+        ratio: r, any shape.
+        advantage: A, same shape.
+        low: lower bound of the ratio.
+        high: upper bound of the ratio.
+        tokens: how many tokens each entry stands for, same shape; None means ones.
+    """
+    tokens = torch.ones_like(ratio) if tokens is None else tokens
+    clipped = clipped_mask(ratio, advantage, low, high).float()
+    groups = (tokens, tokens * (advantage > 0), tokens * (advantage < 0))
+    whole, positive, negative = ((clipped * group).sum() / group.sum() for group in groups)
+    return whole, positive, negative

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.modules.bound_rules import ContributionWeight, contribution_weight
-from bapo_lightning.objectives.bounds import contribution_curves, positive_contribution
+from bapo_lightning.modules.bound_rules import ContributionWeight, positive_shares
 
 
 class ClipBoundsMonitor(Monitor):
@@ -37,15 +36,10 @@ class ContributionMonitor(Monitor):
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
         tokens = update.tokens
-        lows = torch.stack([update.low.new_zeros(()), update.low])
-        highs = torch.stack([update.high, update.high.new_full((), float("inf"))])
-        mask = torch.ones_like(tokens.advantage, dtype=torch.bool)
-        weight = contribution_weight(tokens, self.weight)
-        sides = contribution_curves(tokens.ratio, tokens.advantage, mask, weight, lows, highs, "gradient")
-        positive, negative = sides
+        share, unclipped = positive_shares(tokens, update.low, update.high, self.weight)
         num_positive, num_negative = (tokens.advantage > 0).sum(), (tokens.advantage < 0).sum()
         return {
-            "bapo/positive_share": positive_contribution(positive[0], negative[1], "share"),
-            "bapo/positive_share_unclipped": positive_contribution(positive[1], negative[0], "share"),
+            "bapo/positive_share": share,
+            "bapo/positive_share_unclipped": unclipped,
             "bapo/positive_token_fraction": num_positive / (num_positive + num_negative),
         }

@@ -9,6 +9,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.objectives.surrogate import clipped_fractions
 
 
 class TrainingMonitor(Monitor):
@@ -51,14 +52,9 @@ class TrainingMonitor(Monitor):
 
 def clip_fractions(update: Update) -> Metrics:
     """Share of all, of the positive and of the negative tokens whose gradient the bounds cut off."""
-    advantage = update.tokens.advantage
-    clipped = update.clipped.float()
-    positive, negative = (advantage > 0).float(), (advantage < 0).float()
-    return {
-        "train/clip_fraction": clipped.mean(),
-        "train/clip_fraction_positive": (clipped * positive).sum() / positive.sum(),
-        "train/clip_fraction_negative": (clipped * negative).sum() / negative.sum(),
-    }
+    found = clipped_fractions(update.tokens.ratio, update.tokens.advantage, update.low, update.high)
+    names = ("train/clip_fraction", "train/clip_fraction_positive", "train/clip_fraction_negative")
+    return dict(zip(names, found, strict=True))
 
 
 def length_by_sign(update: Update) -> Metrics:

@@ -1,0 +1,1 @@
+"""The map of where clipping bounds matter: verdicts, pictures and page."""

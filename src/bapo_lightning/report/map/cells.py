@@ -1,0 +1,69 @@
+"""Cells of the map, and the files that hold what was measured in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+FRESH = "fresh"  # the first method on data of the newest policy: what staleness costs is measured from here
+FIRST_COMPARED = 1000  # seeds from here on are compared; those below decide which cells can tell anything
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of the axes."""
+
+    world: str
+    learning_rate: float
+    staleness: int  # updates on a rollout batch
+    options: tuple[tuple[str, float], ...]  # of the world
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        parts = [self.world, *(f"{key}={value:g}" for key, value in self.options)]
+        return "-".join([*parts, f"lr={self.learning_rate:g}", f"staleness={self.staleness}"])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Curves of one method in one cell, each [seeds, measurements]."""
+
+    curves: Mapping[str, np.ndarray]
+
+    @classmethod
+    def read(cls, path: Path, gate: bool = False) -> Measured:
+        """Reads what a job wrote: the seeds that are compared, or those of the gate."""
+        with np.load(path) as file:
+            rows = (file["seeds"] < FIRST_COMPARED) == gate
+            return cls({name: file[name][rows] for name in file.files if name != "seeds"})
+
+    @property
+    def area(self) -> np.ndarray:
+        """Mean of the exact reward over training, [seeds]."""
+        return self.curves["reward"].mean(1)
+
+    @property
+    def final(self) -> np.ndarray:
+        """Exact reward at the end, [seeds]."""
+        return self.curves["reward"][:, -1]
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a curve over seeds and training, without undefined values; None where all are."""
+        values = self.curves[name]
+        return None if np.isnan(values).all() else float(np.nanmean(values))
+
+    def at(self, name: str, share: float) -> np.ndarray:
+        """A curve after this share of training, [seeds]."""
+        values = self.curves[name]
+        return values[:, min(int(share * values.shape[1]), values.shape[1] - 1)]
+
+
+def measured_file(folder: Path, cell: Cell, method: str) -> Path:
+    """Where the curves of a method are; those of fresh data serve all stalenesses."""
+    if method == FRESH:
+        cell = Cell(cell.world, cell.learning_rate, 1, cell.options)
+    return folder / "cells" / cell.name / f"{method}.npz"

@@ -1,0 +1,108 @@
+"""The cells of the map and the methods compared in them, from `conf/map.yaml` and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field
+
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.sections import Section
+from bapo_lightning.configuration.targets import Target, target_problems
+from bapo_lightning.configuration.validate import parse
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.report.map.cells import Cell
+from bapo_lightning.values import Count
+
+PROTOCOL_AXES = ("learning_rate", "staleness")
+
+
+class MethodEntry(Section):
+    """An algorithm by its overrides."""
+
+    label: str
+    set: dict[str, Any]
+
+
+class WorldEntry(Section):
+    """A world and the axes of its cells."""
+
+    world: Target
+    axes: dict[str, Annotated[list[int | float], Field(min_length=1)]]
+
+
+class MapConfig(Section):
+    """`conf/map.yaml`."""
+
+    output: str
+    processes: Count | None
+    gate_seeds: Annotated[int, Field(ge=2)]
+    seeds: Annotated[int, Field(ge=2)]
+    num_updates: Count
+    problems_per_update: Count
+    group_size: Count
+    micro_batches: Count
+    measure_every: Count
+    common: dict[str, Any]
+    gate: list[str]
+    controls: list[str]
+    drawn: list[str]
+    methods: dict[str, MethodEntry]
+    worlds: dict[str, WorldEntry]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every combination of the axes, world by world."""
+        found = []
+        for name, entry in self.worlds.items():
+            for values in product(*entry.axes.values()):
+                chosen = dict(zip(entry.axes, values, strict=True))
+                learning_rate, staleness = (chosen.pop(axis) for axis in PROTOCOL_AXES)
+                found.append(Cell(name, learning_rate, int(staleness), tuple(chosen.items())))
+        return found
+
+
+def read_map(arguments: Sequence[str]) -> MapConfig:
+    """Reads the file and the command line (KEY=VALUE).
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    unreadable = [text for text in arguments if "=" not in text]
+    if unreadable:
+        raise ConfigError([f"{text} cannot be read; write KEY=VALUE" for text in unreadable])
+    shipped = OmegaConf.load(Path(conf_dir(), "map.yaml"))
+    try:
+        merged = OmegaConf.merge(shipped, OmegaConf.from_dotlist(list(arguments)))
+    except OmegaConfBaseException as error:
+        raise ConfigError([str(error).splitlines()[0]]) from None
+    plain: Any = OmegaConf.to_container(merged)
+    config, problems = parse(MapConfig, plain)
+    if config is None:
+        raise ConfigError(problems)
+    problems = [
+        f"worlds.{name}.axes has no {axis}; write worlds.{name}.axes.{axis}=[...]"
+        for name, entry in config.worlds.items()
+        for axis in PROTOCOL_AXES
+        if axis not in entry.axes
+    ]
+    problems += [
+        f"{key} names {name}, which is none of methods"
+        for key in ("gate", "controls", "drawn")
+        for name in getattr(config, key)
+        if name not in config.methods
+    ]
+    for name, entry in config.worlds.items():
+        options = {
+            **entry.world.node,
+            **{axis: values[0] for axis, values in entry.axes.items() if axis not in PROTOCOL_AXES},
+        }
+        problems += target_problems(options, f"worlds.{name}.world")
+    if problems:
+        raise ConfigError(problems)
+    return config

@@ -1,0 +1,1 @@
+"""Small worlds in which the effect of clipping bounds can be measured."""

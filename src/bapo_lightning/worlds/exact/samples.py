@@ -1,0 +1,148 @@
+"""Answers drawn from an exact world, for several seeds at once, and their token tables.
+
+Shapes: S seeds, P problems, G answers to each, K decisions, T tokens of the longest answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.surrogate import importance_ratio
+from bapo_lightning.worlds.exact.world import ExactWorld
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Groups of answers; the first dimensions are [S, P, G], or [P, G] for one seed."""
+
+    context: Tensor  # [..., K], number of the context, repeated for every decision
+    actions: Tensor  # [..., K]
+    behaviour_logp: Tensor  # [..., K], nats
+    reward: Tensor  # [...], 0 or 1
+    advantage: Tensor  # [...]
+    version: Tensor  # [...], updates in the parameters that sampled
+
+    def take(self, problems: Tensor) -> Answers:
+        """Returns the groups of each seed with these numbers, [S, p]."""
+        seeds = torch.arange(len(problems)).unsqueeze(1)
+        return Answers(*(getattr(self, field.name)[seeds, problems] for field in fields(self)))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Returns the fields, in order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+def draw(
+    world: ExactWorld,
+    parameters: Tensor,
+    version: int,
+    contexts: Tensor,
+    group_size: int,
+    advantages: Callable[[Tensor], Tensor],
+    generators: list[torch.Generator],
+) -> Answers:
+    """Samples groups of answers and rewards them.
+
+    Args:
+        world: where they are drawn.
+        parameters: of the behaviour policy, [S, F, K, A].
+        version: updates in these parameters.
+        contexts: of the problems, [S, P].
+        group_size: G.
+        advantages: rewards[P, G] -> advantages[P, G].
+        generators: one for each seed, so that a seed draws the same numbers whatever it is trained with.
+    """
+    logp = world.log_probs(parameters)  # [S, C, K, A]
+    num_seeds, num_problems = contexts.shape
+    num_decisions, num_actions = logp.shape[-2:]
+    shape = (num_problems, num_decisions, group_size)
+    uniform = torch.stack([torch.rand(2, *shape, generator=generator) for generator in generators], 1)
+    own = logp[torch.arange(num_seeds).unsqueeze(1), contexts]  # [S, P, K, A]
+    cumulative = own.exp().cumsum(-1)
+    point = uniform[0] * cumulative[..., -1:]
+    actions = torch.searchsorted(cumulative, point, right=True).clamp_max(num_actions - 1)  # [S, P, K, G]
+    reward = (uniform[1] < world.right[contexts].gather(-1, actions)).all(-2).float()
+    return Answers(
+        context=contexts[..., None, None].expand(-1, -1, group_size, num_decisions),
+        actions=actions.transpose(-1, -2),
+        behaviour_logp=own.gather(-1, actions).transpose(-1, -2),
+        reward=reward,
+        advantage=advantages(reward.flatten(0, 1)).view_as(reward),
+        version=torch.full_like(reward, version, dtype=torch.long),
+    )
+
+
+def token_table(
+    world: ExactWorld, parameters: Tensor, answers: Answers, weighting: Callable[[Tensor], Tensor]
+) -> tuple[TokenTable, Tensor]:
+    """Returns the table of one seed's minibatch, and the number of tokens that each of its rows stands for.
+
+    An answer has K + 1 rows: its decisions, and one for all tokens of probability one that follow, with their
+    weights added up. They have the same ratio and the same advantage, so that every sum is what it would be
+    with rows of their own.
+
+    Args:
+        world: where they were drawn.
+        parameters: of the policy, [F, K, A].
+        answers: of one seed, [p, G].
+        weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`.
+    """
+    every = world.log_probs(parameters)  # [C, K, A]
+    decisions = torch.arange(every.shape[1])
+    logp = every[answers.context, decisions, answers.actions]
+    with torch.no_grad():
+        entropy = -(every.exp() * every).sum(-1)[answers.context, decisions]
+    length = torch.where(answers.reward > 0, world.right_tokens, world.wrong_tokens).flatten()
+    mask = torch.arange(max(world.right_tokens, world.wrong_tokens)) < length.unsqueeze(1)  # [B, T]
+
+    def rows(values: Tensor) -> Tensor:
+        return torch.nn.functional.pad(values.flatten(0, 1), (0, 1)).flatten()
+
+    def gathered(values: Tensor) -> Tensor:
+        own, rest = values.tensor_split([len(decisions)], dim=1)
+        return torch.cat([own, rest.sum(1, keepdim=True)], 1)
+
+    behaviour_logp, logp = rows(answers.behaviour_logp), rows(logp)
+    tokens = gathered(mask.float())
+    table = TokenTable(
+        logp=logp,
+        entropy=rows(entropy),
+        ratio=importance_ratio(logp, behaviour_logp),
+        behaviour_logp=behaviour_logp,
+        proximal_logp=behaviour_logp,
+        version=answers.version.reshape(-1, 1).expand_as(tokens).flatten(),
+        advantage=answers.advantage.reshape(-1, 1).expand_as(tokens).flatten(),
+        weight=gathered(weighting(mask)).flatten(),
+    )
+    return table, tokens.flatten()
+
+
+def every_answer(
+    world: ExactWorld, parameters: Tensor, behaviour: Tensor, advantage: Callable[[Tensor], Tensor]
+) -> TokenTable:
+    """Returns a table of every action of every context, each with its probability under the behaviour policy
+    as its weight: sums over it are expectations, so that an update on it has no noise.
+
+    Args:
+        world: of one decision.
+        parameters: of the policy, [F, 1, A].
+        behaviour: parameters of the behaviour policy, [F, 1, A].
+        advantage: probabilities of being right [C, A] -> advantages [C, A].
+    """
+    logp, behaviour_logp = (world.log_probs(each).squeeze(-2) for each in (parameters, behaviour))
+    entropy = -(logp.exp() * logp).sum(-1, keepdim=True).expand_as(logp)
+    return TokenTable(
+        logp=logp.flatten(),
+        entropy=entropy.flatten(),
+        ratio=importance_ratio(logp, behaviour_logp).flatten(),
+        behaviour_logp=behaviour_logp.flatten(),
+        proximal_logp=behaviour_logp.flatten(),
+        version=torch.zeros(logp.numel(), dtype=torch.long),
+        advantage=advantage(world.right.squeeze(-2)).flatten(),
+        weight=behaviour_logp.exp().flatten() / world.num_contexts,
+    )

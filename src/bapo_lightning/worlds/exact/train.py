@@ -1,0 +1,225 @@
+"""Training in an exact world: the same objectives, bound rules and optimizer, many seeds in step.
+
+    for each rollout batch                     sampled `lag` batches before it is trained on
+        for each epoch, for each minibatch     one update of every seed:
+            token_table                        r of every token
+            bound_rule.choose                  c_low, c_high, for each seed its own
+            objective                          Eq. 4
+            AdamW
+
+A seed is a row of every tensor; `torch.vmap` runs the functions of one seed over the rows. What a seed draws
+depends on its number alone, so that methods can be compared in pairs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from bapo_lightning.modules.bapo_module import Objective
+from bapo_lightning.modules.bound_rules import (
+    AdaptiveBounds,
+    BoundRule,
+    ContributionWeight,
+    positive_shares,
+)
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.surrogate import clipped_fractions
+from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
+from bapo_lightning.worlds.exact.world import ExactWorld
+
+NORM_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+
+
+@dataclass(frozen=True)
+class Method:
+    """An algorithm as `conf/algorithm` describes it."""
+
+    advantages: Callable[[Tensor], Tensor]  # rewards[P, G] -> advantages[P, G]
+    bound_rule: BoundRule
+    objective: Objective
+    weighting: Callable[[Tensor], Tensor]  # mask[B, T] -> weights[B, T]
+    contribution_weight: ContributionWeight = "rollout_prob"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is alike for all methods that are compared."""
+
+    optimizer: Callable[[Sequence[Tensor]], Optimizer]
+    scheduler: Callable[[Optimizer], LRScheduler]
+    max_grad_norm: float
+    num_updates: int = 480
+    problems_per_update: int = 16
+    group_size: int = 8
+    minibatches: int = 4  # of a rollout batch
+    epochs: int = 2  # passes over a rollout batch
+    lag: int = 0  # rollout batches between sampling and training, as in an asynchronous run
+    micro_batches: int = 1  # of an update; they matter to bounds of scope `microbatch` alone
+    measure_every: int = 8  # updates
+
+
+@dataclass(frozen=True)
+class Course:
+    """How training went, each [S, measurements]; all but the first five are means over the updates since the
+    measurement before.
+    """
+
+    reward: Tensor  # exact
+    entropy: Tensor  # exact, nats per decision
+    pass_at_8: Tensor  # exact
+    key_probability: Tensor  # exact
+    mean_success_of_worst: Tensor  # exact reward of the worst quarter of the contexts
+    low: Tensor
+    high: Tensor
+    target_met: Tensor
+    rests: Tensor  # share of the searches that stay where they start; NaN for bounds that are not searched
+    ends: Tensor  # share of the searches that run to their end
+    positive_share: Tensor  # at the bounds
+    positive_share_unclipped: Tensor
+    clip_fraction: Tensor
+    clip_fraction_positive: Tensor
+    clip_fraction_negative: Tensor
+    grad_norm: Tensor  # before clipping
+
+    def rows(self, seeds: slice) -> Course:
+        """Returns some of the seeds."""
+        return Course(*(getattr(self, field.name)[seeds] for field in fields(self)))
+
+
+def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence[int]) -> Course:
+    """Trains one policy for each seed and returns how they went."""
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    parameters = world.prior.expand(len(seeds), *world.prior.shape).clone().requires_grad_()
+    optimizer = protocol.optimizer([parameters])
+    schedule = protocol.scheduler(optimizer)
+    problems = Problems(world.num_contexts, generators)
+    past = deque([(0, parameters.detach().clone())], maxlen=protocol.lag + 1)
+    measured: list[tuple[Tensor, ...]] = []
+    rows: list[tuple[Tensor, ...]] = []
+    num_updates = 0
+    while num_updates < protocol.num_updates:
+        contexts = problems.take(protocol.problems_per_update * protocol.minibatches)
+        version, behaviour = past[0]
+        answers = draw(
+            world, behaviour, version, contexts, protocol.group_size, method.advantages, generators
+        )
+        for minibatch in shuffled(answers, protocol, generators):
+            measured.append(update(world, method, protocol, parameters, minibatch, optimizer))
+            schedule.step()
+            num_updates += 1
+            if num_updates % protocol.measure_every == 0:
+                rows.append(exact(world, parameters) + means(measured))
+                measured = []
+        past.append((num_updates, parameters.detach().clone()))
+    return Course(*(torch.stack(column, 1) for column in zip(*rows, strict=True)))
+
+
+class Problems:
+    """Contexts in an order of its own for each seed: all of them, reshuffled, again and again."""
+
+    def __init__(self, num_contexts: int, generators: Sequence[torch.Generator]) -> None:
+        self._num_contexts, self._generators = num_contexts, generators
+        self._waiting = torch.empty(len(generators), 0, dtype=torch.long)
+
+    def take(self, count: int) -> Tensor:
+        """Returns the next contexts, [S, count]."""
+        while self._waiting.shape[1] < count:
+            orders = [torch.randperm(self._num_contexts, generator=each) for each in self._generators]
+            self._waiting = torch.cat([self._waiting, torch.stack(orders)], 1)
+        taken, self._waiting = self._waiting[:, :count], self._waiting[:, count:]
+        return taken
+
+
+def shuffled(answers: Answers, protocol: Protocol, generators: Sequence[torch.Generator]) -> list[Answers]:
+    """Returns the minibatches of all epochs, reshuffled in each."""
+    num_problems = answers.reward.shape[1]
+    found = []
+    for _ in range(protocol.epochs):
+        orders = torch.stack([torch.randperm(num_problems, generator=each) for each in generators])
+        found += [answers.take(part) for part in orders.split(protocol.problems_per_update, 1)]
+    return found
+
+
+def update(
+    world: ExactWorld,
+    method: Method,
+    protocol: Protocol,
+    parameters: Tensor,
+    minibatch: Answers,
+    optimizer: Optimizer,
+) -> tuple[Tensor, ...]:
+    """One optimizer update of every seed; returns the fields of `Course` that are means, each [S]."""
+
+    def one_seed(own: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        table, tokens = token_table(world, own, Answers(*tensors), method.weighting)
+        return loss_and_metrics(table, tokens, method, protocol.micro_batches)
+
+    optimizer.zero_grad()
+    losses, *metrics = torch.vmap(one_seed)(parameters, *minibatch.tensors())
+    losses.sum().backward()
+    assert parameters.grad is not None
+    norm = parameters.grad.flatten(1).norm(dim=1)
+    scale = (protocol.max_grad_norm / (norm + NORM_EPS)).clamp_max(1)
+    parameters.grad.mul_(scale.view(-1, *[1] * (parameters.dim() - 1)))
+    optimizer.step()
+    return (*metrics, norm)
+
+
+def loss_and_metrics(
+    table: TokenTable, tokens: Tensor, method: Method, micro_batches: int
+) -> tuple[Tensor, ...]:
+    """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim."""
+    parts: list[Any] = [table]
+    if len(method.bound_rule.scopes([table] * micro_batches)) > 1:  # type: ignore[list-item]
+        columns = [getattr(table, field.name).chunk(micro_batches) for field in fields(table)]
+        parts = [TokenTable(*part) for part in zip(*columns, strict=True)]
+    losses, searches = [], []
+    for scope in method.bound_rule.scopes(parts):
+        bounds = method.bound_rule.choose([part.detach() for part in scope])  # type: ignore[attr-defined]
+        for part in scope:
+            objective = method.objective(part.ratio, part.advantage, bounds.low, bounds.high)  # type: ignore[attr-defined]
+            losses.append(-(part.weight * objective).sum())
+        searches.append(bounds)
+    lows, highs, met = (
+        torch.stack([getattr(bounds, name).float() for bounds in searches]) for name in ("low", "high", "met")
+    )
+    rests, ends = whereabouts(method.bound_rule, lows, highs)
+    low, high = lows.mean(), highs.mean()
+    shares = positive_shares(table.detach(), low, high, method.contribution_weight)
+    clipped = clipped_fractions(table.ratio.detach(), table.advantage, low, high, tokens)
+    return (torch.stack(losses).sum(), low, high, met.mean(), rests, ends, *shares, *clipped)
+
+
+def whereabouts(rule: BoundRule, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
+    """Share of the searches at the start of the path and at its end, 0-dim; NaN for a rule without one."""
+    if not isinstance(rule, AdaptiveBounds):
+        return torch.full_like(lows[0], torch.nan), torch.full_like(lows[0], torch.nan)
+    found = [(lows == rule.lows[place]) & (highs == rule.highs[place]) for place in (0, -1)]
+    return found[0].float().mean(), found[1].float().mean()
+
+
+@torch.no_grad()
+def exact(world: ExactWorld, parameters: Tensor) -> tuple[Tensor, ...]:
+    """The exact fields of `Course`, each [S]."""
+    success = world.success(parameters)
+    worst = success.sort(dim=-1).values[:, : max(world.num_contexts // 4, 1)].mean(-1)
+    return (
+        success.mean(-1),
+        world.entropy(parameters),
+        world.pass_at(8, parameters),
+        world.key_probability(parameters),
+        worst,
+    )
+
+
+def means(measured: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Means over updates, without those in which a value was undefined."""
+    return tuple(torch.stack(column).nanmean(0) for column in zip(*measured, strict=True))

@@ -1,0 +1,155 @@
+"""A world whose expected reward and entropy are sums, not samples.
+
+    context c --features--> logits[c, k, a] of K decisions among A actions, one softmax each
+    right[c, k, a]          probability that action a is right as decision k; an answer is right if all K are
+
+A response is its K decisions and then tokens of probability one, which only take up room: right answers have
+`right_tokens` tokens in all, wrong ones `wrong_tokens`. So the lengths, and with them the share of positive
+tokens, are set by the world and cannot be unlearned.
+
+Shapes: S seeds, C contexts, F features, K decisions, A actions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ExactWorld:
+    """Contexts, the softmax policy at the start, and what is right."""
+
+    name: str
+    features: Tensor  # [C, F]; logits are linear in them
+    prior: Tensor  # [F, K, A], parameters at the start
+    right: Tensor  # [C, K, A]
+    key: Tensor  # [C], the rare action of the first decision that is always right
+    right_tokens: int  # of a right answer
+    wrong_tokens: int  # of a wrong answer
+
+    @property
+    def num_contexts(self) -> int:
+        """C."""
+        return len(self.features)
+
+    def log_probs(self, parameters: Tensor) -> Tensor:
+        """Log-probs in nats of every action, [..., C, K, A], under parameters [..., F, K, A]."""
+        features = self.features.to(parameters.dtype)
+        return torch.einsum("cf,...fka->...cka", features, parameters).log_softmax(-1)
+
+    def success(self, parameters: Tensor) -> Tensor:
+        """Probability of a right answer in each context, [..., C]."""
+        return (self.log_probs(parameters).exp() * self.right).sum(-1).prod(-1)
+
+    def expected_reward(self, parameters: Tensor) -> Tensor:
+        """Probability of a right answer, mean over contexts, [...]."""
+        return self.success(parameters).mean(-1)
+
+    def pass_at(self, k: int, parameters: Tensor) -> Tensor:
+        """Probability that one of k independent answers is right, mean over contexts, [...]."""
+        return (1 - (1 - self.success(parameters)) ** k).mean(-1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """Entropy in nats of a decision, mean over decisions and contexts, [...]."""
+        logp = self.log_probs(parameters)
+        return -(logp.exp() * logp).sum(-1).mean((-1, -2))
+
+    def key_probability(self, parameters: Tensor) -> Tensor:
+        """Probability of the key action, mean over contexts, [...]."""
+        logp = self.log_probs(parameters)[..., 0, :]
+        keys = self.key.expand(logp.shape[:-1]).unsqueeze(-1)
+        return logp.gather(-1, keys).exp().mean((-1, -2))
+
+
+def contextual_table(
+    num_contexts: int = 64,
+    num_actions: int = 20,
+    key_prior: float = 0.03,
+    popular_prior: float = 0.6,
+    popular_right: float = 0.4,
+    right_tokens: int = 5,
+    wrong_tokens: int = 9,
+) -> ExactWorld:
+    """Returns a world in which every context has logits of its own: nothing generalises.
+
+    Args:
+        num_contexts: C.
+        num_actions: A.
+        key_prior: probability at the start of the one action that is always right.
+        popular_prior: probability at the start of the popular action, the local optimum.
+        popular_right: probability that the popular action is right, anew for every answer.
+        right_tokens: length of a right answer.
+        wrong_tokens: length of a wrong answer.
+    """
+    other = (1 - key_prior - popular_prior) / (num_actions - 2)
+    row = torch.full((num_actions,), other).log()
+    row[0], row[1] = torch.tensor([popular_prior, key_prior]).log()
+    right = torch.zeros(num_contexts, 1, num_actions)
+    right[..., 0], right[..., 1] = popular_right, 1.0
+    return ExactWorld(
+        name="table",
+        features=torch.eye(num_contexts),
+        prior=row.expand(num_contexts, 1, num_actions).clone(),
+        right=right,
+        key=torch.ones(num_contexts, dtype=torch.long),
+        right_tokens=right_tokens,
+        wrong_tokens=wrong_tokens,
+    )
+
+
+def factored_softmax(
+    num_classes: int = 8,
+    contexts_per_class: int = 8,
+    num_decisions: int = 4,
+    num_actions: int = 64,
+    key_prior: float = 0.02,
+    popular_prior: float = 0.6,
+    popular_right: float = 0.4,
+    habit_prior: float = 0.8,
+    right_tokens: int = 5,
+    wrong_tokens: int = 9,
+    seed: int = 0,
+) -> ExactWorld:
+    """Returns a world of several decisions in which the contexts of a class share parameters.
+
+    The first decision is that of `contextual_table`, with a key action for each class; each of the others
+    has one right action, of probability `habit_prior` at the start. Features of a context are its class and,
+    at a third of the size, random numbers of its own.
+
+    Args:
+        num_classes: classes of contexts that have the same right actions.
+        contexts_per_class: contexts in each of them.
+        num_decisions: K.
+        num_actions: A.
+        key_prior: as for `contextual_table`.
+        popular_prior: as for `contextual_table`.
+        popular_right: as for `contextual_table`.
+        habit_prior: probability at the start of each later decision's right action.
+        right_tokens: length of a right answer, at least K.
+        wrong_tokens: length of a wrong answer, at least K.
+        seed: of the random features and the places of the right actions.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    num_contexts = num_classes * contexts_per_class
+    kind = torch.arange(num_classes).repeat_interleave(contexts_per_class)
+    own = torch.randn(num_contexts, num_classes, generator=generator) / (3 * num_classes**0.5)
+    features = torch.cat([torch.eye(num_classes)[kind], own], 1)
+    places = torch.stack([torch.randperm(num_actions, generator=generator)[:2] for _ in range(num_classes)])
+    habits = torch.randint(num_actions, (num_classes, num_decisions - 1), generator=generator)
+    prior = torch.zeros(2 * num_classes, num_decisions, num_actions)
+    right = torch.zeros(num_contexts, num_decisions, num_actions)
+    for number in range(num_classes):
+        popular, key = places[number]
+        first = torch.full((num_actions,), (1 - key_prior - popular_prior) / (num_actions - 2))
+        first[popular], first[key] = popular_prior, key_prior
+        later = torch.full((num_decisions - 1, num_actions), (1 - habit_prior) / (num_actions - 1))
+        later.scatter_(1, habits[number].unsqueeze(1), habit_prior)
+        prior[number] = torch.cat([first.unsqueeze(0), later]).log()
+        members = kind == number
+        right[members, 0, popular], right[members, 0, key] = popular_right, 1.0
+        for decision, action in enumerate(habits[number].tolist(), 1):
+            right[members, decision, action] = 1.0
+    return ExactWorld("factored", features, prior, right, places[kind, 1], right_tokens, wrong_tokens)

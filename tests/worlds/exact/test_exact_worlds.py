@@ -1,0 +1,137 @@
+"""Exact numbers of the worlds against samples, and updates of many seeds against each alone."""
+
+import math
+from dataclasses import fields
+
+import pytest
+import torch
+
+from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
+from bapo_lightning.modules.schedules import linear_warmup
+from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.surrogate import clipped_surrogate
+from bapo_lightning.objectives.weighting import token_mean
+from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
+from bapo_lightning.worlds.exact.train import Course, Method, Protocol, train
+from bapo_lightning.worlds.exact.world import contextual_table, factored_softmax
+
+WORLDS = [
+    contextual_table(num_contexts=8),
+    factored_softmax(num_classes=2, contexts_per_class=4, num_actions=12),
+]
+
+
+def generators(count):
+    return [torch.Generator().manual_seed(seed) for seed in range(count)]
+
+
+def mean_of_tokens(mask):
+    return token_mean(mask, mask.sum())
+
+
+def bapo(target=0.5, scope="minibatch"):
+    return AdaptiveBounds(
+        low={"start": 0.6, "end": 0.9, "step": 0.02},
+        high={"start": 1.2, "end": 3.0, "step": 0.05},
+        target=target,
+        kind="gradient",
+        order="upper_first",
+        measure="share",
+        weight="rollout_prob",
+        scope=scope,
+    )
+
+
+def method(rule):
+    return Method(group_advantages, rule, clipped_surrogate, mean_of_tokens)
+
+
+def protocol(**changes):
+    settings = {
+        "num_updates": 16,
+        "problems_per_update": 4,
+        "minibatches": 2,
+        "epochs": 2,
+        "measure_every": 4,
+    }
+    return Protocol(
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, 0.1, weight_decay=0.0),
+        scheduler=lambda optimizer: linear_warmup(optimizer, 4),
+        max_grad_norm=1.0,
+        **settings | changes,
+    )
+
+
+def drawn(world, parameters, count, group_size):
+    contexts = torch.arange(world.num_contexts).repeat(count).unsqueeze(0)
+    return draw(world, parameters.unsqueeze(0), 0, contexts, group_size, group_advantages, generators(1))
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_reward_and_key_probability_are_what_samples_tend_to(world):
+    parameters = world.prior + torch.randn(world.prior.shape, generator=generators(1)[0])
+    answers = drawn(world, parameters, 50, 200)
+    size = answers.reward.numel()
+    exact = float(world.expected_reward(parameters))
+    assert abs(float(answers.reward.mean()) - exact) < 4 * math.sqrt(exact * (1 - exact) / size)
+    keys = (answers.actions[..., 0] == world.key[answers.context[..., 0]]).float().mean()
+    exact = float(world.key_probability(parameters))
+    assert abs(float(keys) - exact) < 4 * math.sqrt(exact * (1 - exact) / size)
+    entropy = -answers.behaviour_logp.mean()
+    assert float(entropy) == pytest.approx(float(world.entropy(parameters)), abs=0.02)
+
+
+def test_the_start_is_as_described():
+    world = contextual_table(key_prior=0.03, popular_prior=0.6, popular_right=0.4)
+    assert float(world.expected_reward(world.prior)) == pytest.approx(0.6 * 0.4 + 0.03)
+    assert float(world.key_probability(world.prior)) == pytest.approx(0.03)
+    world = factored_softmax(key_prior=0.02, popular_prior=0.6, popular_right=0.4, habit_prior=0.8)
+    assert float(world.expected_reward(world.prior)) == pytest.approx((0.24 + 0.02) * 0.8**3, rel=1e-5)
+    assert float(world.key_probability(world.prior)) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_a_token_table_stands_for_the_tokens_of_every_answer_and_its_weights_add_up(world):
+    answers = drawn(world, world.prior, 1, 4)
+    one = Answers(*(tensor[0] for tensor in answers.tensors()))
+    table, tokens = token_table(world, world.prior, one, mean_of_tokens)
+    right = int(answers.reward.sum())
+    wrong = answers.reward.numel() - right
+    assert int(tokens.sum()) == right * world.right_tokens + wrong * world.wrong_tokens
+    torch.testing.assert_close(table.weight, tokens / tokens.sum())
+    assert torch.equal(table.ratio, torch.ones_like(table.ratio)), "the policy is the behaviour policy"
+    assert int((table.logp < 0).sum()) == answers.actions.numel()
+
+
+@pytest.mark.parametrize("rule", [FixedBounds(0.8, 1.2), bapo(), bapo(scope="microbatch")])
+def test_a_seed_trains_as_if_it_were_alone(rule):
+    world = WORLDS[0]
+    changes = {"micro_batches": 2}
+    together = train(world, method(rule), protocol(**changes), [3, 4, 5])
+    alone = train(world, method(rule), protocol(**changes), [4])
+    for field in fields(Course):
+        one, other = getattr(together, field.name)[1:2], getattr(alone, field.name)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_on_fresh_data_nothing_is_clipped_and_bounds_do_not_matter():
+    fresh = protocol(minibatches=1, epochs=1)
+    one, other = (train(WORLDS[0], method(rule), fresh, [0, 1]) for rule in (FixedBounds(0.8, 1.2), bapo()))
+    assert torch.equal(one.reward, other.reward)
+    assert float(one.clip_fraction.max()) == 0
+
+
+def test_the_reward_rises_and_older_data_is_trained_on_with_a_lag():
+    world, grpo = WORLDS[0], method(FixedBounds(0.8, 1.2))
+    now = train(world, grpo, protocol(num_updates=64), range(4))
+    late = train(world, grpo, protocol(num_updates=64, lag=2), range(4))
+    assert float(now.reward[:, -1].mean()) > float(now.reward[:, 0].mean()) + 0.05
+    assert float(late.clip_fraction.mean()) > float(now.clip_fraction.mean())
+
+
+def test_where_the_search_rests_and_ends_is_counted():
+    world = contextual_table(num_contexts=8, right_tokens=9, wrong_tokens=3)
+    easy = train(world, method(bapo(target=0.01)), protocol(), [0, 1])
+    hard = train(world, method(bapo(target=0.99)), protocol(), [0, 1])
+    assert float(easy.rests.nanmean()) > 0.9 and float(easy.ends.nanmean()) < 0.1
+    assert float(hard.ends.nanmean()) > 0.9 and float(hard.rests.nanmean()) < 0.1
