@@ -21,7 +21,7 @@ READY_TRL := .venv-trl/.ready
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures tiny-model \
+.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures map tiny-model \
 	model-smollm2 bench drill test test-all test-vllm lint clean
 
 help: ## list the targets
@@ -78,6 +78,9 @@ compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quicksta
 
 figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG=2 or FIG=2,9,entropy_rule, ARGS="seed=1,2")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)
+
+map: $(READY) ## where clipping bounds matter, in worlds of exact reward (ARGS="seeds=40 output=outputs/map-40")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.map $(ARGS)
 
 tiny-model: $(READY) ## make the shipped tiny model again
 	@$(VENV_PYTHON) -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model

@@ -57,6 +57,13 @@ class BoundRange(TypedDict):
     step: float
 
 
+class Bounds(TypedDict):
+    """A pair of bounds; importance ratios."""
+
+    low: float
+    high: float
+
+
 GRID_ADVICE = Advice("must have start, end and step, all numbers, e.g. {start: 0.6, end: 0.9, step: 0.02}")
 
 
@@ -87,6 +94,9 @@ def positive_shares(
     positive, negative = contribution_curves(table.ratio, table.advantage, mask, weight, lows, highs)
     within = positive_contribution(positive[0], negative[1], "share")
     return within, positive_contribution(positive[1], negative[0], "share")
+
+
+REST_ADVICE = Advice("must have low and high, e.g. {low: 0.8, high: 1.2}, or be null")
 
 
 class FixedBounds(nn.Module):
@@ -140,6 +150,7 @@ class AdaptiveBounds(nn.Module):
         measure: Measure,
         weight: ContributionWeight,
         scope: Literal["minibatch", "microbatch"],
+        rest: Annotated[Bounds | None, REST_ADVICE] = None,
     ) -> None:
         """
         Args:
@@ -152,6 +163,8 @@ class AdaptiveBounds(nn.Module):
             weight: of a token, as `contribution_weight` says.
             scope: one search for the whole minibatch of an update, or one for each micro-batch as in the
                 authors' code.
+            rest: bounds of an update in which positives contribute enough at the start of the path already;
+                None: that start, as in the paper.
         """
         super().__init__()
         self.register_buffer("lows", bound_grid(**low), persistent=False)
@@ -162,6 +175,7 @@ class AdaptiveBounds(nn.Module):
         self.measure: Measure = measure
         self.weight: ContributionWeight = weight
         self.scope = scope
+        self.rest = rest
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -177,6 +191,8 @@ class AdaptiveBounds(nn.Module):
         elif target <= 0:
             yield f"target={target} is always met; write a positive number"
         yield from _not_around_one("low.end", low["end"], "high.start", high["start"])
+        if (rest := options["rest"]) is not None:
+            yield from _not_around_one("rest.low", rest["low"], "rest.high", rest["high"])
 
     def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
         """The micro-batches in one part, or each on its own."""
@@ -191,7 +207,16 @@ class AdaptiveBounds(nn.Module):
         """
         curves = sum_over_ranks(torch.stack([self._curves(table) for table in tables]).sum(0))
         positive, negative = curves.split([len(self.highs), len(self.lows)])
-        return search_bounds(positive, negative, self.lows, self.highs, self.target, self.order, self.measure)
+        found = search_bounds(
+            positive, negative, self.lows, self.highs, self.target, self.order, self.measure
+        )
+        return found if self.rest is None else self._rested(found, self.rest)
+
+    def _rested(self, found: BoundSearch, rest: Bounds) -> BoundSearch:
+        """The resting bounds where the search did not leave its start. `value` stays that of the start."""
+        rests = found.met & (found.low == self.lows[0]) & (found.high == self.highs[0])
+        low, high = (torch.where(rests, rest[name], getattr(found, name)) for name in ("low", "high"))
+        return found._replace(low=low, high=high)
 
     def _curves(self, table: TokenTable) -> Tensor:
         """Contributions of positives under each upper bound, then of negatives under each lower, [H + L]."""

@@ -15,6 +15,10 @@ from bapo_lightning.report.map.verdicts import EQUAL, LESS, MORE, CellResult
 
 SIGN = {MORE: "+", LESS: "−", EQUAL: "="}
 COLOUR_LIMIT = 0.15  # difference in area at which a colour is full
+LEGEND = (
+    "+ more, − less, = equal, ? unresolved;  R: the search rests at its start, E: it runs to its end, in "
+    "more than nine updates of ten;  pale: the cell fails the gate"
+)
 MOST = 0.9  # share of the updates that counts as "nearly always"
 
 
@@ -42,6 +46,9 @@ def draw_phases(
                 f"{world}: {labels[method]} against {labels[other]}", fontsize=10, loc="left", color=style.INK
             )
     assert image is not None
+    for axes in panels[:, 1:].flat:
+        axes.set_yticklabels([])
+    figure.supxlabel(LEGEND, fontsize=8, color=style.INK)
     bar = figure.colorbar(image, ax=panels, shrink=0.6, pad=0.02)
     bar.set_label("difference in mean exact reward over training", fontsize=9)
     return style.save_png(figure, path)

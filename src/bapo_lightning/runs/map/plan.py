@@ -7,9 +7,9 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
+from annotated_types import Ge
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field
 
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.sections import Section
@@ -33,7 +33,7 @@ class WorldEntry(Section):
     """A world and the axes of its cells."""
 
     world: Target
-    axes: dict[str, Annotated[list[int | float], Field(min_length=1)]]
+    axes: dict[str, list[int | float]]
 
 
 class MapConfig(Section):
@@ -41,8 +41,8 @@ class MapConfig(Section):
 
     output: str
     processes: Count | None
-    gate_seeds: Annotated[int, Field(ge=2)]
-    seeds: Annotated[int, Field(ge=2)]
+    gate_seeds: Annotated[int, Ge(2)]
+    seeds: Annotated[int, Ge(2)]
     num_updates: Count
     problems_per_update: Count
     group_size: Count
@@ -91,6 +91,14 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
         for axis in PROTOCOL_AXES
         if axis not in entry.axes
     ]
+    problems += [
+        f"worlds.{name}.axes.{axis} is empty; write its values, e.g. worlds.{name}.axes.{axis}=[8]"
+        for name, entry in config.worlds.items()
+        for axis, values in entry.axes.items()
+        if not values
+    ]
+    if problems:
+        raise ConfigError(problems)
     problems += [
         f"{key} names {name}, which is none of methods"
         for key in ("gate", "controls", "drawn")

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from bapo_lightning.configuration.changes import differences
+from bapo_lightning.configuration.changes import ABSENT, differences
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.run_config import RunConfig
@@ -77,8 +77,8 @@ def fill(config: MapConfig) -> None:
         ConfigError: the folder holds another map, or a method cannot be composed.
     """
     folder = Path(config.output)
+    methods = {name: Entry.of(composed(config, name)) for name in config.methods}
     keep_settings(config, folder)
-    methods = {name: Entry.of(composed(config, entry.set)) for name, entry in config.methods.items()}
     every = all_jobs(config, folder)
     jobs = [job for job in every if not job.path.exists()]
     processes = min(config.processes or os.cpu_count() or 1, max(len(jobs), 1))
@@ -94,17 +94,21 @@ def fill(config: MapConfig) -> None:
 
 
 def keep_settings(config: MapConfig, folder: Path) -> None:
-    """Writes the settings of a new map beside it. Raises ConfigError where those of an old one differ."""
-    plain = config.model_dump(mode="json", exclude={"output", "processes"})
+    """Writes the settings beside the map; methods may be added to one that is there.
+
+    Raises:
+        ConfigError: other settings differ from those that the map began with.
+    """
+    plain = config.model_dump(mode="json", exclude={"output", "processes", "controls", "drawn"})
     file = folder / "map.yaml"
     if file.exists():
-        stored = yaml.safe_load(file.read_text())
         found = [
-            f"{key}={now}: {folder} began with {before}" for key, before, now in differences(stored, plain)
+            f"{key}={now}: {folder} began with {before}"
+            for key, before, now in differences(yaml.safe_load(file.read_text()), plain)
+            if not (before == ABSENT and key.startswith("methods."))
         ]
         if found:
             raise ConfigError([*found, "write output=ANOTHER/FOLDER for another map"])
-        return
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, yaml.safe_dump(plain, sort_keys=False))
 
@@ -122,11 +126,18 @@ def all_jobs(config: MapConfig, folder: Path) -> list[Job]:
     return list(jobs.values())
 
 
-def composed(config: MapConfig, own: dict[str, Any]) -> RunConfig:
-    """The typed configuration of a run with a method's overrides: its algorithm and optimizer are used."""
-    overrides = ["run_folder=unused", *hydra_overrides(config.common | own)]
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
-        return read_run(resolve(compose("train", overrides)))
+def composed(config: MapConfig, name: str) -> RunConfig:
+    """The typed configuration of a run by a method: its algorithm and optimizer are used.
+
+    Raises:
+        ConfigError: Hydra cannot compose it, or it is wrong.
+    """
+    overrides = ["run_folder=unused", *hydra_overrides(config.common | config.methods[name].set)]
+    try:
+        with initialize_config_dir(conf_dir(), version_base="1.3"):
+            return read_run(resolve(compose("train", overrides)))
+    except HydraException as error:
+        raise ConfigError([f"methods.{name}.set: {str(error).splitlines()[0]}"]) from None
 
 
 def run(config: MapConfig, methods: dict[str, Entry], job: Job) -> None:

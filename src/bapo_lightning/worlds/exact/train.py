@@ -76,7 +76,7 @@ class Course:
     entropy: Tensor  # exact, nats per decision
     pass_at_8: Tensor  # exact
     key_probability: Tensor  # exact
-    mean_success_of_worst: Tensor  # exact reward of the worst quarter of the contexts
+    worst_quarter: Tensor  # exact reward of the worst quarter of the contexts
     low: Tensor
     high: Tensor
     target_met: Tensor
@@ -202,7 +202,8 @@ def whereabouts(rule: BoundRule, lows: Tensor, highs: Tensor) -> tuple[Tensor, T
     """Share of the searches at the start of the path and at its end, 0-dim; NaN for a rule without one."""
     if not isinstance(rule, AdaptiveBounds):
         return torch.full_like(lows[0], torch.nan), torch.full_like(lows[0], torch.nan)
-    found = [(lows == rule.lows[place]) & (highs == rule.highs[place]) for place in (0, -1)]
+    start = (rule.lows[0], rule.highs[0]) if rule.rest is None else (rule.rest["low"], rule.rest["high"])
+    found = [(lows == low) & (highs == high) for low, high in (start, (rule.lows[-1], rule.highs[-1]))]
     return found[0].float().mean(), found[1].float().mean()
 
 

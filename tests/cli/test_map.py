@@ -1,0 +1,84 @@
+"""The map of the exact worlds, with two seeds and a few updates."""
+
+import json
+
+import pytest
+
+from bapo_lightning.cli.map import main
+from bapo_lightning.report.map.cells import Cell, Measured, measured_file
+
+SMALL = [
+    "seeds=2",
+    "gate_seeds=2",
+    "num_updates=16",
+    "processes=1",
+    "worlds.table.world.num_contexts=8",
+    "worlds.table.axes={learning_rate: [0.1], staleness: [2, 4], wrong_tokens: [9], key_prior: [0.1]}",
+    "worlds.factored.world.num_classes=2",
+    "worlds.factored.axes={learning_rate: [0.1], staleness: [2], wrong_tokens: [9]}",
+]
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A folder with a small map."""
+    folder = tmp_path_factory.mktemp("map") / "map"
+    assert main([*SMALL, f"output={folder}"]) == 0
+    return folder
+
+
+def test_every_cell_is_measured_judged_and_drawn(drawn):
+    results = json.loads((drawn / "map.json").read_text())
+    assert [(entry["cell"]["world"], entry["cell"]["staleness"]) for entry in results] == [
+        ("table", 2),
+        ("table", 4),
+        ("factored", 2),
+    ]
+    figures = results[0]["figures"]
+    assert {"fresh", "grpo", "bapo_40", "authors_code"} <= figures.keys()
+    assert all(0 < found["area"]["mean"] < 1 for found in figures.values())
+    assert figures["grpo"]["rests"] is None and 0 <= figures["bapo_50"]["ends"] <= 1
+    page = (drawn / "map.md").read_text()
+    assert "World `table`" in page and "| BAPO 0.4 |" in page and "fresh - grpo" in page
+    assert all((drawn / name).stat().st_size > 10_000 for name in ("gap.png", "bapo_40.png", "bapo_50.png"))
+
+
+def test_fresh_data_serve_all_stalenesses_and_the_gate_has_seeds_of_its_own(drawn):
+    one, other = (
+        measured_file(
+            drawn, Cell("table", 0.1, staleness, (("wrong_tokens", 9), ("key_prior", 0.1))), "fresh"
+        )
+        for staleness in (2, 4)
+    )
+    assert one == other and one.exists()
+    assert Measured.read(one).area.shape == Measured.read(one, gate=True).area.shape == (2,)
+    assert not (Measured.read(one).area == Measured.read(one, gate=True).area).any()
+
+
+def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
+    files = {path: path.stat().st_mtime_ns for path in drawn.rglob("*.npz")}
+    next(iter(files)).unlink()
+    assert main([*SMALL, f"output={drawn}"]) == 0
+    assert f"1 of {len(files)} to compute" in capsys.readouterr().out
+    assert main([*SMALL, f"output={drawn}", "group_size=4"]) == 2
+    error = capsys.readouterr().err
+    assert f"group_size=4: {drawn} began with 8" in error and "output=ANOTHER" in error
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("seeds", "seeds cannot be read; write KEY=VALUE"),
+        ("sedes=3", "sedes is not an option of a run; did you mean seeds?"),
+        ("seeds=1", "seeds=1 must be"),
+        ("gate=[nobody]", "gate names nobody, which is none of methods"),
+        ("worlds.table.axes.staleness=[]", "worlds.table.axes.staleness"),
+        ("worlds.table.world.num_context=3", "did you mean num_contexts?"),
+        ("worlds.table.axes.popular=[0.5]", "did you mean popular_"),
+        ("methods.grpo.set.algorithm=gprp", "gprp"),
+    ],
+)
+def test_wrong_input_is_one_error_before_anything_is_computed(argument, message, tmp_path, capsys):
+    assert main([argument, f"output={tmp_path / 'map'}"]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.npz"))
