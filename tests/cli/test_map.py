@@ -55,6 +55,7 @@ def test_fresh_data_serve_all_stalenesses_and_the_gate_has_seeds_of_its_own(draw
     assert not (Measured.read(one).area == Measured.read(one, gate=True).area).any()
 
 
+@pytest.mark.slow
 def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
     files = {path: path.stat().st_mtime_ns for path in drawn.rglob("*.npz")}
     next(iter(files)).unlink()

@@ -191,7 +191,7 @@ class AdaptiveBounds(nn.Module):
         elif target <= 0:
             yield f"target={target} is always met; write a positive number"
         yield from _not_around_one("low.end", low["end"], "high.start", high["start"])
-        if (rest := options["rest"]) is not None:
+        if (rest := options.get("rest")) is not None:
             yield from _not_around_one("rest.low", rest["low"], "rest.high", rest["high"])
 
     def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:

@@ -65,6 +65,7 @@ def follow(baseline, steps=3000, rate=6.0):
     return behaviour, parameters.detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", [-1.0, -0.2, 0.02])
 def test_asymre_below_the_mean_reward_tends_to_its_closed_form(baseline):
     behaviour, parameters = follow(baseline)
