@@ -12,6 +12,11 @@ SMALL = [
     "gate_seeds=2",
     "num_updates=16",
     "processes=1",
+    "drawn=[bapo_40,bapo_50]",
+    *(
+        f"methods.{name}=null"
+        for name in ("higher", "start", "bapo_55", "bapo_surrogate", "bapo_unweighted", "bapo_rest")
+    ),
     "worlds.table.world.num_contexts=8",
     "worlds.table.axes={learning_rate: [0.1], staleness: [2, 4], wrong_tokens: [9], key_prior: [0.1]}",
     "worlds.factored.world.num_classes=2",

@@ -82,6 +82,7 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
     except OmegaConfBaseException as error:
         raise ConfigError([str(error).splitlines()[0]]) from None
     plain: Any = OmegaConf.to_container(merged)
+    plain["methods"] = {name: entry for name, entry in plain["methods"].items() if entry is not None}
     config, problems = parse(MapConfig, plain)
     if config is None:
         raise ConfigError(problems)
