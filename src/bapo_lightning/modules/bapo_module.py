@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -37,6 +36,7 @@ from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_p
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_table import TokenTable, gather_tables
 from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 
 # ratio[N], advantage[N], low, high -> objective[N] to maximise
@@ -94,7 +94,6 @@ class BapoModule(L.LightningModule):
         self._make_policy, self.bound_rule = make_policy, bound_rule
         self.objective = objective
         self.weighting = weighting
-        self._weighting_takes = frozenset(inspect.signature(weighting).parameters)
         self._optimizer = optimizer
         self._scheduler = scheduler
         self.micro_batch_tokens = micro_batch_tokens
@@ -227,9 +226,7 @@ class BapoModule(L.LightningModule):
         num_tokens, num_samples = count_over_ranks(
             batch.num_tokens, batch.num_samples, device=torch.device("cpu")
         )
-        counts = {"total": num_tokens, "num_sequences": num_samples}
-        taken = {name: count for name, count in counts.items() if name in self._weighting_takes}
-        return self.weighting(batch.response_mask, **taken)
+        return weigh(self.weighting, batch.response_mask, num_tokens, num_samples)
 
     def loss_weights(self, batch: TrainBatch) -> Tensor:
         """Global weights[B, T] times the correction, which is not normalised: a masked token is left out, and

@@ -8,6 +8,9 @@ Shapes: B responses, T tokens.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -62,6 +65,22 @@ def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: Positive) 
     _check_positive("num_sequences", num_sequences)
     _check_positive("length", length)
     return mask.to(torch.float32) / (num_sequences * length)
+
+
+def weigh(
+    weighting: Callable[..., Tensor], mask: Tensor, total: float | Tensor, num_sequences: float | Tensor
+) -> Tensor:
+    """Returns the weights [B, T] of any weighting, which is told those of the two counts that it takes.
+
+    Args:
+        weighting: mask[B, T] -> weights[B, T].
+        mask: response tokens, [B, T] bool or 0/1.
+        total: number of response tokens in the global minibatch.
+        num_sequences: number of responses in the global minibatch.
+    """
+    counts = {"total": total, "num_sequences": num_sequences}
+    takes = inspect.signature(weighting).parameters
+    return weighting(mask, **{name: count for name, count in counts.items() if name in takes})
 
 
 def _check_positive(name: str, value: float | Tensor) -> None:

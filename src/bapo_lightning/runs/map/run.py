@@ -5,7 +5,6 @@ A file that is there is kept, so that a map that was stopped goes on.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -19,7 +18,6 @@ import torch
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -54,7 +52,7 @@ class Entry:
             advantages=algorithm.advantages.make(),
             bound_rule=algorithm.bounds.make(),
             objective=algorithm.objective.make(),
-            weighting=partial(weigh, algorithm.weighting.make()),
+            weighting=algorithm.weighting.make(),
             contribution_weight=algorithm.contribution_weight,
         )
         return cls(method, optimizer.optimizer.make(), optimizer.scheduler.make(), optimizer.max_grad_norm)
@@ -163,10 +161,3 @@ def run(config: MapConfig, methods: dict[str, Entry], job: Job) -> None:
     curves = {name: value.numpy() for name, value in vars(course).items()}
     np.savez(partial_path, seeds=np.array(job.seeds), **curves)
     os.replace(partial_path, job.path)
-
-
-def weigh(weighting: Callable[..., Tensor], mask: Tensor) -> Tensor:
-    """Weights of a weighting that is told the tokens and sequences of the minibatch, as far as it asks."""
-    counts = {"total": mask.sum(), "num_sequences": torch.tensor(len(mask))}
-    taken = {name: count for name, count in counts.items() if name in inspect.signature(weighting).parameters}
-    return weighting(mask, **taken)

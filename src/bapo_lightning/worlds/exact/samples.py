@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.surrogate import importance_ratio
+from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.worlds.exact.world import ExactWorld
 
 
@@ -78,7 +79,7 @@ def draw(
 
 
 def token_table(
-    world: ExactWorld, parameters: Tensor, answers: Answers, weighting: Callable[[Tensor], Tensor]
+    world: ExactWorld, parameters: Tensor, answers: Answers, weighting: Callable[..., Tensor]
 ) -> tuple[TokenTable, Tensor]:
     """Returns the table of one seed's minibatch, and the number of tokens that each of its rows stands for.
 
@@ -117,7 +118,7 @@ def token_table(
         proximal_logp=behaviour_logp,
         version=answers.version.reshape(-1, 1).expand_as(tokens).flatten(),
         advantage=answers.advantage.reshape(-1, 1).expand_as(tokens).flatten(),
-        weight=gathered(weighting(mask)).flatten(),
+        weight=gathered(weigh(weighting, mask, mask.sum(), torch.tensor(len(mask)))).flatten(),
     )
     return table, tokens.flatten()
 

@@ -45,7 +45,7 @@ class Method:
     advantages: Callable[[Tensor], Tensor]  # rewards[P, G] -> advantages[P, G]
     bound_rule: BoundRule
     objective: Objective
-    weighting: Callable[[Tensor], Tensor]  # mask[B, T] -> weights[B, T]
+    weighting: Callable[..., Tensor]  # mask[B, T] -> weights[B, T], from `objectives.weighting`
     contribution_weight: ContributionWeight = "rollout_prob"
 
 
@@ -88,10 +88,6 @@ class Course:
     clip_fraction_positive: Tensor
     clip_fraction_negative: Tensor
     grad_norm: Tensor  # before clipping
-
-    def rows(self, seeds: slice) -> Course:
-        """Returns some of the seeds."""
-        return Course(*(getattr(self, field.name)[seeds] for field in fields(self)))
 
 
 def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence[int]) -> Course:
