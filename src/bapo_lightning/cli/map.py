@@ -35,9 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     written = [
         write_text(folder / "map.md", render(results, labels, config.controls, settings)),
         write_json(folder / "map.json", [asdict(result) for result in results]),
-        draw_gap(
-            results, {name: label for name, label in labels.items() if name != reference}, folder / "gap.png"
-        ),
+        draw_gap(results, labels, folder / "gap.png"),
         *(
             draw_phases(results, name, [reference, *config.controls], labels, folder / f"{name}.png")
             for name in config.drawn

@@ -88,10 +88,11 @@ def _search(result: CellResult, method: str) -> str:
     return "R" if (found.rests or 0) > MOST else "E" if (found.ends or 0) > MOST else ""
 
 
-def draw_gap(results: Sequence[CellResult], methods: Mapping[str, str], path: Path) -> Path:
-    """Draws, for every method, the share of the staleness gap that it closes in each cell that passes the
-    gate, with its 95 % interval; colours tell the natural share of positive tokens.
+def draw_gap(results: Sequence[CellResult], labels: Mapping[str, str], path: Path) -> Path:
+    """Draws, for every method but the first, the share of the staleness gap that it closes in each cell that
+    passes the gate, with its 95 % interval; colours tell the natural share of positive tokens.
     """
+    reference, *methods = labels
     worlds = list(dict.fromkeys(result.cell.world for result in results))
     figure = style.new_figure(11.0, 0.6 + 3.4 * len(worlds))
     panels = figure.subplots(len(worlds), 1, squeeze=False)[:, 0]
@@ -113,9 +114,11 @@ def draw_gap(results: Sequence[CellResult], methods: Mapping[str, str], path: Pa
                     fmt="o",
                     markersize=3,
                     linewidth=0.8,
-                    color=_share_colour(result.figures["grpo"].natural_share),
+                    color=_share_colour(result.figures[reference].natural_share),
                 )
-        axes.set_xticks(range(len(methods)), list(methods.values()), fontsize=8, rotation=20, ha="right")
+        axes.set_xticks(
+            range(len(methods)), [labels[name] for name in methods], fontsize=8, rotation=20, ha="right"
+        )
         axes.set_ylim(-1.5, 1.5)
     handles = [
         Line2D([], [], marker="o", linestyle="", color=colour, label=f"natural share {text}")

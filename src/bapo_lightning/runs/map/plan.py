@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,6 +66,24 @@ class MapConfig(Section):
                 found.append(Cell(name, learning_rate, int(staleness), tuple(chosen.items())))
         return found
 
+    def problems(self) -> Iterator[str]:
+        """Methods that are named exist; axes have values, and worlds take them as options."""
+        for key in ("gate", "controls", "drawn"):
+            for name in getattr(self, key):
+                if name not in self.methods:
+                    yield f"{key} names {name}, which is none of methods"
+        for name, entry in self.worlds.items():
+            path = f"worlds.{name}.axes"
+            for axis in PROTOCOL_AXES:
+                if axis not in entry.axes:
+                    yield f"{path} has no {axis}; write {path}.{axis}=[...]"
+            for axis, values in entry.axes.items():
+                if not values:
+                    yield f"{path}.{axis} is empty; write its values, e.g. {path}.{axis}=[8]"
+            options = {axis: values[0] for axis, values in entry.axes.items() if values}
+            options = {axis: value for axis, value in options.items() if axis not in PROTOCOL_AXES}
+            yield from target_problems({**entry.world.node, **options}, f"worlds.{name}.world")
+
 
 def read_map(arguments: Sequence[str]) -> MapConfig:
     """Reads the file and the command line (KEY=VALUE).
@@ -86,32 +104,6 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
     config, problems = parse(MapConfig, plain)
     if config is None:
         raise ConfigError(problems)
-    problems = [
-        f"worlds.{name}.axes has no {axis}; write worlds.{name}.axes.{axis}=[...]"
-        for name, entry in config.worlds.items()
-        for axis in PROTOCOL_AXES
-        if axis not in entry.axes
-    ]
-    problems += [
-        f"worlds.{name}.axes.{axis} is empty; write its values, e.g. worlds.{name}.axes.{axis}=[8]"
-        for name, entry in config.worlds.items()
-        for axis, values in entry.axes.items()
-        if not values
-    ]
-    if problems:
-        raise ConfigError(problems)
-    problems += [
-        f"{key} names {name}, which is none of methods"
-        for key in ("gate", "controls", "drawn")
-        for name in getattr(config, key)
-        if name not in config.methods
-    ]
-    for name, entry in config.worlds.items():
-        options = {
-            **entry.world.node,
-            **{axis: values[0] for axis, values in entry.axes.items() if axis not in PROTOCOL_AXES},
-        }
-        problems += target_problems(options, f"worlds.{name}.world")
-    if problems:
-        raise ConfigError(problems)
+    if found := list(config.problems()):
+        raise ConfigError(found)
     return config

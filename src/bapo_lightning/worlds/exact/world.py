@@ -84,9 +84,7 @@ def contextual_table(
         right_tokens: length of a right answer.
         wrong_tokens: length of a wrong answer.
     """
-    other = (1 - key_prior - popular_prior) / (num_actions - 2)
-    row = torch.full((num_actions,), other).log()
-    row[0], row[1] = torch.tensor([popular_prior, key_prior]).log()
+    row = _first_decision(num_actions, 0, popular_prior, 1, key_prior).log()
     right = torch.zeros(num_contexts, 1, num_actions)
     right[..., 0], right[..., 1] = popular_right, 1.0
     return ExactWorld(
@@ -142,9 +140,8 @@ def factored_softmax(
     prior = torch.zeros(2 * num_classes, num_decisions, num_actions)
     right = torch.zeros(num_contexts, num_decisions, num_actions)
     for number in range(num_classes):
-        popular, key = places[number]
-        first = torch.full((num_actions,), (1 - key_prior - popular_prior) / (num_actions - 2))
-        first[popular], first[key] = popular_prior, key_prior
+        popular, key = places[number].tolist()
+        first = _first_decision(num_actions, popular, popular_prior, key, key_prior)
         later = torch.full((num_decisions - 1, num_actions), (1 - habit_prior) / (num_actions - 1))
         later.scatter_(1, habits[number].unsqueeze(1), habit_prior)
         prior[number] = torch.cat([first.unsqueeze(0), later]).log()
@@ -153,3 +150,12 @@ def factored_softmax(
         for decision, action in enumerate(habits[number].tolist(), 1):
             right[members, decision, action] = 1.0
     return ExactWorld("factored", features, prior, right, places[kind, 1], right_tokens, wrong_tokens)
+
+
+def _first_decision(
+    num_actions: int, popular: int, popular_prior: float, key: int, key_prior: float
+) -> Tensor:
+    """Probabilities of the popular action, of the key, and of the others, which share the rest."""
+    row = torch.full((num_actions,), (1 - key_prior - popular_prior) / (num_actions - 2))
+    row[popular], row[key] = popular_prior, key_prior
+    return row
