@@ -32,12 +32,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from measuring import Spread, add_json_option, method, ratio, write_json
 from turns import Worker
 
-from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.runs.inputs import read_inputs
@@ -131,10 +129,7 @@ def commands(
     job: Job, engines: Sequence[str], threads: int, options: dict[str, Any], folder: Path
 ) -> dict[str, list[str]]:
     """Returns the command of each side: TRL, then ours with each engine."""
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
-        config = resolve(
-            compose("train", overrides=[*our_overrides(job, engines[0], threads), f"run_folder={folder}"])
-        )
+    config = compose_run([*our_overrides(job, engines[0], threads), f"run_folder={folder}"])
     description = folder / "job.json"
     description.write_text(json.dumps(trl_job(job, config, threads, options, folder)))
     found = {"TRL": [str(TRL_PYTHON), str(ROOT / "bench" / "trl_job.py"), str(description)]}

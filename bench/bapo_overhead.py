@@ -18,21 +18,16 @@ from typing import Any
 
 import torch
 from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
-from updates import attach, quickstart
+from updates import built, quickstart
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.ranks.rank_group import ALONE
-from bapo_lightning.runs.build import build_data_module, build_module
+from bapo_lightning.runs.build import build_data_module
 from bapo_lightning.runs.inputs import read_inputs
 
 WARM_UP = 5  # updates of each algorithm that are not counted
-
-
-def built(config: RunConfig) -> BapoModule:
-    """Returns the module of a run, ready to be stepped."""
-    return attach(build_module(config, config.strategy.make()))
 
 
 def first_minibatch(config: RunConfig, module: BapoModule) -> TrainBatch:

@@ -24,10 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-
-from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.run_folder.record import read_run
 
@@ -154,9 +151,7 @@ def start_run(folder: Path, overrides: Sequence[str]) -> int:
     os.dup2(log, 2)
     status = 1
     try:
-        with initialize_config_dir(conf_dir(), version_base="1.3"):
-            config = compose("train", [*SETTINGS, *overrides, f"run_folder={folder}", "resume=auto"])
-        run(validate(resolve(config)))
+        run(validate(compose_run([*SETTINGS, *overrides, f"run_folder={folder}", "resume=auto"])))
         status = 0
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -15,9 +15,8 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from bapo_overhead import built
 from measuring import Spread, add_json_option, in_turns, method, write_json
-from updates import Size, quickstart, random_batch
+from updates import Size, built, quickstart, random_batch
 
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from hydra import compose, initialize_config_dir
 
-from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.runs.build import build_module
 from bapo_lightning.types import (
     FinishReason,
     Group,
@@ -50,9 +49,12 @@ class Size:
 
 def quickstart(algorithm: str, *overrides: str, folder: str = "unused") -> RunConfig:
     """Returns the configuration of the quickstart with another algorithm, in replay."""
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
-        overrides = (f"algorithm={algorithm}", f"run_folder={folder}", *overrides)
-        return validate(resolve(compose("train", [*overrides])))
+    return validate(compose_run([f"algorithm={algorithm}", f"run_folder={folder}", *overrides]))
+
+
+def built(config: RunConfig) -> BapoModule:
+    """Returns the module of a run, ready to be stepped."""
+    return attach(build_module(config, config.strategy.make()))
 
 
 def attach(module: BapoModule) -> BapoModule:

@@ -15,7 +15,15 @@ SMALL = [
     "drawn=[bapo_40,bapo_50]",
     *(
         f"methods.{name}=null"
-        for name in ("higher", "start", "bapo_55", "bapo_surrogate", "bapo_unweighted", "bapo_rest")
+        for name in (
+            "higher",
+            "start",
+            "bapo_55",
+            "bapo_surrogate",
+            "bapo_unweighted",
+            "bapo_rest",
+            "bapo_upper",
+        )
     ),
     "worlds.table.world.num_contexts=8",
     "worlds.table.axes={learning_rate: [0.1], staleness: [2, 4], wrong_tokens: [9], key_prior: [0.1]}",
@@ -41,6 +49,8 @@ def test_every_cell_is_measured_judged_and_drawn(drawn):
     ]
     figures = results[0]["figures"]
     assert {"fresh", "grpo", "bapo_40", "authors_code"} <= figures.keys()
+    assert isinstance(results[0]["gate"]["is_passed"], bool)
+    assert {"more", "less", "equal", "unresolved"} >= {each["verdict"] for each in results[0]["comparisons"]}
     assert all(0 < found["area"]["mean"] < 1 for found in figures.values())
     assert figures["grpo"]["rests"] is None and 0 <= figures["bapo_50"]["ends"] <= 1
     page = (drawn / "map.md").read_text()
@@ -75,7 +85,7 @@ def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
     ("argument", "message"),
     [
         ("seeds", "seeds cannot be read; write KEY=VALUE"),
-        ("sedes=3", "sedes is not an option of a run; did you mean seeds?"),
+        ("sedes=3", "sedes is not an option; did you mean seeds?"),
         ("seeds=1", "seeds=1 must be"),
         ("gate=[nobody]", "gate names nobody, which is none of methods"),
         ("worlds.table.axes.staleness=[]", "worlds.table.axes.staleness"),

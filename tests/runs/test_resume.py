@@ -16,6 +16,7 @@ SETTINGS = [
     "callbacks.validation.every=6",
     "callbacks.checkpoint.every=5",
     "logger=[wandb,csv]",
+    "algorithm.bounds.memory=4",
 ]
 NUM_UPDATES = 24
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from bapo_lightning.cli.command import command
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     written = [
         write_text(folder / "map.md", render(results, labels, config.controls, settings)),
-        write_json(folder / "map.json", [asdict(result) for result in results]),
+        write_json(folder / "map.json", [result.plain() for result in results]),
         draw_gap(results, labels, folder / "gap.png"),
         *(
             draw_phases(results, name, [reference, *config.controls], labels, folder / f"{name}.png")

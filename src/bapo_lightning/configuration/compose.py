@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import ConfigError
+
+
+def compose_run(overrides: Sequence[str]) -> dict[str, Any]:
+    """Composes `conf/train.yaml` with overrides into plain values. Raises ConfigError where Hydra cannot."""
+    try:
+        with initialize_config_dir(conf_dir(), version_base="1.3"):
+            return resolve(compose("train", list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError([str(error).splitlines()[0]]) from None
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:

@@ -124,8 +124,9 @@ def _messages(
         told.add(path)
         name, value = path.rpartition(".")[2], _value(plain, path)
         if error["type"] == "extra_forbidden":
-            parent = path.rpartition(".")[0] or "a run"
-            yield f"{path} is not an option of {parent}; {taken(name, sorted(owner.model_fields))}"
+            parent = path.rpartition(".")[0]
+            whose = f" of {parent}" if parent else ""
+            yield f"{path} is not an option{whose}; {taken(name, sorted(owner.model_fields))}"
         elif error["type"] == "missing":
             yield f"{path} is missing; write {path}=VALUE"
         elif error["type"] == "value_error":

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 only
 
@@ -139,6 +140,7 @@ class AdaptiveBounds(nn.Module):
     searches = True
     lows: Tensor
     highs: Tensor
+    past: Tensor  # curves of the updates before, [H + L], float64; a checkpoint holds them
 
     def __init__(
         self,
@@ -151,6 +153,7 @@ class AdaptiveBounds(nn.Module):
         weight: ContributionWeight,
         scope: Literal["minibatch", "microbatch"],
         rest: Annotated[Bounds | None, REST_ADVICE] = None,
+        memory: Annotated[float, Ge(1)] = 1,
     ) -> None:
         """
         Args:
@@ -165,6 +168,8 @@ class AdaptiveBounds(nn.Module):
                 authors' code.
             rest: bounds of an update in which positives contribute enough at the start of the path already;
                 None: that start, as in the paper.
+            memory: updates over which contributions are averaged, exponentially: with each update those of
+                the past count 1 - 1 / memory times as much. 1: this update alone, as in the paper.
         """
         super().__init__()
         self.register_buffer("lows", bound_grid(**low), persistent=False)
@@ -176,6 +181,9 @@ class AdaptiveBounds(nn.Module):
         self.weight: ContributionWeight = weight
         self.scope = scope
         self.rest = rest
+        self.kept = 1 - 1 / memory  # of the past, with each update
+        past = torch.zeros(len(self.highs) + len(self.lows), dtype=torch.float64)
+        self.register_buffer("past", past, persistent=memory > 1)
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -193,6 +201,11 @@ class AdaptiveBounds(nn.Module):
         yield from _not_around_one("low.end", low["end"], "high.start", high["start"])
         if (rest := options.get("rest")) is not None:
             yield from _not_around_one("rest.low", rest["low"], "rest.high", rest["high"])
+        if options.get("memory", 1) > 1 and options["scope"] == "microbatch":
+            yield (
+                f"memory={options['memory']} averages over updates, but scope=microbatch searches several "
+                "times in each; write memory=1 or scope=minibatch"
+            )
 
     def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
         """The micro-batches in one part, or each on its own."""
@@ -200,17 +213,26 @@ class AdaptiveBounds(nn.Module):
             return [micro_batches]
         return [[micro_batch] for micro_batch in micro_batches]
 
-    @torch.no_grad()
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
-        """Searches over the tokens of `tables` on all ranks: one pass over the tokens, one collective, and
-        the host waits for nothing.
+        """Searches over the tokens of `tables` on all ranks, and remembers their contributions."""
+        found, self.past = self.search(tables, self.past)
+        return found
+
+    @torch.no_grad()
+    def search(self, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:
+        """Returns the bounds, and the contributions to remember, [H + L].
+
+        One pass over the tokens, one collective, and the host waits for nothing.
         """
         curves = sum_over_ranks(torch.stack([self._curves(table) for table in tables]).sum(0))
+        if self.kept:
+            # An update that is not finite will be skipped, and must not be remembered.
+            past = curves = torch.where(curves.isfinite().all(), self.kept * past + curves, past)
         positive, negative = curves.split([len(self.highs), len(self.lows)])
         found = search_bounds(
             positive, negative, self.lows, self.highs, self.target, self.order, self.measure
         )
-        return found if self.rest is None else self._rested(found, self.rest)
+        return found if self.rest is None else self._rested(found, self.rest), past
 
     def _rested(self, found: BoundSearch, rest: Bounds) -> BoundSearch:
         """The resting bounds where the search did not leave its start. `value` stays that of the start."""

@@ -29,7 +29,7 @@ def mean_of_tokens(mask):
     return token_mean(mask, mask.sum())
 
 
-def bapo(target=0.5, scope="minibatch"):
+def bapo(target=0.5, **options):
     return AdaptiveBounds(
         low={"start": 0.6, "end": 0.9, "step": 0.02},
         high={"start": 1.2, "end": 3.0, "step": 0.05},
@@ -38,7 +38,7 @@ def bapo(target=0.5, scope="minibatch"):
         order="upper_first",
         measure="share",
         weight="rollout_prob",
-        scope=scope,
+        **{"scope": "minibatch"} | options,
     )
 
 
@@ -72,22 +72,25 @@ def test_reward_and_key_probability_are_what_samples_tend_to(world):
     parameters = world.prior + torch.randn(world.prior.shape, generator=generators(1)[0])
     answers = drawn(world, parameters, 50, 200)
     size = answers.reward.numel()
-    exact = float(world.expected_reward(parameters))
+    logp = world.log_probs(parameters)
+    exact = float(world.success(logp).mean())
     assert abs(float(answers.reward.mean()) - exact) < 4 * math.sqrt(exact * (1 - exact) / size)
-    keys = (answers.actions[..., 0] == world.key[answers.context[..., 0]]).float().mean()
-    exact = float(world.key_probability(parameters))
+    keys = (answers.actions[..., 0] == world.key[answers.context].unsqueeze(-1)).float().mean()
+    exact = float(world.key_probability(logp))
     assert abs(float(keys) - exact) < 4 * math.sqrt(exact * (1 - exact) / size)
     entropy = -answers.behaviour_logp.mean()
-    assert float(entropy) == pytest.approx(float(world.entropy(parameters)), abs=0.02)
+    assert float(entropy) == pytest.approx(float(world.entropy(logp)), abs=0.02)
 
 
 def test_the_start_is_as_described():
     world = contextual_table(key_prior=0.03, popular_prior=0.6, popular_right=0.4)
-    assert float(world.expected_reward(world.prior)) == pytest.approx(0.6 * 0.4 + 0.03)
-    assert float(world.key_probability(world.prior)) == pytest.approx(0.03)
+    logp = world.log_probs(world.prior)
+    assert float(world.success(logp).mean()) == pytest.approx(0.6 * 0.4 + 0.03)
+    assert float(world.key_probability(logp)) == pytest.approx(0.03)
     world = factored_softmax(key_prior=0.02, popular_prior=0.6, popular_right=0.4, habit_prior=0.8)
-    assert float(world.expected_reward(world.prior)) == pytest.approx((0.24 + 0.02) * 0.8**3, rel=1e-5)
-    assert float(world.key_probability(world.prior)) == pytest.approx(0.02)
+    logp = world.log_probs(world.prior)
+    assert float(world.success(logp).mean()) == pytest.approx((0.24 + 0.02) * 0.8**3, rel=1e-5)
+    assert float(world.key_probability(logp)) == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
@@ -103,7 +106,7 @@ def test_a_token_table_stands_for_the_tokens_of_every_answer_and_its_weights_add
     assert int((table.logp < 0).sum()) == answers.actions.numel()
 
 
-@pytest.mark.parametrize("rule", [FixedBounds(0.8, 1.2), bapo(), bapo(scope="microbatch")])
+@pytest.mark.parametrize("rule", [FixedBounds(0.8, 1.2), bapo(), bapo(scope="microbatch"), bapo(memory=4)])
 def test_a_seed_trains_as_if_it_were_alone(rule):
     world = WORLDS[0]
     changes = {"micro_batches": 2}

@@ -19,6 +19,7 @@ LEGEND = (
     "+ more, − less, = equal, ? unresolved;  R: the search rests at its start, E: it runs to its end, in "
     "more than nine updates of ten;  pale: the cell fails the gate"
 )
+DARK = 0.7  # of that difference: colours are too dark for black text
 MOST = 0.9  # share of the updates that counts as "nearly always"
 
 
@@ -70,7 +71,9 @@ def _heat_map(axes: Axes, results: Sequence[CellResult], method: str, other: str
         text = (
             f"{SIGN.get(comparison.verdict, '?')} {comparison.difference.mean:+.3f} {_search(result, method)}"
         )
-        axes.text(place[1], place[0], text.strip(), ha="center", va="center", fontsize=7.5, color=style.INK)
+        is_dark = result.gate.is_passed and abs(comparison.difference.mean) > DARK * COLOUR_LIMIT
+        colour = "white" if is_dark else style.INK
+        axes.text(place[1], place[0], text.strip(), ha="center", va="center", fontsize=7.5, color=colour)
     image = axes.imshow(
         values, cmap="RdBu", vmin=-COLOUR_LIMIT, vmax=COLOUR_LIMIT, alpha=alpha, aspect="auto"
     )

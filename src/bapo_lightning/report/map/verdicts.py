@@ -8,8 +8,9 @@ methods apart. Comparisons are paired by seed; p-values are adjusted (Holm) over
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,10 +47,8 @@ class Figures:
     collapse_rate: float  # share of the seeds whose reward ends below half its best
     clip_fraction_positive: float | None
     natural_share: float | None  # of positive tokens, without clipping
-    rests: (
-        float | None
-    )  # share of the updates whose bounds stay where the search starts; None without a search
-    ends: float | None  # share of the updates whose search runs to its end
+    rests: float | None  # share of the searches that stay where they start; None without a search
+    ends: float | None  # share of the searches that run to their end
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,14 @@ class CellResult:
     def comparison(self, method: str, against: str) -> Comparison:
         """The comparison of two methods."""
         return next(item for item in self.comparisons if (item.method, item.against) == (method, against))
+
+    def plain(self) -> dict[str, Any]:
+        """Everything as plain values, with the verdicts that follow from it."""
+        values = asdict(self)
+        values["gate"]["is_passed"] = self.gate.is_passed
+        for entry, comparison in zip(values["comparisons"], self.comparisons, strict=True):
+            entry["verdict"] = comparison.verdict
+        return values
 
 
 def read_results(

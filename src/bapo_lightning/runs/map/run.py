@@ -16,14 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.configuration.changes import ABSENT, differences
-from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.configuration.validate import read_run
@@ -130,12 +127,11 @@ def composed(config: MapConfig, name: str) -> RunConfig:
     Raises:
         ConfigError: Hydra cannot compose it, or it is wrong.
     """
-    overrides = ["run_folder=unused", *hydra_overrides(config.common | config.methods[name].set)]
+    overrides = hydra_overrides(config.common | config.methods[name].set)
     try:
-        with initialize_config_dir(conf_dir(), version_base="1.3"):
-            return read_run(resolve(compose("train", overrides)))
-    except HydraException as error:
-        raise ConfigError([f"methods.{name}.set: {str(error).splitlines()[0]}"]) from None
+        return read_run(compose_run(["run_folder=unused", *overrides]))
+    except ConfigError as error:
+        raise ConfigError([f"methods.{name}.set: {text}" for text in error.problems]) from None
 
 
 def run(config: MapConfig, methods: dict[str, Entry], job: Job) -> None:

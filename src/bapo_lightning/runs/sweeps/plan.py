@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.configuration.changes import changes
-from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.run_folder.record import read_config
@@ -90,15 +89,13 @@ def read_plan(arguments: Sequence[str]) -> Plan:
 
 def compose_runs(plan: Plan) -> dict[str, Config]:
     """Composes the configuration of every run. Raises ConfigError with a text for each that fails."""
-    found, problems = {}, []
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
-        for run in plan.jobs:
-            try:
-                found[run] = resolve(compose("train", overrides=list(plan.overrides(run))))
-            except (HydraException, OmegaConfBaseException) as error:
-                problems.append(f"{' '.join((*plan.common, *plan.jobs[run]))}: {str(error).splitlines()[0]}")
-            except ConfigError as error:
-                problems += error.problems
+    found: dict[str, Config] = {}
+    problems: list[str] = []
+    for run, job in plan.jobs.items():
+        try:
+            found[run] = compose_run(plan.overrides(run))
+        except ConfigError as error:
+            problems += [f"{' '.join((*plan.common, *job))}: {text}" for text in error.problems]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return found

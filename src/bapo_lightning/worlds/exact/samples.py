@@ -19,14 +19,14 @@ from bapo_lightning.worlds.exact.world import ExactWorld
 
 @dataclass(frozen=True)
 class Answers:
-    """Groups of answers; the first dimensions are [S, P, G], or [P, G] for one seed."""
+    """Groups of answers; for one seed without S."""
 
-    context: Tensor  # [..., K], number of the context, repeated for every decision
-    actions: Tensor  # [..., K]
-    behaviour_logp: Tensor  # [..., K], nats
-    reward: Tensor  # [...], 0 or 1
-    advantage: Tensor  # [...]
-    version: Tensor  # [...], updates in the parameters that sampled
+    context: Tensor  # [S, P], number of the context
+    actions: Tensor  # [S, P, G, K]
+    behaviour_logp: Tensor  # [S, P, G, K], nats
+    reward: Tensor  # [S, P, G], 0 or 1
+    advantage: Tensor  # [S, P, G]
+    version: Tensor  # [S, P, G], updates in the parameters that sampled
 
     def take(self, problems: Tensor) -> Answers:
         """Returns the groups of each seed with these numbers, [S, p]."""
@@ -69,7 +69,7 @@ def draw(
     actions = torch.searchsorted(cumulative, point, right=True).clamp_max(num_actions - 1)  # [S, P, K, G]
     reward = (uniform[1] < world.right[contexts].gather(-1, actions)).all(-2).float()
     return Answers(
-        context=contexts[..., None, None].expand(-1, -1, group_size, num_decisions),
+        context=contexts,
         actions=actions.transpose(-1, -2),
         behaviour_logp=own.gather(-1, actions).transpose(-1, -2),
         reward=reward,
@@ -93,11 +93,11 @@ def token_table(
         answers: of one seed, [p, G].
         weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`.
     """
-    every = world.log_probs(parameters)  # [C, K, A]
-    decisions = torch.arange(every.shape[1])
-    logp = every[answers.context, decisions, answers.actions]
+    every = world.log_probs(parameters, answers.context)  # [p, K, A]
+    num_decisions = every.shape[1]
+    logp = every.gather(-1, answers.actions.transpose(1, 2)).transpose(1, 2)  # [p, G, K]
     with torch.no_grad():
-        entropy = -(every.exp() * every).sum(-1)[answers.context, decisions]
+        entropy = -(every.exp() * every).sum(-1).unsqueeze(1).expand_as(logp)
     length = torch.where(answers.reward > 0, world.right_tokens, world.wrong_tokens).flatten()
     mask = torch.arange(max(world.right_tokens, world.wrong_tokens)) < length.unsqueeze(1)  # [B, T]
 
@@ -105,7 +105,7 @@ def token_table(
         return torch.nn.functional.pad(values.flatten(0, 1), (0, 1)).flatten()
 
     def gathered(values: Tensor) -> Tensor:
-        own, rest = values.tensor_split([len(decisions)], dim=1)
+        own, rest = values.tensor_split([num_decisions], dim=1)
         return torch.cat([own, rest.sum(1, keepdim=True)], 1)
 
     behaviour_logp, logp = rows(answers.behaviour_logp), rows(logp)

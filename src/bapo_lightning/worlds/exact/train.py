@@ -31,6 +31,7 @@ from bapo_lightning.modules.bound_rules import (
     positive_shares,
 )
 from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_fractions
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.world import ExactWorld
@@ -97,24 +98,27 @@ def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence
     optimizer = protocol.optimizer([parameters])
     schedule = protocol.scheduler(optimizer)
     problems = Problems(world.num_contexts, generators)
-    past = deque([(0, parameters.detach().clone())], maxlen=protocol.lag + 1)
+    policies = deque([(0, parameters.detach().clone())], maxlen=protocol.lag + 1)
+    rule = method.bound_rule
+    past = torch.stack([rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0)] * len(seeds))
     measured: list[tuple[Tensor, ...]] = []
     rows: list[tuple[Tensor, ...]] = []
     num_updates = 0
     while num_updates < protocol.num_updates:
         contexts = problems.take(protocol.problems_per_update * protocol.minibatches)
-        version, behaviour = past[0]
+        version, behaviour = policies[0]
         answers = draw(
             world, behaviour, version, contexts, protocol.group_size, method.advantages, generators
         )
         for minibatch in shuffled(answers, protocol, generators):
-            measured.append(update(world, method, protocol, parameters, minibatch, optimizer))
+            metrics, past = update(world, method, protocol, parameters, past, minibatch, optimizer)
+            measured.append(metrics)
             schedule.step()
             num_updates += 1
             if num_updates % protocol.measure_every == 0:
                 rows.append(exact(world, parameters) + means(measured))
                 measured = []
-        past.append((num_updates, parameters.detach().clone()))
+        policies.append((num_updates, parameters.detach().clone()))
     return Course(*(torch.stack(column, 1) for column in zip(*rows, strict=True)))
 
 
@@ -149,37 +153,42 @@ def update(
     method: Method,
     protocol: Protocol,
     parameters: Tensor,
+    past: Tensor,
     minibatch: Answers,
     optimizer: Optimizer,
-) -> tuple[Tensor, ...]:
-    """One optimizer update of every seed; returns the fields of `Course` that are means, each [S]."""
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """One optimizer update of every seed; returns the fields of `Course` that are means, each [S], and what
+    a search remembers, [S, M].
+    """
 
-    def one_seed(own: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def one_seed(own: Tensor, own_past: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         table, tokens = token_table(world, own, Answers(*tensors), method.weighting)
-        return loss_and_metrics(table, tokens, method, protocol.micro_batches)
+        return loss_and_metrics(table, tokens, method, own_past, protocol.micro_batches)
 
     optimizer.zero_grad()
-    losses, *metrics = torch.vmap(one_seed)(parameters, *minibatch.tensors())
+    (losses, *metrics), past = torch.vmap(one_seed)(parameters, past, *minibatch.tensors())
     losses.sum().backward()
     assert parameters.grad is not None
     norm = parameters.grad.flatten(1).norm(dim=1)
     scale = (protocol.max_grad_norm / (norm + NORM_EPS)).clamp_max(1)
     parameters.grad.mul_(scale.view(-1, *[1] * (parameters.dim() - 1)))
     optimizer.step()
-    return (*metrics, norm)
+    return (*metrics, norm), past
 
 
 def loss_and_metrics(
-    table: TokenTable, tokens: Tensor, method: Method, micro_batches: int
-) -> tuple[Tensor, ...]:
-    """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim."""
+    table: TokenTable, tokens: Tensor, method: Method, past: Tensor, micro_batches: int
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim; and what a search remembers,
+    [M].
+    """
     parts: list[Any] = [table]
     if len(method.bound_rule.scopes([table] * micro_batches)) > 1:  # type: ignore[list-item]
         columns = [getattr(table, field.name).chunk(micro_batches) for field in fields(table)]
         parts = [TokenTable(*part) for part in zip(*columns, strict=True)]
     losses, searches = [], []
     for scope in method.bound_rule.scopes(parts):
-        bounds = method.bound_rule.choose([part.detach() for part in scope])  # type: ignore[attr-defined]
+        bounds, past = chosen(method.bound_rule, [part.detach() for part in scope], past)  # type: ignore[attr-defined]
         for part in scope:
             objective = method.objective(part.ratio, part.advantage, bounds.low, bounds.high)  # type: ignore[attr-defined]
             losses.append(-(part.weight * objective).sum())
@@ -187,34 +196,41 @@ def loss_and_metrics(
     lows, highs, met = (
         torch.stack([getattr(bounds, name).float() for bounds in searches]) for name in ("low", "high", "met")
     )
-    rests, ends = whereabouts(method.bound_rule, lows, highs)
+    rests, ends = whereabouts(method.bound_rule, searches)
     low, high = lows.mean(), highs.mean()
     shares = positive_shares(table.detach(), low, high, method.contribution_weight)
     clipped = clipped_fractions(table.ratio.detach(), table.advantage, low, high, tokens)
-    return (torch.stack(losses).sum(), low, high, met.mean(), rests, ends, *shares, *clipped)
+    return (torch.stack(losses).sum(), low, high, met.mean(), rests, ends, *shares, *clipped), past
 
 
-def whereabouts(rule: BoundRule, lows: Tensor, highs: Tensor) -> tuple[Tensor, Tensor]:
-    """Share of the searches at the start of the path and at its end, 0-dim; NaN for a rule without one."""
+def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:
+    """Bounds of one seed. The past is an argument, since a rule cannot keep those of all seeds."""
+    return rule.search(tables, past) if isinstance(rule, AdaptiveBounds) else (rule.choose(tables), past)
+
+
+def whereabouts(rule: BoundRule, searches: Sequence[BoundSearch]) -> tuple[Tensor, Tensor]:
+    """Shares of the searches that stay at the start of the path and that run to its end, 0-dim; NaN where
+    nothing was searched, or nothing was there to balance.
+    """
     if not isinstance(rule, AdaptiveBounds):
-        return torch.full_like(lows[0], torch.nan), torch.full_like(lows[0], torch.nan)
+        return torch.full_like(searches[0].low, torch.nan), torch.full_like(searches[0].low, torch.nan)
     start = (rule.lows[0], rule.highs[0]) if rule.rest is None else (rule.rest["low"], rule.rest["high"])
-    found = [(lows == low) & (highs == high) for low, high in (start, (rule.lows[-1], rule.highs[-1]))]
-    return found[0].float().mean(), found[1].float().mean()
+    found = []
+    for low, high in (start, (rule.lows[-1], rule.highs[-1])):
+        there = [((search.low == low) & (search.high == high)).float() for search in searches]
+        undefined = [search.value.isnan() for search in searches]
+        found.append(torch.where(torch.stack(undefined), torch.nan, torch.stack(there)).nanmean())
+    return found[0], found[1]
 
 
 @torch.no_grad()
 def exact(world: ExactWorld, parameters: Tensor) -> tuple[Tensor, ...]:
     """The exact fields of `Course`, each [S]."""
-    success = world.success(parameters)
+    logp = world.log_probs(parameters)
+    success = world.success(logp)
     worst = success.sort(dim=-1).values[:, : max(world.num_contexts // 4, 1)].mean(-1)
-    return (
-        success.mean(-1),
-        world.entropy(parameters),
-        world.pass_at(8, parameters),
-        world.key_probability(parameters),
-        worst,
-    )
+    pass_at_8 = (1 - (1 - success) ** 8).mean(-1)
+    return success.mean(-1), world.entropy(logp), pass_at_8, world.key_probability(logp), worst
 
 
 def means(measured: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

@@ -35,33 +35,29 @@ class ExactWorld:
         """C."""
         return len(self.features)
 
-    def log_probs(self, parameters: Tensor) -> Tensor:
-        """Log-probs in nats of every action, [..., C, K, A], under parameters [..., F, K, A]."""
+    def log_probs(self, parameters: Tensor, contexts: Tensor | None = None) -> Tensor:
+        """Log-probs in nats of every action, [..., C, K, A], under parameters [..., F, K, A].
+
+        Args:
+            parameters: of the policy.
+            contexts: numbers of the contexts that are asked for, [c]; None: all.
+        """
         features = self.features.to(parameters.dtype)
-        return torch.einsum("cf,...fka->...cka", features, parameters).log_softmax(-1)
+        chosen = features if contexts is None else features[contexts]
+        return torch.einsum("cf,...fka->...cka", chosen, parameters).log_softmax(-1)
 
-    def success(self, parameters: Tensor) -> Tensor:
-        """Probability of a right answer in each context, [..., C]."""
-        return (self.log_probs(parameters).exp() * self.right).sum(-1).prod(-1)
+    def success(self, logp: Tensor) -> Tensor:
+        """Probability of a right answer in each context, [..., C], under log-probs [..., C, K, A]."""
+        return (logp.exp() * self.right).sum(-1).prod(-1)
 
-    def expected_reward(self, parameters: Tensor) -> Tensor:
-        """Probability of a right answer, mean over contexts, [...]."""
-        return self.success(parameters).mean(-1)
-
-    def pass_at(self, k: int, parameters: Tensor) -> Tensor:
-        """Probability that one of k independent answers is right, mean over contexts, [...]."""
-        return (1 - (1 - self.success(parameters)) ** k).mean(-1)
-
-    def entropy(self, parameters: Tensor) -> Tensor:
+    def entropy(self, logp: Tensor) -> Tensor:
         """Entropy in nats of a decision, mean over decisions and contexts, [...]."""
-        logp = self.log_probs(parameters)
         return -(logp.exp() * logp).sum(-1).mean((-1, -2))
 
-    def key_probability(self, parameters: Tensor) -> Tensor:
+    def key_probability(self, logp: Tensor) -> Tensor:
         """Probability of the key action, mean over contexts, [...]."""
-        logp = self.log_probs(parameters)[..., 0, :]
-        keys = self.key.expand(logp.shape[:-1]).unsqueeze(-1)
-        return logp.gather(-1, keys).exp().mean((-1, -2))
+        keys = self.key.expand(logp.shape[:-2]).unsqueeze(-1)
+        return logp[..., 0, :].gather(-1, keys).exp().mean((-1, -2))
 
 
 def contextual_table(
