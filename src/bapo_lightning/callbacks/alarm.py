@@ -41,6 +41,12 @@ ADVICE = {
         "from (see mismatch/*). Lower the staleness (regime.epochs, regime.minibatches) or "
         "optimizer.optimizer.lr, or narrow algorithm.bounds"
     ),
+    ("train/clip_fraction", "below"): (
+        "Nothing was clipped: bounds change nothing, and the objective is REINFORCE with importance weights "
+        "here. That is as it should be on fresh data; on stale data the steps are too small for a ratio to "
+        "reach its bound. Raise the staleness (regime.epochs, regime.minibatches) or "
+        "optimizer.optimizer.lr, or narrow algorithm.bounds"
+    ),
     ("train/grad_norm", "spike"): (
         "The step itself is scaled down to optimizer.max_grad_norm, so a lone spike does little harm. "
         "Likely causes: tokens of very low probability whose ratio is large, or degenerate samples. Look at "

@@ -52,6 +52,9 @@ QUANTITIES = (
     Quantity("bapo/clip_low", "Lower bound", "importance ratio", "largest"),
     Quantity("policy/approx_kl", "KL to the behaviour policy", "nats per token, k3", "largest"),
     Quantity("train/response_length", "Response length", "tokens", "largest"),
+    Quantity("staleness/age_mean", "Age of the data", "updates, mean over tokens", "largest"),
+    Quantity("staleness/age_generating_mean", "Age: part until generated", "updates", "largest"),
+    Quantity("staleness/age_queueing_mean", "Age: part in the queue", "updates", "largest"),
 )
 METRIC_NAMES = tuple(quantity.metric for quantity in QUANTITIES)
 STATISTICS = {

@@ -1,0 +1,46 @@
+"""What the search for bounds will usually do, told by the first minibatch of a run."""
+
+from __future__ import annotations
+
+import torch
+
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.modules.bound_rules import AdaptiveBounds, contribution_weight
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.bounds import contribution_curves, positive_contribution
+
+CLOSE = 0.1  # of the target: from one minibatch, closer values cannot be told from it
+
+
+class SearchForecast(Monitor):
+    """Prints one line after the first update of a run whose bounds are searched. Emits nothing."""
+
+    def measure(self, update: Update) -> Metrics:
+        """Prints the line."""
+        if update.index == 0 and isinstance(update.module.bound_rule, AdaptiveBounds):
+            print(forecast(update.module.bound_rule, update.tokens), flush=True)
+        return {}
+
+
+def forecast(rule: AdaptiveBounds, tokens: TokenTable) -> str:
+    """Compares the positive contribution without any clipping, in the unit of the rule's measure, with the
+    target. It is what the search finds at the start of its path while ratios are near 1.
+    """
+    everything = tokens.ratio.new_zeros(1), tokens.ratio.new_full((1,), torch.inf)
+    mask = torch.ones_like(tokens.advantage, dtype=torch.bool)
+    weight = contribution_weight(tokens, rule.weight)
+    curves = contribution_curves(tokens.ratio, tokens.advantage, mask, weight, *everything)
+    natural, target = float(positive_contribution(*curves, rule.measure)), rule.target
+    start, end = (f"[{float(rule.lows[i]):.2f}, {float(rule.highs[i]):.2f}]" for i in (0, -1))
+    if rule.rest is not None:
+        start = f"[{rule.rest['low']:.2f}, {rule.rest['high']:.2f}]"
+    if natural != natural:
+        return "search for bounds: no sample of the first minibatch has an advantage; nothing can be told yet"
+    said = (
+        f"search for bounds: natural {rule.measure} of positive tokens about {natural:.2f}, target {target:g}"
+    )
+    if abs(natural - target) < CLOSE * target:
+        return f"{said}: it will move between {start} and {end}"
+    if natural > target:
+        return f"{said}: it will usually rest at {start}"
+    return f"{said}: it will usually run to its end, {end}"
