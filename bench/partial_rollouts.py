@@ -49,7 +49,7 @@ from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import Completion, FinishReason, Group, Problem, Score, ScoreStatus
 
-MODEL = "package://bapo_lightning/tiny_world/model"
+MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
 LIMIT, PROMPT_TOKENS, MEDIAN, SIGMA = 256, 8, 40, 1.0
 LAW = NormalDist(math.log(MEDIAN), SIGMA)  # of the logarithm of the length
 SAMPLING = SamplingParams(1.0, ())

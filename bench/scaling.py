@@ -1,6 +1,6 @@
 """How the time of an update grows with its tokens: more sequences, longer ones, more and larger groups.
 
-    python bench/scaling.py [--repeats 3] [--model package://bapo_lightning/tiny_world/model]
+    python bench/scaling.py [--repeats 3] [--model package://bapo_lightning/tiny_worlds/additions/model]
 
 One update is as in training (`BapoModule.training_step`: split, score, search, backward, step) with the
 quickstart's BAPO, but on random tokens, so that any size is possible. Each row changes one thing of the base
@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--model", default="package://bapo_lightning/tiny_world/model", help="value of the key model.path"
+        "--model",
+        default="package://bapo_lightning/tiny_worlds/additions/model",
+        help="value of the key model.path",
     )
     add_json_option(parser)
     arguments = parser.parse_args()

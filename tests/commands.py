@@ -38,7 +38,7 @@ WARM = [
     "bapo_lightning.objectives.advantages",
     "bapo_lightning.rewards.math.workers.pool",
     "bapo_lightning.rollout.hf.engine",
-    "bapo_lightning.tiny_world.task",
+    "bapo_lightning.tiny_worlds.additions.task",
 ]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(WARM)

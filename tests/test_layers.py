@@ -16,7 +16,7 @@ LAYER_OF_ROOM = {
     "types": 0, "errors": 0, "values": 0,
     "random_states": 1, "run_folder": 1, "ranks": 1,
     "objectives": 1, "rewards": 1, "evaluation": 1, "plan": 1,
-    "report": 2, "rollout": 2, "tiny_world": 2,
+    "report": 2, "rollout": 2, "tiny_worlds": 2,
     "data": 3,
     "modules": 4,
     "callbacks": 5, "reference": 5,

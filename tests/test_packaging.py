@@ -78,7 +78,9 @@ def test_the_wheel_ships_every_module(wheel_names: set[str]) -> None:
 
 def test_the_wheel_ships_the_tiny_model(wheel_names: set[str]) -> None:
     model = shipped(
-        ROOT / "src" / "bapo_lightning" / "tiny_world" / "model", "*", "bapo_lightning/tiny_world/model"
+        ROOT / "src" / "bapo_lightning" / "additions" / "model",
+        "*",
+        "bapo_lightning/tiny_worlds/additions/model",
     )
     assert any(name.endswith(".safetensors") for name in model)
     assert model - wheel_names == set()

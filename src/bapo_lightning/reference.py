@@ -45,11 +45,11 @@ from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.seeds import request_seed
-from bapo_lightning.tiny_world.task import tiny_problems
+from bapo_lightning.tiny_worlds.additions.task import addition_problems
 from bapo_lightning.types import Completion, Group, Rollout, Sample, WorkItem
 
 # Ships with the package: a model that adds two-digit numbers, and is often wrong.
-MODEL = model_path("package://bapo_lightning/tiny_world/model")
+MODEL = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     policy = build_policy(ModelOptions(MODEL, packing="padding_free"), settings.temperature)
     engine = HFEngine(MODEL, device="cpu")  # pi_rollout: a model of its own
-    stream = ProblemStream(tiny_problems("train"), settings.seed)
+    stream = ProblemStream(addition_problems("train"), settings.seed)
     queue = ReplayQueue(settings.epochs, settings.minibatches, settings.seed)
     optimizer = AdamW(policy.parameters(), settings.learning_rate, weight_decay=0.0, fused=True)
     schedule = linear_warmup(optimizer, settings.warmup_updates)

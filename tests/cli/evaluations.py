@@ -8,9 +8,9 @@ from bapo_lightning.cli.evaluate import hydra_overrides
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.runs.evaluation.run import evaluate
 
-MODEL = "package://bapo_lightning/tiny_world/model"
+MODEL = "package://bapo_lightning/tiny_worlds/additions/model"
 TINY = [
-    "sets=tiny_world",
+    "sets=additions",
     "reward=final_value",
     "data/prompt=plain",
     "rollout.temperature=1",
@@ -34,4 +34,4 @@ def results(folder):
 
 
 def results_of(folder, metric):
-    return results(folder)["sets"]["tiny_world"]["metrics"][metric]["value"]
+    return results(folder)["sets"]["additions"]["metrics"][metric]["value"]

@@ -11,7 +11,7 @@ from tests.configuration.compositions import composed
 
 from bapo_lightning.cli.data import describe
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.tiny_world.task import tiny_problems
+from bapo_lightning.tiny_worlds.additions.task import addition_problems
 
 
 def tell(plain):
@@ -27,7 +27,7 @@ SETS = {
 @pytest.fixture
 def files(tmp_path):
     """Sums for the tiny model in three files: 40 and 10 to train on, of which 3 also validate."""
-    problems = tiny_problems("train", 60)
+    problems = addition_problems("train", 60)
     for name, part in {
         "long": problems[:40],
         "short": problems[40:50],
@@ -65,8 +65,8 @@ train: 47 problems of the 50 read; left out: 3 overlap with aime24
 validation aime24: 8 problems from {files}/exam.jsonl
 prompt tokens: median 6, 95 % up to 6, longest 6; limit 8
 
---- long/0, gold answer '{tiny_problems("train", 1)[0].answer}'
-{tiny_problems("train", 1)[0].prompt}
+--- long/0, gold answer '{addition_problems("train", 1)[0].answer}'
+{addition_problems("train", 1)[0].prompt}
 
 --- removed: overlap with aime24: long/37, gold answer""")
 
@@ -159,7 +159,7 @@ def test_a_run_does_not_go_on_with_another_training_set(files):
     train(*settings)
     more = [
         json.dumps({"problem": problem.prompt, "answer": problem.answer})
-        for problem in tiny_problems("validation", 3)
+        for problem in addition_problems("validation", 3)
     ]
     (files / "long.jsonl").write_text((files / "long.jsonl").read_text() + "\n" + "\n".join(more))
     longer = ["callbacks.validation.every=8", "scale.num_rollout_batches=3", "resume=auto"]

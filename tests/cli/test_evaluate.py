@@ -36,17 +36,17 @@ def test_a_checkpoint_of_a_run_gets_the_numbers_of_its_validation(trained, tmp_p
     run(f"checkpoint={trained}", "problems_per_set=4", f"run_folder={tmp_path / 'evaluation'}")
     last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
     expected = {
-        name.removeprefix("val/tiny_world/"): value
+        name.removeprefix("val/additions/"): value
         for name, value in last.items()
-        if name.startswith("val/tiny_world/")
+        if name.startswith("val/additions/")
     }
     found = results(tmp_path / "evaluation")
     assert {
-        name: made["value"] for name, made in found["sets"]["tiny_world"]["metrics"].items()
+        name: made["value"] for name, made in found["sets"]["additions"]["metrics"].items()
     } == pytest.approx(expected, abs=1e-12)
-    assert (found["version"], found["k"], found["sets"]["tiny_world"]["num_problems"]) == (16, 4, 4)
+    assert (found["version"], found["k"], found["sets"]["additions"]["num_problems"]) == (16, 4, 4)
     output = capsys.readouterr().out
-    assert "tiny_world: 4 problems; left out: 896 beyond problems_per_set" in output
+    assert "additions: 4 problems; left out: 896 beyond problems_per_set" in output
     assert "update000016 (policy version 16, its digests are right)" in output
     assert (
         "from its run: k=4, rollout.temperature=1.0, scale.max_new_tokens=32, model.dtype=float32, "
@@ -57,7 +57,7 @@ def test_a_checkpoint_of_a_run_gets_the_numbers_of_its_validation(trained, tmp_p
 def test_make_evaluates_the_shipped_model_from_the_command_line(tmp_path):
     arguments = [
         f"CKPT={MODEL}",
-        "DATA=tiny_world",
+        "DATA=additions",
         f"ARGS={' '.join([*SMALL[1:], f'output_root={tmp_path}'])}",
     ]
     shown = subprocess.run(
@@ -68,7 +68,7 @@ def test_make_evaluates_the_shipped_model_from_the_command_line(tmp_path):
     assert (option, module) == ("-m", EVALUATE)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "eval").iterdir()
-    assert re.fullmatch(r"model-tiny_world-k4-[0-9a-f]{8}", folder.name)
+    assert re.fullmatch(r"model-additions-k4-[0-9a-f]{8}", folder.name)
     assert {path.name for path in folder.iterdir()} == {
         ".lock",
         "config.yaml",
@@ -82,7 +82,7 @@ def test_make_evaluates_the_shipped_model_from_the_command_line(tmp_path):
 def test_a_line_holds_what_a_reader_needs_to_check_the_verdict(whole):
     rows = samples(whole)
     assert [(row["set"], row["sample"]) for row in rows] == [
-        ("tiny_world", number) for _ in range(12) for number in range(4)
+        ("additions", number) for _ in range(12) for number in range(4)
     ]
     for row in rows:
         is_right = row["finish"] == "stop" and row["response"].rpartition(".")[2] == row["gold"]
@@ -163,7 +163,7 @@ def test_a_finished_evaluation_is_shown_again_and_samples_nothing(whole, capsys)
         ("k=2", "k=2: .* began with 4"),
         ("rollout.temperature=0.5", "rollout.temperature=0.5: .* began with 1"),
         ("seed=1", "seed=1: .* began with 20251021"),
-        ("problems_per_set=11", "evaluated.sets.tiny_world.num_problems=11: .* began with 12"),
+        ("problems_per_set=11", "evaluated.sets.additions.num_problems=11: .* began with 12"),
     ],
 )
 def test_it_goes_on_with_the_same_settings_only(whole, change, key):
@@ -216,7 +216,7 @@ def test_a_checkpoint_of_adapters_gets_the_numbers_of_its_validation(tmp_path):
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     for metric in ("avg@4", "response_length"):
         assert results_of(tmp_path / "evaluation", metric) == pytest.approx(
-            last[f"val/tiny_world/{metric}"], abs=1e-12
+            last[f"val/additions/{metric}"], abs=1e-12
         )
 
 
@@ -236,7 +236,7 @@ def test_greedy_answers_are_the_same_for_every_seed(tmp_path):
 def test_loggers_get_the_numbers_at_the_version_of_the_policy(trained, tmp_path):
     run(f"checkpoint={trained}", "problems_per_set=4", f"run_folder={tmp_path / 'evaluation'}", "logger=csv")
     (row,) = csv.DictReader((tmp_path / "evaluation/csv/metrics.csv").open())
-    assert row["step"] == "16" and float(row["eval/tiny_world/avg@4"]) == results_of(
+    assert row["step"] == "16" and float(row["eval/additions/avg@4"]) == results_of(
         tmp_path / "evaluation", "avg@4"
     )
 

@@ -18,9 +18,9 @@ EVALUATE = "bapo_lightning.cli.evaluate"
     [
         ([], "nothing to evaluate; write CKPT=FOLDER"),
         (["checkpoint="], "nothing to evaluate; write CKPT=FOLDER"),
-        (["checkpoint=outputs/gone/run", "sets=tiny_world"], "checkpoint=outputs/gone/run does not exist"),
+        (["checkpoint=outputs/gone/run", "sets=additions"], "checkpoint=outputs/gone/run does not exist"),
         ([f"checkpoint={ROOT / 'docs'}"], "is neither a run folder .* nor a checkpoint .* nor a model"),
-        (["checkpoint=nobody/has-this-model", "sets=tiny_world"], "hf download nobody/has-this-model"),
+        (["checkpoint=nobody/has-this-model", "sets=additions"], "hf download nobody/has-this-model"),
         (
             [f"checkpoint={MODEL}", "sets=aime1924"],
             "sets=aime1924: no such problem set; write some of aime24",
@@ -55,7 +55,7 @@ def test_bad_input_gets_one_clear_error_and_leaves_nothing_behind(tmp_path, monk
 
 
 def test_an_error_on_the_command_line_is_one_line(tmp_path):
-    done = run_command(EVALUATE, "checkpoint=gone", "sets=tiny_world", cwd=tmp_path)
+    done = run_command(EVALUATE, "checkpoint=gone", "sets=additions", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert (
         done.stderr.startswith("error: the configuration has 1 problem:\n  1. checkpoint=gone does not exist")

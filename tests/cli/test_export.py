@@ -23,7 +23,7 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, list_checkpoints
 from bapo_lightning.runs.evaluation.subject import find_subject
 
-TINY = model_path("package://bapo_lightning/tiny_world/model")
+TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 
 
 @pytest.fixture(scope="module")

@@ -92,6 +92,8 @@ def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
         ("worlds.table.world.num_context=3", "did you mean num_contexts?"),
         ("worlds.table.axes.popular=[0.5]", "did you mean popular_"),
         ("methods.grpo.set.algorithm=gprp", "gprp"),
+        ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
+        ("worlds.table.experiment=locks", "worlds.table must have either world or experiment"),
     ],
 )
 def test_wrong_input_is_one_error_before_anything_is_computed(argument, message, tmp_path, capsys):

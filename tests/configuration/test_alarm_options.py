@@ -16,7 +16,7 @@ MINE = "+callbacks.alarms.mine="
             "callbacks.alarms.entropy.above=null",
         ],
         [MINE + "{metric:train/reward,below:0.1}"],
-        [MINE + "{metric:val/tiny_world/avg@4,below:0.1,patience:2,action:stop}"],
+        [MINE + "{metric:val/additions/avg@4,below:0.1,patience:2,action:stop}"],
         [MINE + "{metric:train/loss,spike:{factor:3}}"],
         ["~callbacks.alarms.gradient"],
         ["callbacks.watchdog.minutes=0.5"],

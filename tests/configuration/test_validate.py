@@ -238,7 +238,7 @@ def test_all_complaints_come_together():
 
 
 def test_a_corrupt_model_folder_is_found_before_it_is_loaded(tmp_path):
-    source = CONF.parent / "src/bapo_lightning/tiny_world/model"
+    source = CONF.parent / "src/bapo_lightning/tiny_worlds/additions/model"
     for file in source.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     assert found(f"model.path={tmp_path}") == []

@@ -7,7 +7,7 @@ import pytest
 from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.types import Completion, FinishReason, Problem, ScoreStatus
 
-PROBLEM = Problem(id="tiny_world/37+85", prompt="37+85=", answer="122")
+PROBLEM = Problem(id="additions/37+85", prompt="37+85=", answer="122")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_digits_are_the_vote() -> None:
 
 
 def test_each_completion_is_held_against_the_problem_at_its_index() -> None:
-    other = Problem(id="tiny_world/10+10", prompt="10+10=", answer="20")
+    other = Problem(id="additions/10+10", prompt="10+10=", answer="20")
     completions = [Completion("20.20", 6, FinishReason.STOP)] * 2
     assert [score.value for score in final_value([PROBLEM, other], completions)] == [0.0, 1.0]
 

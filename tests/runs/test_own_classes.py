@@ -116,7 +116,7 @@ def test_stock_callbacks_follow_the_metrics_of_a_run(tmp_path):
         f"+callbacks.rate={{_target_: {STOCK}.LearningRateMonitor}}",
         f"+callbacks.device={{_target_: {STOCK}.DeviceStatsMonitor, cpu_stats: true}}",
         f"+callbacks.best={{{SAVE}, monitor: train/reward, mode: max, save_top_k: 2}}",
-        f"+callbacks.accuracy={{{SAVE}, monitor: val/tiny_world/avg@4, filename: held_out}}",
+        f"+callbacks.accuracy={{{SAVE}, monitor: val/additions/avg@4, filename: held_out}}",
         f"+callbacks.summary={{_target_: {STOCK}.RichModelSummary}}",
         f"+callbacks.bar={{_target_: {STOCK}.TQDMProgressBar}}",
         f"+callbacks.rich={{_target_: {STOCK}.RichProgressBar}}",

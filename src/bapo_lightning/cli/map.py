@@ -1,6 +1,6 @@
-"""Where clipping bounds matter, in exact worlds: `python -m bapo_lightning.cli.map [KEY=VALUE ...]`.
+"""Where clipping bounds matter: `python -m bapo_lightning.cli.map [map=locks] [KEY=VALUE ...]`.
 
-conf/map.yaml -> cells that are missing are computed -> map.md, map.json and pictures in outputs/map
+conf/maps/<name>.yaml -> cells that are missing are computed -> map.md, map.json and pictures in its folder
 """
 
 from __future__ import annotations
@@ -10,19 +10,50 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bapo_lightning.cli.command import command
+from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.report.map.page import render
 from bapo_lightning.report.map.picture import draw_gap, draw_phases
 from bapo_lightning.report.map.verdicts import read_results
 from bapo_lightning.run_folder.text_file import write_json, write_text
-from bapo_lightning.runs.map.plan import read_map
-from bapo_lightning.runs.map.run import fill
+from bapo_lightning.runs.map.exact import fill
+from bapo_lightning.runs.map.jobs import all_jobs, composed, keep_settings
+from bapo_lightning.runs.map.language import collect, plan_runs
+from bapo_lightning.runs.map.plan import MapConfig, read_map
 
 
 @command(2)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; it exits with 2 when nothing could be started."""
+    """Runs the command; its exit code is 1 when a training run failed, 2 when nothing could be started."""
     config = read_map(sys.argv[1:] if arguments is None else arguments)
-    fill(config)
+    return compute(config) or draw(config)
+
+
+def compute(config: MapConfig) -> int:
+    """Computes what is missing; returns the exit code of its training runs.
+
+    Raises:
+        ConfigError: the folder holds another map, or a method cannot be composed.
+    """
+    folder = Path(config.output)
+    methods = {name: composed(config, name) for name in config.methods}
+    keep_settings(config, folder)
+    every = all_jobs(config, folder)
+    jobs = [job for job in every if not job.is_done]
+    print(f"{len(jobs)} of {len(every)} to compute", flush=True)
+    in_language = [job for job in jobs if config.worlds[job.cell.world].experiment is not None]
+    fill(config, methods, [job for job in jobs if job not in in_language])
+    if not in_language:
+        return 0
+    plan = plan_runs(config, in_language)
+    if failed := print_failures(plan, run_plan(plan)):
+        return failed
+    for job in in_language:
+        collect(config, methods, job)
+    return 0
+
+
+def draw(config: MapConfig) -> int:
+    """Judges and draws a map that is whole."""
     folder = Path(config.output)
     labels = {name: entry.label for name, entry in config.methods.items()}
     reference = next(iter(labels))

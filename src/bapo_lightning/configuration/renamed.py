@@ -37,6 +37,9 @@ RENAMED_CHOICES = {
     ("experiment", "grpo_7b"): "experiment=bapo_7b algorithm=grpo",
     ("experiment", "dapo_7b"): "experiment=bapo_7b algorithm=dapo",
     ("rollout.placement", "leader"): "rollout.placement=controller",
+    ("model", "tiny_world"): "model=additions",
+    ("data", "tiny_world"): "data=additions",
+    ("sets", "tiny_world"): "sets=additions",
 }
 
 

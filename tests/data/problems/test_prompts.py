@@ -11,10 +11,10 @@ from transformers import AutoTokenizer
 from bapo_lightning.data.problems.prompts import ChatPrompt, MessagesPrompt, PlainPrompt
 from bapo_lightning.data.problems.selection import keep_short_prompts
 from bapo_lightning.errors import DataError
-from bapo_lightning.tiny_world.task import tiny_problems
+from bapo_lightning.tiny_worlds.additions.task import addition_problems
 from bapo_lightning.types import Problem
 
-MODEL = Path(__file__).resolve().parents[3] / "src/bapo_lightning/tiny_world/model"
+MODEL = Path(__file__).resolve().parents[3] / "src/bapo_lightning/tiny_worlds/additions/model"
 PROBLEM = Problem("a", "37+85=", "122")
 # Characters that the tiny tokenizer knows: a message is "role.content;", the assistant's turn opens with "#".
 TEMPLATE = (
@@ -127,7 +127,7 @@ def test_long_prompts_are_skipped_and_counted_in_order() -> None:
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_every_problem_of_the_tiny_world_fits_its_scale(tokenizer, split) -> None:
-    problems = tiny_problems(split)
+    problems = addition_problems(split)
     assert keep_short_prompts(problems, lambda problem: PlainPrompt()(tokenizer, problem), 8, split) == (
         problems,
         [],

@@ -19,7 +19,7 @@ from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 
-TINY = model_path("package://bapo_lightning/tiny_world/model")
+TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5, -2.0]), "c": torch.full((4,), 0.1)}
 
 

@@ -16,7 +16,7 @@ from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
 
-TINY = model_path("package://bapo_lightning/tiny_world/model")
+TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 # A process of its own: vLLM's own loader is what is meant, without anything that this package changes in
 # vLLM.
 GENERATE = """

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 SETTINGS = [
-    "checkpoint=package://bapo_lightning/tiny_world/model",
-    "sets=tiny_world",
+    "checkpoint=package://bapo_lightning/tiny_worlds/additions/model",
+    "sets=additions",
     "problems_per_set=6",
     "reward=final_value",
     "data/prompt=plain",

@@ -41,7 +41,7 @@ def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:
         elif not is_hub_name(path):
             yield (
                 f"model.path={path} does not exist; write a Hugging Face model folder, a hub name "
-                "(owner/name), or use model=tiny_world"
+                "(owner/name), or use model=additions"
             )
         return
     config, weights = folder / "config.json", sorted(folder.glob("*.safetensors"))

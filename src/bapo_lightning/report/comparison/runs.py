@@ -114,7 +114,7 @@ def read(path: Path, curves: Sequence[str]) -> Run:
         config=record.config,
         manifest=record.manifest,
         summary=summary,
-        curves={name: _held_out(record) if name == HELD_OUT else record.series(name) for name in curves},
+        curves={name: held_out(record) if name == HELD_OUT else record.series(name) for name in curves},
         condition=condition_of(summary["staleness"], record.config),
     )
 
@@ -169,12 +169,16 @@ def damage(run: Run) -> dict[str, int]:
     return {name.replace("_", " "): count for name, count in counts.items() if count}
 
 
-def _held_out(record: RunRecord) -> Curve:
-    """Mean avg@k over the validation sets, at the updates at which all of them were measured."""
-    names = sorted(
-        {name for row in record.rows for name in row if name.startswith("val/") and "/avg@" in name}
-    )
-    tables = [dict(zip(*record.series(name), strict=True)) for name in names]
+def held_out(record: RunRecord, statistic: str = "avg") -> Curve:
+    """Mean of avg@k or pass@k over the validation sets, for the largest k of each, at the updates at which
+    all of them were measured.
+    """
+    largest: dict[str, int] = {}
+    for name in {name for row in record.rows for name in row if name.startswith("val/")}:
+        kind, _, k = name.rpartition("@")
+        if kind.endswith(f"/{statistic}"):
+            largest[kind] = max(int(k), largest.get(kind, 0))
+    tables = [dict(zip(*record.series(f"{kind}@{k}"), strict=True)) for kind, k in sorted(largest.items())]
     steps = sorted(set.intersection(*map(set, tables))) if tables else []
     return steps, [fmean(table[step] for table in tables) for step in steps]
 

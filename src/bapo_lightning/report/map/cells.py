@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +21,18 @@ class Cell:
     world: str
     learning_rate: float
     staleness: int  # updates on a rollout batch
-    options: tuple[tuple[str, float], ...]  # of the world
+    options: tuple[tuple[str, float], ...]  # of the world, or keys of a run
 
     @property
     def name(self) -> str:
         """Name of its folder."""
-        parts = [self.world, *(f"{key}={value:g}" for key, value in self.options)]
+        parts = [self.world, *(f"{key.rpartition('.')[2]}={value:g}" for key, value in self.options)]
         return "-".join([*parts, f"lr={self.learning_rate:g}", f"staleness={self.staleness}"])
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Curves of one method in one cell, each [seeds, measurements]."""
+    """Curves of one method in one cell, each [seeds, measurements]; the reward is exact or held-out."""
 
     curves: Mapping[str, np.ndarray]
 
@@ -43,12 +45,12 @@ class Measured:
 
     @property
     def area(self) -> np.ndarray:
-        """Mean of the exact reward over training, [seeds]."""
+        """Mean reward over training, [seeds]."""
         return self.curves["reward"].mean(1)
 
     @property
     def final(self) -> np.ndarray:
-        """Exact reward at the end, [seeds]."""
+        """Reward at the end, [seeds]."""
         return self.curves["reward"][:, -1]
 
     def mean(self, name: str) -> float | None:
@@ -60,6 +62,15 @@ class Measured:
         """A curve after this share of training, [seeds]."""
         values = self.curves[name]
         return values[:, min(int(share * values.shape[1]), values.shape[1] - 1)]
+
+
+def write_measured(path: Path, seeds: Sequence[int], curves: Mapping[str, np.ndarray]) -> None:
+    """Writes what `Measured.read` reads; the file is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial_path = path.with_suffix(".partial.npz")
+    content: dict[str, Any] = {"seeds": np.array(seeds), **curves}
+    np.savez(partial_path, **content)
+    os.replace(partial_path, path)
 
 
 def measured_file(folder: Path, cell: Cell, method: str) -> Path:

@@ -57,7 +57,7 @@ def _cell_table(results: Sequence[CellResult], labels: Mapping[str, str], refere
             ]
         )
     heads = ["cell", "positive tokens clipped", "natural share", FRESH, *labels.values()]
-    return "Mean exact reward over training (means over seeds):\n\n" + table(heads, rows)
+    return "Mean reward over training (means over seeds):\n\n" + table(heads, rows)
 
 
 def _gate_table(results: Sequence[CellResult]) -> str:

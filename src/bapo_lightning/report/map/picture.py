@@ -51,7 +51,7 @@ def draw_phases(
         axes.set_yticklabels([])
     figure.supxlabel(LEGEND, fontsize=8, color=style.INK)
     bar = figure.colorbar(image, ax=panels, shrink=0.6, pad=0.02)
-    bar.set_label("difference in mean exact reward over training", fontsize=9)
+    bar.set_label("difference in mean reward over training", fontsize=9)
     return style.save_png(figure, path)
 
 
@@ -83,7 +83,7 @@ def _heat_map(axes: Axes, results: Sequence[CellResult], method: str, other: str
 
 
 def _options(options: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in options)
+    return ", ".join(f"{name.rpartition('.')[2].replace('_', ' ')} {value:g}" for name, value in options)
 
 
 def _search(result: CellResult, method: str) -> str:

@@ -43,7 +43,7 @@ class Figures:
     area: Interval
     final: Interval
     entropy_at_quarter: Interval
-    pass_at_8_gain: Interval  # pass@8 - pass@1 at the end
+    pass_at_k_gain: Interval  # pass@k - pass@1 at the end
     collapse_rate: float  # share of the seeds whose reward ends below half its best
     clip_fraction_positive: float | None
     natural_share: float | None  # of positive tokens, without clipping
@@ -166,7 +166,7 @@ def _figures(item: Measured) -> Figures:
         area=_mean(item.area),
         final=_mean(item.final),
         entropy_at_quarter=_mean(item.at("entropy", 0.25)),
-        pass_at_8_gain=_mean(item.curves["pass_at_8"][:, -1] - item.final),
+        pass_at_k_gain=_mean(item.curves["pass_at_k"][:, -1] - item.final),
         collapse_rate=float((item.final < COLLAPSED * best).mean()),
         clip_fraction_positive=item.mean("clip_fraction_positive"),
         natural_share=item.mean("positive_share_unclipped"),

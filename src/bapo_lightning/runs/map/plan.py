@@ -1,4 +1,4 @@
-"""The cells of the map and the methods compared in them, from `conf/map.yaml` and the command line."""
+"""The cells of a map and the methods compared in them, from `conf/maps/` and the command line."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ class MethodEntry(Section):
 
 
 class WorldEntry(Section):
-    """A world and the axes of its cells."""
+    """A world and the axes of its cells: an exact one, or training runs of an experiment."""
 
-    world: Target
+    world: Target | None = None
+    experiment: str | None = None
     axes: dict[str, list[int | float]]
 
 
 class MapConfig(Section):
-    """`conf/map.yaml`."""
+    """A file of `conf/maps/`."""
 
     output: str
     processes: Count | None
@@ -73,20 +74,32 @@ class MapConfig(Section):
                 if name not in self.methods:
                     yield f"{key} names {name}, which is none of methods"
         for name, entry in self.worlds.items():
-            path = f"worlds.{name}.axes"
-            for axis in PROTOCOL_AXES:
-                if axis not in entry.axes:
-                    yield f"{path} has no {axis}; write {path}.{axis}=[...]"
-            for axis, values in entry.axes.items():
-                if not values:
-                    yield f"{path}.{axis} is empty; write its values, e.g. {path}.{axis}=[8]"
-            options = {axis: values[0] for axis, values in entry.axes.items() if values}
-            options = {axis: value for axis, value in options.items() if axis not in PROTOCOL_AXES}
-            yield from target_problems({**entry.world.node, **options}, f"worlds.{name}.world")
+            yield from self._world_problems(f"worlds.{name}", entry)
+
+    def _world_problems(self, path: str, entry: WorldEntry) -> Iterator[str]:
+        if (entry.world is None) == (entry.experiment is None):
+            yield f"{path} must have either world or experiment"
+        for axis in PROTOCOL_AXES:
+            if axis not in entry.axes:
+                yield f"{path}.axes has no {axis}; write {path}.axes.{axis}=[...]"
+        for axis, values in entry.axes.items():
+            if not values:
+                yield f"{path}.axes.{axis} is empty; write its values, e.g. {path}.axes.{axis}=[8]"
+        options = {axis: values[0] for axis, values in entry.axes.items() if values}
+        options = {axis: value for axis, value in options.items() if axis not in PROTOCOL_AXES}
+        if entry.world is not None:
+            yield from target_problems({**entry.world.node, **options}, f"{path}.world")
+            return
+        for staleness in entry.axes.get("staleness", ()):
+            if self.num_updates % staleness:
+                yield (
+                    f"{path}.axes.staleness={staleness} does not divide num_updates={self.num_updates}, and "
+                    "runs make whole rollout batches; write another one"
+                )
 
 
 def read_map(arguments: Sequence[str]) -> MapConfig:
-    """Reads the file and the command line (KEY=VALUE).
+    """Reads the file that `map` names and the command line (KEY=VALUE).
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -94,13 +107,19 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
     unreadable = [text for text in arguments if "=" not in text]
     if unreadable:
         raise ConfigError([f"{text} cannot be read; write KEY=VALUE" for text in unreadable])
-    shipped = OmegaConf.load(Path(conf_dir(), "map.yaml"))
+    chosen = [text.removeprefix("map=") for text in arguments if text.startswith("map=")]
+    name = chosen[-1] if chosen else "exact"
+    shipped = {path.stem: path for path in Path(conf_dir(), "maps").glob("*.yaml")}
+    if name not in shipped:
+        raise ConfigError([f"map={name} is no map; write one of {', '.join(sorted(shipped))}"])
+    changes = OmegaConf.from_dotlist([text for text in arguments if not text.startswith("map=")])
     try:
-        merged = OmegaConf.merge(shipped, OmegaConf.from_dotlist(list(arguments)))
+        merged = OmegaConf.merge(OmegaConf.load(shipped[name]), changes)
     except OmegaConfBaseException as error:
         raise ConfigError([str(error).splitlines()[0]]) from None
     plain: Any = OmegaConf.to_container(merged)
-    plain["methods"] = {name: entry for name, entry in plain["methods"].items() if entry is not None}
+    for group in ("methods", "worlds"):
+        plain[group] = {name: entry for name, entry in plain[group].items() if entry is not None}
     config, problems = parse(MapConfig, plain)
     if config is None:
         raise ConfigError(problems)

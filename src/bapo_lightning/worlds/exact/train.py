@@ -75,7 +75,7 @@ class Course:
 
     reward: Tensor  # exact
     entropy: Tensor  # exact, nats per decision
-    pass_at_8: Tensor  # exact
+    pass_at_k: Tensor  # exact, k = 8
     key_probability: Tensor  # exact
     worst_quarter: Tensor  # exact reward of the worst quarter of the contexts
     low: Tensor

@@ -16,7 +16,7 @@ from typing import Literal
 
 from bapo_lightning.types import Problem
 
-SOURCE = "tiny_world"
+SOURCE = "additions"
 SEPARATORS = ",;:"
 FINAL_MARK = "."
 END_MARK = "#"
@@ -26,7 +26,7 @@ Split = Literal["train", "validation"]
 
 
 @dataclass(frozen=True, slots=True)
-class TinyWorld:
+class Additions:
     """The constants of the task; the probabilities are those of the demonstrations."""
 
     smallest_term: int = 10
@@ -39,7 +39,9 @@ class TinyWorld:
     slips: tuple[int, ...] = (-10, -1, 1, 10)  # differences of a wrong value from the sum, equally likely
 
 
-def tiny_problems(split: Split, limit: int | None = None, world: TinyWorld = TinyWorld()) -> list[Problem]:
+def addition_problems(
+    split: Split, limit: int | None = None, world: Additions = Additions()
+) -> list[Problem]:
     """Returns the first `limit` problems of a split in a fixed, shuffled order; splits share no problem."""
     terms = range(world.smallest_term, world.largest_term + 1)
     pairs = [(first, second) for first in terms for second in terms]
@@ -58,7 +60,7 @@ def tiny_problems(split: Split, limit: int | None = None, world: TinyWorld = Tin
     ]
 
 
-def demonstration(problem: Problem, generator: random.Random, world: TinyWorld = TinyWorld()) -> str:
+def demonstration(problem: Problem, generator: random.Random, world: Additions = Additions()) -> str:
     """Returns one noisy response to `problem`, cut after `world.response_tokens` characters."""
     total = int(problem.answer)
     value = _value(total, generator, world)
@@ -72,5 +74,5 @@ def demonstration(problem: Problem, generator: random.Random, world: TinyWorld =
     return text[: world.response_tokens]
 
 
-def _value(total: int, generator: random.Random, world: TinyWorld) -> int:
+def _value(total: int, generator: random.Random, world: Additions) -> int:
     return total + generator.choice(world.slips) if generator.random() < world.slip else total

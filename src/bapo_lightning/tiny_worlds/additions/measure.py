@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 from bapo_lightning.rewards.final_value import final_value
-from bapo_lightning.tiny_world.task import TinyWorld, tiny_problems
+from bapo_lightning.tiny_worlds.additions.task import Additions, addition_problems
 from bapo_lightning.types import Completion, FinishReason, Problem
 
 
@@ -28,11 +28,16 @@ class StartingFigures:
     length_not_right: float
     cut_fraction: float  # responses that reached the token limit
 
-    def table(self) -> str:
-        """Returns the rows of a Markdown table, one per figure."""
-        return "\n".join(
+    def report(self) -> str:
+        """Returns how it was measured, and a Markdown table with one row per figure."""
+        rows = [
             f"| {name} | {value:.3f} |" for name, value in asdict(self).items() if isinstance(value, float)
+        ]
+        measured = (
+            f"Measured on {self.num_problems} validation problems, {self.samples} samples each at temperature"
+            f" 1, at most {Additions().response_tokens} tokens:"
         )
+        return "\n".join([measured, "", "| quantity | value |", "| --- | --- |", *rows])
 
 
 @torch.no_grad()
@@ -48,7 +53,7 @@ def measure(
     Seeds torch's global generator with `seed`.
     """
     torch.manual_seed(seed)
-    problems = tiny_problems("validation", num_problems)
+    problems = addition_problems("validation", num_problems)
     repeated = [problem for problem in problems for _ in range(samples)]
     response_BT, completions = _respond(model, tokenizer, repeated)
     right_B = _right(repeated, completions)
@@ -72,7 +77,7 @@ def _respond(
     prompts = tokenizer([problem.prompt for problem in problems], return_tensors="pt")
     # transformers 5 types `generate` by a self argument that no model class satisfies.
     tokens = cast(Any, model).generate(
-        **prompts, do_sample=True, top_k=0, top_p=1.0, max_new_tokens=TinyWorld().response_tokens
+        **prompts, do_sample=True, top_k=0, top_p=1.0, max_new_tokens=Additions().response_tokens
     )
     response_BT = tokens[:, prompts.input_ids.shape[1] :]
     return response_BT, [_completion(tokenizer, row) for row in response_BT]

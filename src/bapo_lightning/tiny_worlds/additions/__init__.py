@@ -1,0 +1,1 @@
+"""Two-digit additions by responses that overthink."""
