@@ -23,7 +23,7 @@ READY_TRL := .venv-trl/.ready
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures map tiny-model \
+.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures map record tiny-model \
 	model-smollm2 bench drill test test-all test-vllm lint clean
 
 help: ## list the targets
@@ -83,6 +83,9 @@ figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG
 
 map: $(READY) ## where clipping bounds matter: exact worlds, or MAP=locks (ARGS="seeds=40 output=outputs/map-40")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.map map=$(MAP) $(ARGS)
+
+record: $(READY) ## average runs of one setting, to be shown beside other runs (RUNS="outputs/..." TO=mine.json)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.record $(RUNS) --output "$(TO)"
 
 tiny-model: $(READY) ## make a shipped tiny model again (WORLD=locks)
 	@$(VENV_PYTHON) -m bapo_lightning.tiny_worlds.warm_start $(WORLD) --output src/bapo_lightning/tiny_worlds/$(WORLD)/model

@@ -76,14 +76,12 @@ def test_the_wheel_ships_every_module(wheel_names: set[str]) -> None:
     assert shipped(ROOT / "src" / "bapo_lightning", "*.py", "bapo_lightning") - wheel_names == set()
 
 
-def test_the_wheel_ships_the_tiny_model(wheel_names: set[str]) -> None:
-    model = shipped(
-        ROOT / "src" / "bapo_lightning" / "additions" / "model",
-        "*",
-        "bapo_lightning/tiny_worlds/additions/model",
-    )
-    assert any(name.endswith(".safetensors") for name in model)
-    assert model - wheel_names == set()
+def test_the_wheel_ships_the_tiny_models_and_recorded_curves(wheel_names: set[str]) -> None:
+    source = ROOT / "src" / "bapo_lightning"
+    models = shipped(source / "tiny_worlds", "*/model/*", "bapo_lightning/tiny_worlds")
+    assert sum(name.endswith(".safetensors") for name in models) == 2
+    curves = shipped(source / "report" / "run" / "recorded", "*.json", "bapo_lightning/report/run/recorded")
+    assert (models | curves) - wheel_names == set()
 
 
 def test_the_wheel_ships_nothing_but_the_package(wheel_names: set[str]) -> None:

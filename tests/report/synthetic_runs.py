@@ -61,6 +61,8 @@ def provenance_metrics(step: int) -> dict[str, Any]:
             for level in ("high", "low")
         },
         "staleness/age_mean": step % 8,
+        "staleness/age_generating_mean": 0.0,
+        "staleness/age_queueing_mean": step % 8,
         "staleness/age_max": step % 8,
         "staleness/segments_mean": 1.0,
         "mismatch/abs_logp_diff_mean": 1e-6,

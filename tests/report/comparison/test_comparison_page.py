@@ -15,6 +15,7 @@ import pytest
 from tests.report.synthetic_runs import RunMaker, synthetic_row, write_run
 
 from bapo_lightning.report.comparison.page import duration_text, interval_text, p_text, render_page
+from bapo_lightning.report.comparison.runs import QUANTITIES
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import Interval
@@ -94,7 +95,7 @@ def test_nothing_on_the_page_is_fetched_from_anywhere(page: Page) -> None:
 
 
 def test_every_quantity_has_a_panel_for_each_condition_with_the_numbers_of_its_curves(page: Page) -> None:
-    assert len(page.panels) == 10 * 2 == page.tags.count("svg")
+    assert len(page.panels) == len(QUANTITIES) * 2 == page.tags.count("svg")
     first = page.panels[0]["series"]
     assert isinstance(first, list)
     assert [one["setting"] for one in first] == ["grpo", "bapo"]

@@ -10,7 +10,7 @@ from bapo_lightning.report.map.verdicts import EQUAL, LESS, MORE, OPEN, read_res
 CELL = Cell("table", 0.1, 8, (("wrong_tokens", 9),))
 OTHER = Cell("table", 0.1, 32, (("wrong_tokens", 9),))
 CURVES = [
-    *("reward", "entropy", "pass_at_8", "key_probability", "worst_quarter", "low", "high", "target_met"),
+    *("reward", "entropy", "pass_at_k", "key_probability", "worst_quarter", "low", "high", "target_met"),
     *("rests", "ends", "positive_share", "positive_share_unclipped", "clip_fraction"),
     *("clip_fraction_positive", "clip_fraction_negative", "grad_norm"),
 ]

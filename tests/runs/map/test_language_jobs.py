@@ -28,7 +28,9 @@ def test_runs_of_a_map_make_equally_many_updates_on_equally_many_answers(jobs):
     for overrides in plan.jobs.values():
         run = validated(*overrides)
         updates = run.scale.num_rollout_batches * run.staleness.updates_per_rollout_batch
-        sizes.add((updates, run.scale.prompts_per_batch * run.scale.num_rollout_batches * run.scale.group_size))
+        sizes.add(
+            (updates, run.scale.prompts_per_batch * run.scale.num_rollout_batches * run.scale.group_size)
+        )
     assert sizes == {(480, 480 * 16 * 8)}
     fresh, stale = (validated(*plan.jobs[name]) for name in (next(iter(plan.jobs)), [*plan.jobs][-1]))
     assert (fresh.staleness.age_bound, stale.staleness.age_bound) == (0, 31)

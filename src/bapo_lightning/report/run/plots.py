@@ -11,10 +11,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from bapo_lightning.report import style
+from bapo_lightning.report.run.recorded import Band, Recorded, find_recorded
 from bapo_lightning.run_folder.record import RunRecord, finite, read_run
 
 _XLABEL = "optimizer update"
@@ -50,18 +52,19 @@ def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]
         DataError: `folder` is not a run folder.
     """
     record = read_run(folder)
+    recorded = find_recorded(record.config)
     target = Path(output or folder) / "plots"
     panels = run_panels(str(record.manifest.get("algorithm", "")))
     paths = []
     for panel in panels:
         figure = style.new_figure(6.4, 4.0)
-        draw_panel(figure.subplots(), panel, record)
+        draw_panel(figure.subplots(), panel, record, recorded)
         figure.suptitle(record.name, fontsize=8, color=style.FAINT)
         paths.append(style.save_png(figure, target / f"{panel.name}.png"))
     figure = style.new_figure(14.0, 7.4)
     figure.suptitle(_overview_title(record), fontsize=12, color=style.INK)
     for axes, panel in zip(figure.subplots(2, 3).flat, panels, strict=True):
-        draw_panel(axes, panel, record)
+        draw_panel(axes, panel, record, recorded)
     paths.append(style.save_png(figure, target / "overview.png"))
     return paths
 
@@ -95,21 +98,34 @@ def run_panels(algorithm: str) -> tuple[Panel, ...]:
     )
 
 
-def draw_panel(axes: Axes, panel: Panel, record: RunRecord) -> None:
-    """Draws one panel without the curves that were not recorded; a panel without any curve says so."""
+def draw_panel(axes: Axes, panel: Panel, record: RunRecord, recorded: Recorded | None = None) -> None:
+    """Draws one panel without the curves that the run lacks, and behind its last curve the recorded ones of
+    its protocol; a panel without any curve says so.
+    """
     style.style_axes(axes, panel.title, _XLABEL, panel.ylabel)
-    recorded = [(curve, *record.series(curve.metric)) for curve in panel.curves]
-    recorded = [(curve, steps, values) for curve, steps, values in recorded if values]
-    if not recorded:
+    drawn = [(curve, *record.series(curve.metric)) for curve in panel.curves]
+    drawn = [(curve, steps, values) for curve, steps, values in drawn if values]
+    if not drawn:
         style.say_missing(axes, f"{panel.curves[-1].metric}\nwas not recorded")
         return
-    for curve, steps, values in recorded:
+    band = recorded.curves.get(panel.curves[-1].metric) if recorded else None
+    if recorded and band:
+        _draw_band(axes, band, recorded.label)
+    for curve, steps, values in drawn:
         _draw_curve(axes, curve, steps, values, batch_period(record.manifest))
     if panel.decorate:
         panel.decorate(axes, record)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if any(curve.label for curve, _, _ in recorded):
+    if band or any(curve.label for curve, _, _ in drawn):
         style.draw_legend(axes)
+
+
+def _draw_band(axes: Axes, band: Band, label: str) -> None:
+    mean, half_width = np.array(band.mean), np.array(band.half_width)
+    axes.fill_between(
+        band.steps, mean - half_width, mean + half_width, color=style.FAINT, alpha=0.25, linewidth=0
+    )
+    axes.plot(band.steps, mean, color=style.FAINT, linewidth=1.2, linestyle="--", label=label)
 
 
 def batch_period(manifest: dict[str, Any]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bapo_lightning.report.run.recorded import find_recorded
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
 from bapo_lightning.run_folder.text_file import write_json
 
@@ -22,6 +23,10 @@ DROP_KINDS = (
     *("reward_failures", "uniform_groups", "engine_restarts"),
 )
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
+BESIDE = (
+    "train/reward",
+    "policy/entropy",
+)  # what is compared with recorded curves, besides held-out accuracy
 _BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 _Values = dict[str, list[float]]  # metric -> its finite values, update after update
 
@@ -76,10 +81,27 @@ def summarise_record(record: RunRecord) -> dict[str, Any]:
     """Summary of a run as its folder holds it: `summarise`, fates of the problems, and irregular lines."""
     return {
         **summarise(record.rows, record.manifest, record.config),
+        "beside": beside(record),
         "draws": count_fates(record.ledger),
         "unreadable_lines": record.unreadable_lines,
         "rolled_back_rows": record.rolled_back_rows,
     }
+
+
+def beside(record: RunRecord) -> dict[str, Any] | None:
+    """The run and the recorded curves of its protocol: means over training and at its end; None where no
+    curves were recorded.
+    """
+    recorded = find_recorded(record.config)
+    if recorded is None:
+        return None
+    compared: dict[str, dict[str, float | None]] = {}
+    for name, band in recorded.curves.items():
+        values = record.series(name)[1]
+        if values and (name.startswith("val/") or name in BESIDE):
+            compared[name] = {"mean": fmean(values), "recorded_mean": fmean(band.mean)}
+            compared[name] |= {"last": _trend(values)["last"], "recorded_last": band.mean[-1]}
+    return {"label": recorded.label, "commit": recorded.commit, "metrics": compared}
 
 
 def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[str, Any]:

@@ -229,8 +229,8 @@ def exact(world: ExactWorld, parameters: Tensor) -> tuple[Tensor, ...]:
     logp = world.log_probs(parameters)
     success = world.success(logp)
     worst = success.sort(dim=-1).values[:, : max(world.num_contexts // 4, 1)].mean(-1)
-    pass_at_8 = (1 - (1 - success) ** 8).mean(-1)
-    return success.mean(-1), world.entropy(logp), pass_at_8, world.key_probability(logp), worst
+    pass_at_k = (1 - (1 - success) ** 8).mean(-1)
+    return success.mean(-1), world.entropy(logp), pass_at_k, world.key_probability(logp), worst
 
 
 def means(measured: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

@@ -1,0 +1,33 @@
+"""Records curves to ship: `python -m bapo_lightning.cli.record FOLDER [FOLDER...] --output FILE.json`.
+
+The folders are finished runs of one setting that differ in their seeds alone. A run under the same protocol
+then shows these curves in its summary and plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bapo_lightning.cli.command import command
+from bapo_lightning.report.run.recorded import record, write_recorded
+from bapo_lightning.run_folder.find import find_runs
+
+
+@command(2)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command; its exit code is 2 when the runs cannot be averaged."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="run folder, glob, or folder of runs")
+    parser.add_argument("--output", type=Path, required=True, help="file to write")
+    parsed = parser.parse_args(arguments)
+    recorded = record(find_runs(parsed.folders))
+    print(f"{recorded.label}, commit {recorded.commit}: {write_recorded(recorded, parsed.output)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Curves of a reference algorithm that ship with the package, so that one run is seen beside several seeds.
+
+    finished runs of one setting --record--> recorded/<name>.json --find_recorded--> summary, plots
+
+They belong to a protocol: the sections of the configuration that decide what is trained, but for the
+algorithm. A run of another protocol is not compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.run_folder.record import RunRecord, read_run
+
+FOLDER = Path(__file__).with_name("recorded")
+PROTOCOL = ("regime", "scale", "model", "data", "reward", "correction", "optimizer")
+METRICS = ("train/reward", "policy/entropy", "bapo/positive_share", "train/clip_fraction", "train/grad_norm")
+NUM_POINTS = 30  # of a curve: means over as many equal parts of the run
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve over several seeds."""
+
+    steps: list[float]  # middle of each part of the run, in updates
+    mean: list[float]
+    half_width: list[float]  # of the 95 % interval over seeds
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Curves of one algorithm under one protocol."""
+
+    algorithm: str
+    seeds: list[int]
+    commit: str
+    protocol: dict[str, Any]
+    curves: dict[str, Band]  # by metric, also `val/<set>/avg@<k>`
+
+    @property
+    def label(self) -> str:
+        """Its name in summaries and plots."""
+        return f"{self.algorithm}, {len(self.seeds)} seeds"
+
+
+def protocol_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a run's configuration that runs must share to be compared."""
+    return {name: config.get(name) for name in PROTOCOL}
+
+
+def record(folders: Sequence[Path]) -> Recorded:
+    """Averages finished runs of one setting that differ in their seeds alone.
+
+    Raises:
+        DataError: fewer than two runs, or they differ in more.
+    """
+    records = sorted((read_run(folder) for folder in folders), key=lambda run: run.manifest["seed"])
+    first = records[0] if records else None
+    if first is None or len(records) < 2:
+        raise DataError(f"{len(records)} runs have no interval; give at least two of one setting")
+    for run in records:
+        same = protocol_of(run.config) == protocol_of(first.config)
+        if not same or run.config["algorithm"] != first.config["algorithm"]:
+            raise DataError(f"{run.path} and {first.path} differ in more than their seeds")
+        if run.manifest["status"] != "finished" or len(run.rows) != len(first.rows):
+            raise DataError(f"{run.path} is {run.manifest['status']} after {len(run.rows)} updates")
+    held_out = sorted(
+        {name for row in first.rows for name in row if name.startswith("val/") and "/avg@" in name}
+    )
+    return Recorded(
+        algorithm=first.manifest["algorithm"],
+        seeds=[run.manifest["seed"] for run in records],
+        commit=str(first.manifest.get("git_commit")),
+        protocol=protocol_of(first.config),
+        curves={name: _band(records, name) for name in (*METRICS, *held_out)},
+    )
+
+
+def write_recorded(recorded: Recorded, path: Path) -> Path:
+    """Writes a file that `find_recorded` finds when it lies in `FOLDER`."""
+    plain = asdict(recorded)
+    for band in plain["curves"].values():
+        for name, values in band.items():
+            band[name] = [round(value, 5) for value in values]
+    path.write_text(json.dumps(plain, separators=(",", ":")) + "\n", encoding="utf-8")
+    return path
+
+
+def find_recorded(config: Mapping[str, Any]) -> Recorded | None:
+    """The shipped curves of this configuration's protocol, or None."""
+    protocol = json.loads(json.dumps(protocol_of(config)))
+    return next((recorded for recorded in _shipped() if recorded.protocol == protocol), None)
+
+
+@cache
+def _shipped() -> tuple[Recorded, ...]:
+    return tuple(_read(path) for path in sorted(FOLDER.glob("*.json")))
+
+
+def _read(path: Path) -> Recorded:
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    curves = {name: Band(**band) for name, band in plain.pop("curves").items()}
+    return Recorded(curves=curves, **plain)
+
+
+def _band(records: Sequence[RunRecord], metric: str) -> Band:
+    num_updates = len(records[0].rows)
+    edges = [round(part * num_updates / NUM_POINTS) for part in range(NUM_POINTS + 1)]
+    band = Band([], [], [])
+    for start, end in pairwise(edges):
+        means = []
+        for run in records:
+            values = [value for step, value in zip(*run.series(metric), strict=True) if start <= step < end]
+            means += [sum(values) / len(values)] if values else []
+        interval = mean_interval(means)
+        if interval is not None and interval.half_width is not None:
+            band.steps.append((start + end - 1) / 2)
+            band.mean.append(interval.mean)
+            band.half_width.append(interval.half_width)
+    return band

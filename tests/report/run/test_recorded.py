@@ -1,0 +1,72 @@
+"""Curves that are recorded from several runs, and shown beside one."""
+
+import io
+
+import pytest
+from rich.console import Console
+from tests.report.synthetic_runs import RunMaker
+
+from bapo_lightning.cli.record import main
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.run import recorded as module
+from bapo_lightning.report.run.console import print_summary
+from bapo_lightning.report.run.plots import plot_run
+from bapo_lightning.report.run.recorded import NUM_POINTS, find_recorded, protocol_of, record
+from bapo_lightning.report.run.summary import write_summary
+
+
+@pytest.fixture
+def shipped(make_run: RunMaker, tmp_path, monkeypatch):
+    """Three runs of GRPO, recorded by the command into the folder that is searched."""
+    folders = [make_run(algorithm="grpo", seed=seed, num_updates=60) for seed in range(3)]
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    module._shipped.cache_clear()
+    main([*map(str, folders), "--output", str(tmp_path / "mine.json")])
+    yield folders
+    module._shipped.cache_clear()
+
+
+def rows(folder):
+    return module.read_run(folder).rows
+
+
+def test_a_curve_is_the_mean_over_seeds_of_each_part_of_the_run(shipped):
+    found = find_recorded({})
+    assert found is not None and (found.label, found.commit) == ("grpo, 3 seeds", "abc")
+    band = found.curves["train/reward"]
+    assert len(band.mean) == NUM_POINTS and band.steps[:2] == [0.5, 2.5]
+    first = [row["train/reward"] for folder in shipped for row in rows(folder)[:2]]
+    assert band.mean[0] == pytest.approx(sum(first) / 6, abs=1e-5)
+    assert min(band.half_width) > 0
+    assert len(found.curves["val/sums/avg@8"].mean) < NUM_POINTS, "parts without a validation are left out"
+
+
+def test_only_a_run_of_the_same_protocol_is_shown_beside_them(shipped):
+    assert find_recorded({"regime": {"epochs": 2}}) is None
+    assert find_recorded({"seed": 7, "algorithm": {"name": "bapo"}, "run_folder": "other"}) is not None
+    assert protocol_of({"scale": {"name": "tiny"}, "seed": 1})["scale"] == {"name": "tiny"}
+
+
+def test_the_summary_and_the_plots_show_them(shipped, make_run: RunMaker):
+    folder = make_run("mine", algorithm="bapo", num_updates=60)
+    summary = write_summary(folder)
+    assert summary["beside"]["metrics"].keys() == {"train/reward", "policy/entropy", "val/sums/avg@8"}
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    print_summary(summary, folder, console)
+    text = console.file.getvalue()
+    assert "grpo, 3 seeds, recorded at abc" in text and "(recorded 0." in text
+    beside = plot_run(folder)[0].read_bytes()
+    module._shipped.cache_clear()
+    (module.FOLDER / "mine.json").unlink()
+    assert write_summary(folder)["beside"] is None
+    assert plot_run(folder)[0].read_bytes() != beside
+
+
+def test_runs_that_cannot_be_averaged_are_refused(make_run: RunMaker, capsys):
+    one, other = make_run(algorithm="grpo"), make_run(algorithm="bapo", seed=1)
+    with pytest.raises(DataError, match="at least two of one setting"):
+        record([one])
+    assert main([str(one), str(other), "--output", "x.json"]) == 2
+    assert "differ in more than their seeds" in capsys.readouterr().err
+    with pytest.raises(DataError, match="is failed after 40 updates"):
+        record([one, make_run("failed", algorithm="grpo", seed=2, status="failed")])
