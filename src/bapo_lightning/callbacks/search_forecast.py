@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
@@ -34,7 +36,7 @@ def forecast(rule: AdaptiveBounds, tokens: TokenTable) -> str:
     start, end = (f"[{float(rule.lows[i]):.2f}, {float(rule.highs[i]):.2f}]" for i in (0, -1))
     if rule.rest is not None:
         start = f"[{rule.rest['low']:.2f}, {rule.rest['high']:.2f}]"
-    if natural != natural:
+    if math.isnan(natural):
         return "search for bounds: no sample of the first minibatch has an advantage; nothing can be told yet"
     said = (
         f"search for bounds: natural {rule.measure} of positive tokens about {natural:.2f}, target {target:g}"

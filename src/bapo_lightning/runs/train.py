@@ -158,10 +158,11 @@ def introduce(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) 
         f"{scale.group_size} responses ({rollouts} rollouts), {staleness} updates on each "
         f"(staleness {staleness}): {built.data_module.num_updates} updates"
     )
-    if config.staleness.age_bound == 0:
+    oldest = config.staleness.age_bound
+    if oldest == 0:
         print("every update is on fresh data: ratios are 1, no bound can act, the objective is REINFORCE")
     else:
-        print("bounds can act as soon as data are stale: from the second update on a rollout batch on")
+        print(f"tokens are up to {oldest} updates old when trained: bounds can act on those older than 0")
     print("\n".join(account_lines(built.account)), flush=True)
 
 
