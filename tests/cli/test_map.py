@@ -1,4 +1,4 @@
-"""The map of the exact worlds, with two seeds and a few updates."""
+"""The maps, with two seeds and a few updates."""
 
 import json
 
@@ -10,14 +10,15 @@ from bapo_lightning.report.map.cells import Cell, Measured, measured_file
 SMALL = [
     "seeds=2",
     "gate_seeds=2",
-    "num_updates=16",
+    "num_updates=8",
     "processes=1",
-    "drawn=[bapo_40,bapo_50]",
+    "drawn=[bapo_50]",
     *(
         f"methods.{name}=null"
         for name in (
             "higher",
             "start",
+            "bapo_40",
             "bapo_55",
             "bapo_surrogate",
             "bapo_unweighted",
@@ -48,14 +49,14 @@ def test_every_cell_is_measured_judged_and_drawn(drawn):
         ("factored", 2),
     ]
     figures = results[0]["figures"]
-    assert {"fresh", "grpo", "bapo_40", "authors_code"} <= figures.keys()
+    assert {"fresh", "grpo", "bapo_memory", "authors_code"} <= figures.keys()
     assert isinstance(results[0]["gate"]["is_passed"], bool)
     assert {"more", "less", "equal", "unresolved"} >= {each["verdict"] for each in results[0]["comparisons"]}
     assert all(0 < found["area"]["mean"] < 1 for found in figures.values())
     assert figures["grpo"]["rests"] is None and 0 <= figures["bapo_50"]["ends"] <= 1
     page = (drawn / "map.md").read_text()
-    assert "World `table`" in page and "| BAPO 0.4 |" in page and "fresh - grpo" in page
-    assert all((drawn / name).stat().st_size > 10_000 for name in ("gap.png", "bapo_40.png", "bapo_50.png"))
+    assert "World `table`" in page and "| BAPO 0.5 |" in page and "fresh - grpo" in page
+    assert all((drawn / name).stat().st_size > 10_000 for name in ("gap.png", "bapo_50.png"))
 
 
 def test_fresh_data_serve_all_stalenesses_and_the_gate_has_seeds_of_its_own(drawn):
@@ -79,6 +80,28 @@ def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
     assert main([*SMALL, f"output={drawn}", "group_size=4"]) == 2
     error = capsys.readouterr().err
     assert f"group_size=4: {drawn} began with 8" in error and "output=ANOTHER" in error
+
+
+@pytest.mark.slow
+def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_runs(tmp_path, capsys):
+    left_out = ("higher", "wide_low", "wide_high", "start", "end", "bapo_40", "bapo_upper", "bapo_memory")
+    settings = [
+        "map=locks",
+        f"output={tmp_path / 'map'}",
+        *("seeds=2", "gate_seeds=2", "num_updates=8", "measure_every=4", "problems_per_update=4"),
+        *("gate=[]", "controls=[]", "drawn=[bapo_50]"),
+        *(f"methods.{name}=null" for name in (*left_out, "authors_code")),
+        "worlds.locks.axes={staleness: [4], scale.max_new_tokens: [10]}",
+    ]
+    assert main(settings) == 0
+    (result,) = json.loads((tmp_path / "map/map.json").read_text())
+    assert result["figures"].keys() == {"fresh", "grpo", "bapo_50"}
+    assert all(0.1 < found["area"]["mean"] < 0.8 for found in result["figures"].values())
+    assert 0 <= result["figures"]["bapo_50"]["ends"] <= 1 and result["figures"]["grpo"]["ends"] is None
+    capsys.readouterr()
+    next((tmp_path / "map/cells").rglob("bapo_50.npz")).unlink()
+    assert main(settings) == 0
+    assert "2 runs in" in (text := capsys.readouterr().out) and "2 finished before" in text
 
 
 @pytest.mark.parametrize(
