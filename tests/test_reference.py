@@ -1,11 +1,10 @@
 """The reference loop and `make train` are the same algorithm."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
+from tests.commands import run_command
 
 from bapo_lightning import reference
 from bapo_lightning.reference import Settings, train
@@ -21,12 +20,9 @@ def run_folder(tmp_path_factory):
     """A run of `make train` on the same problems."""
     folder = tmp_path_factory.mktemp("reference") / "run"
     sizes = [f"scale.{name}={getattr(SMALL, name)}" for name in SIZES]
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", "experiment=quickstart", "regime=replay"]
-    subprocess.run(
-        [*command, *sizes, "scale.validation_problems=1", f"run_folder={folder}"],
-        check=True,
-        capture_output=True,
-    )
+    settings = ["experiment=quickstart", "regime=replay", *sizes, "scale.validation_problems=1"]
+    done = run_command("bapo_lightning.cli.train", *settings, f"run_folder={folder}")
+    assert done.returncode == 0, done.stderr
     return folder
 
 
