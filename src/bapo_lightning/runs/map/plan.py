@@ -91,7 +91,7 @@ class MapConfig(Section):
             yield from target_problems({**entry.world.node, **options}, f"{path}.world")
             return
         for staleness in entry.axes.get("staleness", ()):
-            if self.num_updates % staleness:
+            if staleness < 1 or self.num_updates % staleness:
                 yield (
                     f"{path}.axes.staleness={staleness} does not divide num_updates={self.num_updates}, and "
                     "runs make whole rollout batches; write another one"
