@@ -23,7 +23,7 @@ EVALUATE = "bapo_lightning.cli.evaluate"
         (["checkpoint=nobody/has-this-model", "sets=additions"], "hf download nobody/has-this-model"),
         (
             [f"checkpoint={MODEL}", "sets=aime1924"],
-            "sets=aime1924: no such problem set; write some of aime24",
+            "sets=aime1924: no such problem set; write some of additions, aime24",
         ),
         ([f"checkpoint={MODEL}"], "no problems to answer; write DATA=NAME,NAME"),
         ([f"checkpoint={MODEL}", *SMALL, "k=0"], "k=0 must be a whole number of at least 1"),

@@ -16,7 +16,7 @@ def problem_set(name):
         return compose("train", overrides=[f"+problem_set@here={name}"])["here"]
 
 
-PUBLIC = [name for name in names("problem_set") if name not in ("table", "verl", "additions")]
+PUBLIC = [name for name in names("problem_set") if name not in ("table", "verl", "additions", "locks")]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
