@@ -162,7 +162,7 @@ def introduce(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) 
     if oldest == 0:
         print("every update is on fresh data: ratios are 1, no bound can act, the objective is REINFORCE")
     else:
-        print(f"tokens are up to {oldest} updates old when trained: bounds can act on those older than 0")
+        print(f"tokens are up to {oldest} updates old when trained; bounds can act on all that are not fresh")
     print("\n".join(account_lines(built.account)), flush=True)
 
 
