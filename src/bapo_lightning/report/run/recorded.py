@@ -68,7 +68,7 @@ def record(folders: Sequence[Path]) -> Recorded:
         raise DataError(f"{len(records)} runs have no interval; give at least two of one setting")
     for run in records:
         same = protocol_of(run.config) == protocol_of(first.config)
-        if not same or run.config["algorithm"] != first.config["algorithm"]:
+        if not same or run.config.get("algorithm") != first.config.get("algorithm"):
             raise DataError(f"{run.path} and {first.path} differ in more than their seeds")
         if run.manifest["status"] != "finished" or len(run.rows) != len(first.rows):
             raise DataError(f"{run.path} is {run.manifest['status']} after {len(run.rows)} updates")
