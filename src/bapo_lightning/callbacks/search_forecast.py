@@ -33,9 +33,7 @@ def forecast(rule: AdaptiveBounds, tokens: TokenTable) -> str:
     weight = contribution_weight(tokens, rule.weight)
     curves = contribution_curves(tokens.ratio, tokens.advantage, mask, weight, *everything)
     natural, target = float(positive_contribution(*curves, rule.measure)), rule.target
-    start, end = (f"[{float(rule.lows[i]):.2f}, {float(rule.highs[i]):.2f}]" for i in (0, -1))
-    if rule.rest is not None:
-        start = f"[{rule.rest['low']:.2f}, {rule.rest['high']:.2f}]"
+    start, end = (f"[{low:.2f}, {high:.2f}]" for low, high in rule.ends_of_path)
     if math.isnan(natural):
         return "search for bounds: no sample of the first minibatch has an advantage; nothing can be told yet"
     said = (

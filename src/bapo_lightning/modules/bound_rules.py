@@ -213,6 +213,12 @@ class AdaptiveBounds(nn.Module):
             return [micro_batches]
         return [[micro_batch] for micro_batch in micro_batches]
 
+    @property
+    def ends_of_path(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Bounds (low, high) where the search rests when the target is met, and where it ends."""
+        start, end = ((float(self.lows[place]), float(self.highs[place])) for place in (0, -1))
+        return start if self.rest is None else (self.rest["low"], self.rest["high"]), end
+
     def choose(self, tables: Sequence[TokenTable]) -> BoundSearch:
         """Searches over the tokens of `tables` on all ranks, and remembers their contributions."""
         found, self.past = self.search(tables, self.past)

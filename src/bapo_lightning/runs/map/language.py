@@ -115,12 +115,10 @@ def whereabouts(rule: BoundRule, rows: Sequence[Row]) -> tuple[float, float]:
     searched = [row for row in rows if finite(row.get("bapo/positive_share")) is not None]
     if not isinstance(rule, AdaptiveBounds) or not searched:
         return float("nan"), float("nan")
-    start = (rule.lows[0], rule.highs[0]) if rule.rest is None else (rule.rest["low"], rule.rest["high"])
     shares = []
-    for low, high in (start, (rule.lows[-1], rule.highs[-1])):
+    for low, high in rule.ends_of_path:
         there = [
-            abs(row["bapo/clip_low"] - float(low)) < CLOSE
-            and abs(row["bapo/clip_high"] - float(high)) < CLOSE
+            abs(row["bapo/clip_low"] - low) < CLOSE and abs(row["bapo/clip_high"] - high) < CLOSE
             for row in searched
         ]
         shares.append(float(np.mean(there)))

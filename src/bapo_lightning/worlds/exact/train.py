@@ -214,9 +214,8 @@ def whereabouts(rule: BoundRule, searches: Sequence[BoundSearch]) -> tuple[Tenso
     """
     if not isinstance(rule, AdaptiveBounds):
         return torch.full_like(searches[0].low, torch.nan), torch.full_like(searches[0].low, torch.nan)
-    start = (rule.lows[0], rule.highs[0]) if rule.rest is None else (rule.rest["low"], rule.rest["high"])
     found = []
-    for low, high in (start, (rule.lows[-1], rule.highs[-1])):
+    for low, high in rule.ends_of_path:
         there = [((search.low == low) & (search.high == high)).float() for search in searches]
         undefined = [search.value.isnan() for search in searches]
         found.append(torch.where(torch.stack(undefined), torch.nan, torch.stack(there)).nanmean())
