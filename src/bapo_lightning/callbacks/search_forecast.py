@@ -7,9 +7,10 @@ import math
 import torch
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.modules.bound_rules import AdaptiveBounds, contribution_weight
+from bapo_lightning.modules.bound_rules import AdaptiveBounds
+from bapo_lightning.modules.contributions import contributions
 from bapo_lightning.modules.token_table import TokenTable
-from bapo_lightning.objectives.bounds import contribution_curves, positive_contribution
+from bapo_lightning.objectives.bounds import positive_contribution
 
 CLOSE = 0.1  # of the target: from one minibatch, closer values cannot be told from it
 
@@ -28,10 +29,8 @@ def forecast(rule: AdaptiveBounds, tokens: TokenTable) -> str:
     """Compares the positive contribution without any clipping, in the unit of the rule's measure, with the
     target. It is what the search finds at the start of its path while ratios are near 1.
     """
-    everything = tokens.ratio.new_zeros(1), tokens.ratio.new_full((1,), torch.inf)
-    mask = torch.ones_like(tokens.advantage, dtype=torch.bool)
-    weight = contribution_weight(tokens, rule.weight)
-    curves = contribution_curves(tokens.ratio, tokens.advantage, mask, weight, *everything)
+    no_clipping = tokens.ratio.new_zeros(1), tokens.ratio.new_full((1,), torch.inf)
+    curves = contributions(tokens, rule.weight, *no_clipping)
     natural, target = float(positive_contribution(*curves, rule.measure)), rule.target
     start, end = (f"[{low:.2f}, {high:.2f}]" for low, high in rule.ends_of_path)
     if math.isnan(natural):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 only
 
 from bapo_lightning.data.batches.batch import MicroBatch
+from bapo_lightning.modules.contributions import ContributionWeight, contributions
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import (
     BoundSearch,
@@ -18,14 +19,12 @@ from bapo_lightning.objectives.bounds import (
     Measure,
     Order,
     bound_grid,
-    contribution_curves,
-    positive_contribution,
     search_bounds,
 )
 from bapo_lightning.ranks.collectives import sum_over_ranks
 from bapo_lightning.values import Advice
 
-ContributionWeight = Literal["rollout_prob", "none"]
+SAME_BOUND = 1e-6  # bounds that differ by less are the same: those of finished runs are decimal numbers
 
 
 class BoundRule(Protocol):
@@ -66,35 +65,6 @@ class Bounds(TypedDict):
 
 
 GRID_ADVICE = Advice("must have start, end and step, all numbers, e.g. {start: 0.6, end: 0.9, step: 0.02}")
-
-
-def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
-    """Weight of each token in the contributions of Eq. 8, shape [N].
-
-    `rollout_prob` is the paper's pi_rollout(y_t); `none` is the authors' code. Both are multiplied by the
-    token's share in the loss, so that the contributions are those to the gradient that is really taken, even
-    under a sequence mean. Under a token mean this changes nothing.
-    """
-    return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
-
-
-def positive_shares(
-    table: TokenTable, low: Tensor, high: Tensor, kind: ContributionWeight
-) -> tuple[Tensor, Tensor]:
-    """Share of the positive tokens in the contributions (Eq. 5) within these bounds, and without any.
-
-    Args:
-        table: of the minibatch.
-        low: lower bound, 0-dim.
-        high: upper bound, 0-dim.
-        kind: as for `contribution_weight`.
-    """
-    lows, highs = torch.stack([low.new_zeros(()), low]), torch.stack([high, high.new_full((), torch.inf)])
-    mask = torch.ones_like(table.advantage, dtype=torch.bool)
-    weight = contribution_weight(table, kind)
-    positive, negative = contribution_curves(table.ratio, table.advantage, mask, weight, lows, highs)
-    within = positive_contribution(positive[0], negative[1], "share")
-    return within, positive_contribution(positive[1], negative[0], "share")
 
 
 REST_ADVICE = Advice("must have low and high, e.g. {low: 0.8, high: 1.2}, or be null")
@@ -248,11 +218,26 @@ class AdaptiveBounds(nn.Module):
 
     def _curves(self, table: TokenTable) -> Tensor:
         """Contributions of positives under each upper bound, then of negatives under each lower, [H + L]."""
-        weight = contribution_weight(table, self.weight)
-        mask = torch.ones_like(table.advantage, dtype=torch.bool)
-        return torch.cat(
-            contribution_curves(table.ratio, table.advantage, mask, weight, self.lows, self.highs, self.kind)
-        )
+        return torch.cat(contributions(table, self.weight, self.lows, self.highs, self.kind))
+
+
+def whereabouts(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares of the searches that stay at the start of their path and that run to its end, 0-dim; NaN where
+    nothing was searched, or nothing was there to balance.
+
+    Args:
+        rule: whose searches they are.
+        low: lower bounds that were found, [N].
+        high: upper bounds, [N].
+        value: positive contributions, [N]; NaN for a search with nothing to balance, which does not count.
+    """
+    if not isinstance(rule, AdaptiveBounds):
+        return value.new_full((), torch.nan), value.new_full((), torch.nan)
+    found = []
+    for end_low, end_high in rule.ends_of_path:
+        there = ((low - end_low).abs() < SAME_BOUND) & ((high - end_high).abs() < SAME_BOUND)
+        found.append(torch.where(value.isnan(), torch.nan, there.float()).nanmean())
+    return found[0], found[1]
 
 
 def _grid_problems(name: str, grid: BoundRange) -> Iterator[str]:

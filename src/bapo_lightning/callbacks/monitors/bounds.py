@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.modules.bound_rules import ContributionWeight, positive_shares
+from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
 
 
 class ClipBoundsMonitor(Monitor):
@@ -31,7 +31,7 @@ class ContributionMonitor(Monitor):
     can be compared.
     """
 
-    weight: ContributionWeight  # as for `bound_rules.contribution_weight`
+    weight: ContributionWeight  # as for `contributions.contribution_weight`
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.modules.bound_rules import AdaptiveBounds, BoundRule
+from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
 from bapo_lightning.report.comparison.runs import held_out
 from bapo_lightning.report.map.cells import FRESH, write_measured
 from bapo_lightning.run_folder.record import Row, finite, read_run
@@ -30,7 +31,7 @@ MEANS = {
     "clip_fraction_negative": "train/clip_fraction_negative",
     "grad_norm": "train/grad_norm",
 }
-CLOSE = 1e-6  # bounds that differ by less are the same: they were written as decimal numbers
+SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
 
 
 def plan_runs(config: MapConfig, jobs: Sequence[Job]) -> Plan:
@@ -96,8 +97,10 @@ def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:
                 break
         for name, metric in MEANS.items():
             found[name].append(mean(part, metric))
-        for name, share in zip(("rests", "ends"), whereabouts(rule, part), strict=True):
-            found[name].append(share)
+        # A share that is undefined is absent: that update had nothing to balance.
+        bounds = (torch.tensor([row.get(metric, torch.nan) for row in part]) for metric in SEARCHED)
+        for name, share in zip(("rests", "ends"), whereabouts(rule, *bounds), strict=True):
+            found[name].append(float(share))
     curves = {"reward": rewards, "pass_at_k": best_of_k, **found}
     return {name: np.array(values) for name, values in curves.items()}
 
@@ -106,20 +109,3 @@ def mean(rows: Sequence[Row], metric: str) -> float:
     """Mean over the rows that have the metric; NaN where none has."""
     values = [value for row in rows if (value := finite(row.get(metric))) is not None]
     return float(np.mean(values)) if values else float("nan")
-
-
-def whereabouts(rule: BoundRule, rows: Sequence[Row]) -> tuple[float, float]:
-    """Shares of the updates whose search stays at the start of its path and runs to its end; NaN for bounds
-    that are not searched. Updates with nothing to balance do not count.
-    """
-    searched = [row for row in rows if finite(row.get("bapo/positive_share")) is not None]
-    if not isinstance(rule, AdaptiveBounds) or not searched:
-        return float("nan"), float("nan")
-    shares = []
-    for low, high in rule.ends_of_path:
-        there = [
-            abs(row["bapo/clip_low"] - low) < CLOSE and abs(row["bapo/clip_high"] - high) < CLOSE
-            for row in searched
-        ]
-        shares.append(float(np.mean(there)))
-    return shares[0], shares[1]

@@ -24,12 +24,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.modules.bapo_module import Objective
-from bapo_lightning.modules.bound_rules import (
-    AdaptiveBounds,
-    BoundRule,
-    ContributionWeight,
-    positive_shares,
-)
+from bapo_lightning.modules.bound_rules import AdaptiveBounds, BoundRule, whereabouts
+from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
 from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_fractions
@@ -193,10 +189,8 @@ def loss_and_metrics(
             objective = method.objective(part.ratio, part.advantage, bounds.low, bounds.high)  # type: ignore[attr-defined]
             losses.append(-(part.weight * objective).sum())
         searches.append(bounds)
-    lows, highs, met = (
-        torch.stack([getattr(bounds, name).float() for bounds in searches]) for name in ("low", "high", "met")
-    )
-    rests, ends = whereabouts(method.bound_rule, searches)
+    lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
+    rests, ends = whereabouts(method.bound_rule, lows, highs, values)
     low, high = lows.mean(), highs.mean()
     shares = positive_shares(table.detach(), low, high, method.contribution_weight)
     clipped = clipped_fractions(table.ratio.detach(), table.advantage, low, high, tokens)
@@ -206,20 +200,6 @@ def loss_and_metrics(
 def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:
     """Bounds of one seed. The past is an argument, since a rule cannot keep those of all seeds."""
     return rule.search(tables, past) if isinstance(rule, AdaptiveBounds) else (rule.choose(tables), past)
-
-
-def whereabouts(rule: BoundRule, searches: Sequence[BoundSearch]) -> tuple[Tensor, Tensor]:
-    """Shares of the searches that stay at the start of the path and that run to its end, 0-dim; NaN where
-    nothing was searched, or nothing was there to balance.
-    """
-    if not isinstance(rule, AdaptiveBounds):
-        return torch.full_like(searches[0].low, torch.nan), torch.full_like(searches[0].low, torch.nan)
-    found = []
-    for low, high in rule.ends_of_path:
-        there = [((search.low == low) & (search.high == high)).float() for search in searches]
-        undefined = [search.value.isnan() for search in searches]
-        found.append(torch.where(torch.stack(undefined), torch.nan, torch.stack(there)).nanmean())
-    return found[0], found[1]
 
 
 @torch.no_grad()

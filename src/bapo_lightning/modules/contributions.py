@@ -1,0 +1,51 @@
+"""Contributions of a token table to the gradient, as BAPO balances them and as monitors show them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.bounds import Kind, contribution_curves, positive_contribution
+
+ContributionWeight = Literal["rollout_prob", "none"]
+
+
+def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
+    """Weight of each token in the contributions of Eq. 8, shape [N].
+
+    `rollout_prob` is the paper's pi_rollout(y_t); `none` is the authors' code. Both are multiplied by the
+    token's share in the loss, so that the contributions are those to the gradient that is really taken, even
+    under a sequence mean. Under a token mean this changes nothing.
+    """
+    return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
+
+
+def contributions(
+    table: TokenTable, weight: ContributionWeight, lows: Tensor, highs: Tensor, kind: Kind = "gradient"
+) -> tuple[Tensor, Tensor]:
+    """Contribution of all positive tokens of a table under each upper bound, [H], and of all negative ones
+    under each lower bound, [L]; see `objectives.bounds.contribution_curves`.
+    """
+    every_token = torch.ones_like(table.advantage, dtype=torch.bool)
+    weights = contribution_weight(table, weight)
+    return contribution_curves(table.ratio, table.advantage, every_token, weights, lows, highs, kind)
+
+
+def positive_shares(
+    table: TokenTable, low: Tensor, high: Tensor, kind: ContributionWeight
+) -> tuple[Tensor, Tensor]:
+    """Share of the positive tokens in the contributions (Eq. 5) within these bounds, and without any.
+
+    Args:
+        table: of the minibatch.
+        low: lower bound, 0-dim.
+        high: upper bound, 0-dim.
+        kind: as for `contribution_weight`.
+    """
+    lows, highs = torch.stack([low.new_zeros(()), low]), torch.stack([high, high.new_full((), torch.inf)])
+    positive, negative = contributions(table, kind, lows, highs)
+    within = positive_contribution(positive[0], negative[1], "share")
+    return within, positive_contribution(positive[1], negative[0], "share")
