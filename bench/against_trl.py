@@ -68,7 +68,7 @@ class Job:
         return self.epochs * self.minibatches
 
 
-TINY = ["experiment=quickstart"]
+TINY = ["experiment=additions"]
 SMOLLM2 = [
     "experiment=smollm2_arithmetic",
     "reward=last_number",

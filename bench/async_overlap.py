@@ -63,7 +63,7 @@ class World:
 
 WORLDS = {
     "tiny": World(
-        ["experiment=quickstart"],
+        ["experiment=additions"],
         ["rollout=hf_child", "rollout.engine.make_engine.max_rows=96"],
         ["rollout=hf", "rollout.engine.max_rows=96"],
         updates=4,

@@ -3,10 +3,10 @@ minibatch of one micro-batch.
 
     python bench/bapo_overhead.py [--rounds 60]
 
-Both modules update their own copy of the shipped tiny model at the quickstart's sizes. Updates alternate
-(GRPO, BAPO, GRPO, ...), so that a drift of the machine's speed affects both alike. The output holds median
-and range of each, the median of the ratios of neighbouring pairs, and the search alone, because its share of
-the update is far smaller than the noise between two updates.
+Both modules update their own copy of the shipped tiny model at the sizes of `experiment=additions`. Updates
+alternate (GRPO, BAPO, GRPO, ...), so that a drift of the machine's speed affects both alike. The output holds
+median and range of each, the median of the ratios of neighbouring pairs, and the search alone, because its
+share of the update is far smaller than the noise between two updates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
-from updates import built, quickstart
+from updates import additions, built
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.data.batches.batch import TrainBatch
@@ -51,9 +51,9 @@ def main() -> None:
     add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    modules = {name: built(quickstart(name)) for name in ("grpo", "bapo")}
+    modules = {name: built(additions(name)) for name in ("grpo", "bapo")}
     with tempfile.TemporaryDirectory() as folder:
-        batch = first_minibatch(quickstart("bapo", folder=folder), modules["bapo"])
+        batch = first_minibatch(additions("bapo", folder=folder), modules["bapo"])
     tables = [modules["bapo"].training_step(batch, 0)["tokens"]]
     works = {f"update, {name}": partial(module.training_step, batch, 0) for name, module in modules.items()}
     works["search alone"] = partial(modules["bapo"].bound_rule.choose, tables)

@@ -33,7 +33,7 @@ from bapo_lightning.run_folder.record import read_run
 from bapo_lightning.runs.train import run
 
 SETTINGS = (
-    "experiment=quickstart",
+    "experiment=additions",
     "scale.prompts_per_batch=8",
     "scale.group_size=4",
     "scale.num_rollout_batches=30",

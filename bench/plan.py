@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
-from updates import Size, attach, quickstart, random_batch
+from updates import Size, additions, attach, random_batch
 
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy.factory import checkpoint_layers, decoder_layers
@@ -79,7 +79,7 @@ def run_shape(architecture: dict[str, Any], checkpointing: bool, on_gpu: bool) -
 
 def ready_module(architecture: dict[str, Any], checkpointing: bool, device: str) -> BapoModule:
     """Builds a module that can be stepped without a trainer."""
-    config = quickstart("bapo")
+    config = additions("bapo")
     algorithm, optimizer = config.algorithm, config.optimizer
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**architecture)).to(device).eval()

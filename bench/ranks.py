@@ -38,6 +38,7 @@ CASES = [
     *(f"fsdp 2 file -> {variant}" for variant in ("single", "ddp 2", "fsdp 4")),
 ]
 RUN = [
+    "experiment=additions",
     *("trainer.accelerator=cpu", "callbacks.checkpoint.every=5"),
     *("callbacks.validation.every=0", "callbacks.console.every=5"),
     *("scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256"),

@@ -2,10 +2,10 @@
 
     python bench/scaling.py [--repeats 3] [--model package://bapo_lightning/tiny_worlds/additions/model]
 
-One update is as in training (`BapoModule.training_step`: split, score, search, backward, step) with the
-quickstart's BAPO, but on random tokens, so that any size is possible. Each row changes one thing of the base
-row. The last column is the time per token relative to the base row: 1 is linear growth. Attention grows with
-the square of the length; fixed costs make small updates more expensive per token.
+One update is as in training (`BapoModule.training_step`: split, score, search, backward, step) with BAPO on
+the additions, but on random tokens, so that any size is possible. Each row changes one thing of the base row.
+The last column is the time per token relative to the base row: 1 is linear growth. Attention grows with the
+square of the length; fixed costs make small updates more expensive per token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 from measuring import Spread, add_json_option, in_turns, method, write_json
-from updates import Size, built, quickstart, random_batch
+from updates import Size, additions, built, random_batch
 
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
@@ -52,7 +52,7 @@ def main() -> None:
     add_json_option(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    module = built(quickstart("bapo", f"model.path={arguments.model}"))
+    module = built(additions("bapo", f"model.path={arguments.model}"))
     vocab_size = module.policy.model.config.vocab_size
     batches = {name: random_batch(size, vocab_size) for name, size in SIZES.items()}
     taken = in_turns(

@@ -47,9 +47,11 @@ class Size:
         return self.groups * self.group_size * (self.prompt_tokens + self.response_tokens)
 
 
-def quickstart(algorithm: str, *overrides: str, folder: str = "unused") -> RunConfig:
-    """Returns the configuration of the quickstart with another algorithm, in replay."""
-    return validate(compose_run([f"algorithm={algorithm}", f"run_folder={folder}", *overrides]))
+def additions(algorithm: str, *overrides: str, folder: str = "unused") -> RunConfig:
+    """Returns the configuration of the additions with another algorithm, in replay."""
+    return validate(
+        compose_run(["experiment=additions", f"algorithm={algorithm}", f"run_folder={folder}", *overrides])
+    )
 
 
 def built(config: RunConfig) -> BapoModule:

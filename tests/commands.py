@@ -125,8 +125,12 @@ def run_command(
 
 
 def train(*overrides: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs the main job on a few updates of the tiny world; `options` are those of `run_command`."""
-    return run_command("bapo_lightning.cli.train", "debug=fast", *overrides, **options)
+    """Runs the main job on a few updates of the additions, unless another experiment is named; `options` are
+    those of `run_command`.
+    """
+    named = any(override.startswith("experiment=") for override in overrides)
+    experiment = () if named else ("experiment=additions",)
+    return run_command("bapo_lightning.cli.train", "debug=fast", *experiment, *overrides, **options)
 
 
 def start_ranks(function: Callable[..., None], args: tuple[Any, ...], nprocs: int) -> None:

@@ -41,34 +41,34 @@ from bapo_lightning.objectives.advantages import group_advantages
 from bapo_lightning.objectives.bounds import BoundSearch, bound_grid, contribution_curves, search_bounds
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.weighting import token_mean
-from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.seeds import request_seed
-from bapo_lightning.tiny_worlds.additions.task import addition_problems
+from bapo_lightning.tiny_worlds.locks.task import lock_problems, opened
 from bapo_lightning.types import Completion, Group, Rollout, Sample, WorkItem
 
-# Ships with the package: a model that adds two-digit numbers, and is often wrong.
-MODEL = model_path("package://bapo_lightning/tiny_worlds/additions/model")
+# Ships with the package: a model that opens locks with the popular key, and rarely with the right one.
+MODEL = model_path("package://bapo_lightning/tiny_worlds/locks/model")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All numbers of a run. The defaults are the quickstart's, which trains on 56 rollout batches."""
+    """All numbers of a run. The defaults are the quickstart's."""
 
     seed: int = 0  # of the order of problems, of sampling and of the minibatches
-    num_rollout_batches: int = 12  # how often the policy samples
-    prompts_per_batch: int = 64  # P, problems in a rollout batch
+    num_rollout_batches: int = 15  # how often the policy samples
+    prompts_per_batch: int = 512  # P, problems in a rollout batch
     group_size: int = 8  # G, responses to a problem
-    max_new_tokens: int = 32  # a response is cut here
+    max_new_tokens: int = 10  # a response is cut here
     temperature: float = 1.0  # of the distribution that is sampled from and trained
-    epochs: int = 2  # passes over a rollout batch
-    minibatches: int = 4  # updates in a pass; staleness is epochs x minibatches = 8
+    epochs: int = 1  # passes over a rollout batch
+    minibatches: int = 32  # updates in a pass; staleness is epochs x minibatches
     micro_batch_tokens: int = 16384  # tokens that pass through the model at once
     target: float = 0.5  # rho_0, least share of positive tokens in the contributions
     low: tuple[float, float, float] = (0.6, 0.9, 0.02)  # a-, b-, delta_2: start, end and step of c_low
     high: tuple[float, float, float] = (1.2, 3.0, 0.05)  # a+, b+, delta_1: start, end and step of c_high
-    learning_rate: float = 1.2e-4  # after the warm-up
+    learning_rate: float = 1.5e-3  # after the warm-up
+    betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
     warmup_updates: int = 10  # the learning rate rises linearly over these
     max_grad_norm: float = 1.0  # a longer gradient is scaled down to this norm
 
@@ -78,7 +78,7 @@ class Update(NamedTuple):
 
     loss: float
     entropy: float  # nats, mean over the tokens of the minibatch
-    share: float  # of positive tokens in the contributions, within the bounds
+    share: float  # of positive tokens in the contributions, within the bounds; nan where nothing contributes
     low: float  # c_low
     high: float  # c_high
 
@@ -88,9 +88,11 @@ def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     policy = build_policy(ModelOptions(MODEL, packing="padding_free"), settings.temperature)
     engine = HFEngine(MODEL, device="cpu")  # pi_rollout: a model of its own
-    stream = ProblemStream(addition_problems("train"), settings.seed)
+    stream = ProblemStream(lock_problems("train"), settings.seed)
     queue = ReplayQueue(settings.epochs, settings.minibatches, settings.seed)
-    optimizer = AdamW(policy.parameters(), settings.learning_rate, weight_decay=0.0, fused=True)
+    optimizer = AdamW(
+        policy.parameters(), settings.learning_rate, settings.betas, weight_decay=0.0, fused=True
+    )
     schedule = linear_warmup(optimizer, settings.warmup_updates)
     updates: list[Update] = []
     for _ in range(settings.num_rollout_batches):
@@ -101,8 +103,8 @@ def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
             batch = collate(queue.take(), metrics={})
             updates.append(update(settings, policy, optimizer, schedule, batch))
         reward = fmean(reward for group in groups for reward in group.rewards)
-        recent = zip(*updates[-settings.epochs * settings.minibatches :], strict=True)
-        _, entropy, share, low, high = (fmean(values) for values in recent)
+        recent = torch.tensor(updates[-settings.epochs * settings.minibatches :])
+        _, entropy, share, low, high = recent.nanmean(0).tolist()
         print(
             f"reward {reward:.3f}  entropy {entropy:.3f}  positive share {share:.3f}  "
             f"bounds [{low:.2f}, {high:.2f}]",
@@ -133,7 +135,7 @@ def sample(
         Completion(str(tokenizer.decode(response, skip_special_tokens=True)), len(response), made.finish)
         for response, made in zip(responses, generations, strict=True)
     ]
-    scores = final_value([item.problem for item in items for _ in range(size)], completions)
+    scores = opened([item.problem for item in items for _ in range(size)], completions)
     samples = [
         Sample(Rollout(asked.token_ids, (made.segment,), made.finish), completion.text, score, score.value)
         for asked, made, completion, score in zip(requests, generations, completions, scores, strict=True)
@@ -187,4 +189,5 @@ def search(settings: Settings, tables: Sequence[TokenTable]) -> BoundSearch:
 
 if __name__ == "__main__":
     disable_progress_bar()
+    torch.set_num_threads(1)  # more only wait for each other in a model this small
     train(Settings())

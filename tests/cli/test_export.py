@@ -28,7 +28,7 @@ TINY = model_path("package://bapo_lightning/tiny_worlds/additions/model")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A quickstart of eight updates, large enough ones to change what is answered."""
+    """A run of eight updates, large enough ones to change what is answered."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     overrides = [
         f"run_folder={folder}",

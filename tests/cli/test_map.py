@@ -116,7 +116,7 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
         ("worlds.table.axes.popular=[0.5]", "did you mean popular_"),
         ("methods.grpo.set.algorithm=gprp", "gprp"),
         ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
-        ("worlds.table.experiment=locks", "worlds.table must have either world or experiment"),
+        ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
     ],
 )
 def test_wrong_input_is_one_error_before_anything_is_computed(argument, message, tmp_path, capsys):

@@ -31,7 +31,7 @@ def command(*overrides: str) -> subprocess.CompletedProcess[str]:
 def test_the_plan_of_the_quickstart_adds_up() -> None:
     done = command()
     assert done.returncode == 0, done.stderr
-    assert "quickstart: llama, 107,968 parameters, 1 x h100_80gb, strategy single" in done.stdout
+    assert "quickstart: llama, 109,504 parameters, 1 x h100_80gb, strategy single" in done.stdout
     table = done.stdout.partition("generation, with the training state")[2].partition("together")
     shown = [float(number) for number in re.findall(r" (\d+\.\d\d)   ", table[0])]
     assert sum(shown) == pytest.approx(float(table[2].split()[0]), abs=0.03)

@@ -9,7 +9,7 @@ from tests.commands import run_command
 
 
 def sweep(tmp_path, *overrides):
-    options = ["sweep=smoke", "debug=fast", f"output_root={tmp_path}", *overrides]
+    options = ["sweep=smoke", "experiment=additions", "debug=fast", f"output_root={tmp_path}", *overrides]
     return run_command("bapo_lightning.cli.sweep", *options)
 
 

@@ -165,7 +165,12 @@ def test_every_algorithm_and_logger_runs(tmp_path, overrides):
 
 def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
     folder = tmp_path / "run"
-    overrides = ["debug=fast", "scale.num_rollout_batches=500", f"run_folder={folder}"]
+    overrides = [
+        "debug=fast",
+        "experiment=additions",
+        "scale.num_rollout_batches=500",
+        f"run_folder={folder}",
+    ]
     process = Command("bapo_lightning.cli.train", overrides, cwd=tmp_path)
     wait_until((folder / "metrics.jsonl").exists, process)
     process.send_signal(signal.SIGINT)

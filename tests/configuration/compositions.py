@@ -27,13 +27,15 @@ GROUPS = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.
 
 @lru_cache(maxsize=256)
 def _chosen(choices):
+    if not any(choice.startswith("experiment=") for choice in choices):
+        choices = ("experiment=additions", *choices)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("train", overrides=["run_folder=outputs/unused", *choices])
 
 
 def composed(*overrides):
     """The resolved configuration. Hydra takes a third of a second for a choice of groups, so that each choice
-    is composed once; values are then set by Hydra's own code.
+    is composed once; values are then set by Hydra's own code. The experiment is the additions unless named.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     is_choice = [item.key_or_group in GROUPS or "@" in item.input_line for item in parsed]

@@ -11,6 +11,7 @@ OWN = "tests.runs.own_classes"
 STOCK = "lightning.pytorch.callbacks"
 SAVE = f"_target_: {STOCK}.ModelCheckpoint"
 QUICK = [
+    "experiment=additions",
     "debug=fast",
     "scale.num_rollout_batches=1",
     "callbacks.checkpoint.every=4",

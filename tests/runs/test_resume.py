@@ -11,6 +11,7 @@ from tests.commands import Command, run_command, wait_until
 from tests.wandb_file import history
 
 SETTINGS = [
+    "experiment=additions",
     "debug=fast",
     "scale.num_rollout_batches=3",
     "callbacks.validation.every=6",
@@ -36,14 +37,14 @@ def train_and_signal(tmp_path, number, num_rows):
     """
 
     def has_rows():
-        written = list(tmp_path.glob("quickstart/*/metrics.jsonl"))
+        written = list(tmp_path.glob("additions/*/metrics.jsonl"))
         return bool(written) and written[0].read_text().count("\n") >= num_rows
 
     process = Command(TRAIN, [*SETTINGS, f"output_root={tmp_path}"])
     wait_until(has_rows, process)
     process.send_signal(number)
     output, _ = process.communicate()
-    (folder,) = tmp_path.glob("quickstart/*")
+    (folder,) = tmp_path.glob("additions/*")
     return folder, output
 
 

@@ -4,6 +4,7 @@ import io
 
 import pytest
 from rich.console import Console
+from tests.configuration.compositions import composed
 from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.cli.record import main
@@ -39,6 +40,12 @@ def test_a_curve_is_the_mean_over_seeds_of_each_part_of_the_run(shipped):
     assert band.mean[0] == pytest.approx(sum(first) / 6, abs=1e-5)
     assert min(band.half_width) > 0
     assert len(found.curves["val/sums/avg@8"].mean) < NUM_POINTS, "parts without a validation are left out"
+
+
+def test_curves_ship_for_the_protocol_of_make_train():
+    found = find_recorded(composed("experiment=quickstart", "algorithm=bapo", "seed=3"))
+    assert found is not None and (found.algorithm, len(found.seeds)) == ("grpo", 8)
+    assert find_recorded(composed("experiment=quickstart", "regime=on_policy")) is None
 
 
 def test_only_a_run_of_the_same_protocol_is_shown_beside_them(shipped):

@@ -38,6 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     overrides = [
         "debug=fast",
+        "experiment=additions",
         f"run_folder={folder}",
         "optimizer.optimizer.lr=3e-3",
         "optimizer.scheduler.warmup_updates=1",

@@ -16,6 +16,7 @@ import psutil
 from tests.rollout.vllm.conftest import vital_processes
 
 SERVER = [
+    "experiment=additions",
     "debug=fast",
     "rollout=vllm_server",
     "rollout.engine.options.dtype=float32",

@@ -111,6 +111,7 @@ def test_the_sweeps_have_the_runs_that_they_announce():
         "bounds": 20,
         "bapo_target": 30,
         "quickstart": 30,
+        "additions": 30,
         "partial_rollouts": 20,
         "smoke": 2,
     }
@@ -155,7 +156,7 @@ def test_the_command_line_replaces_values_adds_dimensions_and_sets_what_is_commo
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["sweep=nowhere"], "sweep=nowhere is no sweep; write one of bapo_target, baselines"),
+        (["sweep=nowhere"], "sweep=nowhere is no sweep; write one of additions, bapo_target"),
         ([], "sweep=nothing is no sweep"),
         (
             ["sweep=bounds", "algorithm.bounds.low=0.3"],
