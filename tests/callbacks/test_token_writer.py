@@ -17,7 +17,7 @@ def outputs(version: int = 9):
     table = TokenTable(
         logp=values.log(), entropy=values, ratio=values * 2,
         behaviour_logp=(values / 2).log(), proximal_logp=(values / 2).log(),
-        version=torch.tensor([9, 7]), advantage=torch.tensor([1.0, -1.0]), weight=values,
+        version=torch.tensor([9, 7]), advantage=torch.tensor([1.0, -1.0]), weight=values, slope=values,
     )  # fmt: skip
     return {"tokens": table, "version": version}
 

@@ -1,6 +1,7 @@
 """The update itself: what bounds, loss and gradients may and may not depend on."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import lightning as L
@@ -10,7 +11,9 @@ from tests.builders import adaptive, budget_for, gradients, module, random_polic
 
 from bapo_lightning.errors import StaleDataError, TrainingError
 from bapo_lightning.modules.bound_rules import FixedBounds
+from bapo_lightning.modules.contributions import positive_shares
 from bapo_lightning.modules.token_table import concatenate
+from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.weighting import fixed_length, sequence_mean
 
 
@@ -85,14 +88,47 @@ def test_one_micro_batch_is_scored_once_and_several_are_scored_first_only_when_t
 
 def test_with_micro_batch_scope_every_micro_batch_has_its_own_search():
     batch = stale_batch(random_policy())
-    outputs, _ = step(
-        random_policy(),
-        adaptive(scope="microbatch", target=0.6),
-        batch,
-        micro_batch_tokens=budget_for(batch, 5),
-    )
-    assert len(outputs["bounds"]) == 5
+    rule, budget = adaptive(scope="microbatch", target=0.6), budget_for(batch, 5)
+    outputs, _ = step(random_policy(), rule, batch, micro_batch_tokens=budget)
+    micro_batches, _ = module(random_policy(), rule, micro_batch_tokens=budget).micro_batches(batch)
+    assert len(outputs["bounds"]) == len(micro_batches) >= 5
     assert len({(float(search.low), float(search.high)) for search in outputs["bounds"]}) > 1
+
+
+def test_micro_batches_with_a_search_of_their_own_have_positive_and_negative_tokens():
+    batch = stale_batch(random_policy(), num_groups=8)
+    lengths = torch.tensor(batch.response_lengths)
+    by_length = replace(batch, advantage=torch.where(lengths > lengths.float().median(), -1.0, 1.0))
+    shares = {}
+    for scope in ("minibatch", "microbatch"):
+        owner = module(random_policy(), adaptive(scope=scope), micro_batch_tokens=budget_for(batch, 5))
+        micro_batches, _ = owner.micro_batches(by_length)
+        shares[scope] = [(part.advantage > 0).float().mean().item() for part in micro_batches]
+    assert min(shares["minibatch"]) == 0 and max(shares["minibatch"]) == 1
+    assert min(shares["microbatch"]) > 0.1 and max(shares["microbatch"]) < 0.6
+
+
+def test_metrics_know_the_dual_clip_and_the_bounds_of_each_micro_batch():
+    batch = stale_batch(random_policy(), noise=1.0)
+    policy = random_policy()
+    rule = adaptive(scope="microbatch", target=0.6)
+    budget = budget_for(batch, 5)
+    dual_clipped = partial(clipped_surrogate, dual_clip=2.0)
+    outputs, _ = step(policy, rule, batch, micro_batch_tokens=budget, objective=dual_clipped)
+    table, searches = outputs["tokens"], outputs["bounds"]
+    parts, _ = module(policy, rule, micro_batch_tokens=budget).micro_batches(batch)
+    sizes = torch.tensor([len(part.advantage) for part in parts])
+    low, high = (
+        torch.stack([getattr(each, name) for each in searches]).repeat_interleave(sizes)
+        for name in ("low", "high")
+    )
+    negative = table.advantage < 0
+    cut = (~negative & (table.ratio > high)) | (negative & ((table.ratio < low) | (table.ratio > 2)))
+    assert torch.equal(table.slope, table.advantage.where(~cut, 0.0))
+    assert (negative & (table.ratio > 2)).any() and len(set(high.tolist())) > 1
+    mass = table.weight * table.behaviour_logp.exp() * table.ratio * table.advantage.abs() * ~cut
+    share, _ = positive_shares(table, "rollout_prob")
+    assert float(share) == pytest.approx(float(mass[~negative].sum() / mass.sum()), rel=1e-5)
 
 
 def test_at_ratio_one_the_search_keeps_its_start_when_positives_suffice():
@@ -105,8 +141,6 @@ def test_at_ratio_one_the_search_keeps_its_start_when_positives_suffice():
 
 @pytest.mark.parametrize("sign", [1.0, -1.0, 0.0])
 def test_one_sided_and_empty_advantages_give_finite_losses(sign):
-    from dataclasses import replace
-
     batch = stale_batch(random_policy())
     outputs, gradient = step(
         random_policy(), adaptive(), replace(batch, advantage=batch.advantage.abs() * sign)

@@ -18,4 +18,5 @@ def table(advantages):
         version=torch.zeros_like(advantage, dtype=torch.long),
         advantage=advantage,
         weight=ones,
+        slope=advantage,
     )

@@ -30,17 +30,16 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
 from bapo_lightning.errors import TrainingError
-from bapo_lightning.modules.bound_rules import BoundRule
+from bapo_lightning.modules.bound_rules import BoundRule, searches_each_micro_batch
 from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
 from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_policy
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_table import TokenTable, gather_tables
 from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.surrogate import Objective
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 
-# ratio[N], advantage[N], low, high -> objective[N] to maximise
-Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # log pi_proximal - log pi_behaviour in nats -> weight, same shape
 Correction = Callable[[Tensor], Tensor]
 KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # in checkpoints
@@ -172,7 +171,7 @@ class BapoModule(L.LightningModule):
                     # Ranks average their gradients; the weights already make a mean over all ranks.
                     self.manual_backward(loss * num_ranks())
                 losses.append(loss.detach())
-                tables.append(table.detach())
+                tables.append(table.detach().cut(self.objective, bounds))
             searches.append(bounds)
         grad_norm = self.apply_gradients(optimizer)
         metrics = batch.metrics | {
@@ -199,7 +198,8 @@ class BapoModule(L.LightningModule):
         Blank ones, which add nothing, follow until every rank has as many: sharded weights are gathered, and
         bounds searched, by all ranks together.
         """
-        own = batch.split(self.micro_batch_tokens, self.loss_weights(batch), self.policy.layout)
+        mixed = searches_each_micro_batch(self.bound_rule)
+        own = batch.split(self.micro_batch_tokens, self.loss_weights(batch), self.policy.layout, mixed)
         missing = max_over_ranks(len(own)) - len(own)
         if not missing:
             return own, len(own)

@@ -221,6 +221,14 @@ class AdaptiveBounds(nn.Module):
         return torch.cat(contributions(table, self.weight, self.lows, self.highs, self.kind))
 
 
+def searches_each_micro_batch(rule: BoundRule) -> bool:
+    """Whether every micro-batch gets bounds of its own. Their lengths must then be mixed: wrong answers are
+    often the longer ones, and micro-batches sorted by length would have next to no positive tokens, or only
+    them.
+    """
+    return isinstance(rule, AdaptiveBounds) and rule.scope == "microbatch"
+
+
 def whereabouts(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Shares of the searches that stay at the start of their path and that run to its end, 0-dim; NaN where
     nothing was searched, or nothing was there to balance.

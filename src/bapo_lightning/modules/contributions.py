@@ -34,18 +34,18 @@ def contributions(
     return contribution_curves(table.ratio, table.advantage, every_token, weights, lows, highs, kind)
 
 
-def positive_shares(
-    table: TokenTable, low: Tensor, high: Tensor, kind: ContributionWeight
-) -> tuple[Tensor, Tensor]:
-    """Share of the positive tokens in the contributions (Eq. 5) within these bounds, and without any.
+def positive_shares(table: TokenTable, kind: ContributionWeight) -> tuple[Tensor, Tensor]:
+    """Share of the positive tokens in the contributions as the objective cuts them (Eq. 5), and without any
+    clipping; 0-dim float64, NaN where nothing contributes.
 
     Args:
-        table: of the minibatch.
-        low: lower bound, 0-dim.
-        high: upper bound, 0-dim.
+        table: of the minibatch, with the slopes of its update.
         kind: as for `contribution_weight`.
     """
-    lows, highs = torch.stack([low.new_zeros(()), low]), torch.stack([high, high.new_full((), torch.inf)])
-    positive, negative = contributions(table, kind, lows, highs)
-    within = positive_contribution(positive[0], negative[1], "share")
-    return within, positive_contribution(positive[1], negative[0], "share")
+    mass = contribution_weight(table, kind).double() * table.ratio
+    is_positive = table.advantage > 0
+    cut, whole = (
+        positive_contribution((parts * is_positive).sum(), (parts * ~is_positive).sum(), "share")
+        for parts in (mass * table.slope.abs(), mass * table.advantage.abs())
+    )
+    return cut, whole

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.batch import MicroBatch
-from bapo_lightning.objectives.surrogate import importance_ratio
+from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.surrogate import Objective, importance_ratio, slopes
 from bapo_lightning.ranks.collectives import gather_on_controller, num_ranks
 
 
@@ -25,6 +26,7 @@ class TokenTable:
     version: Tensor  # policy version that sampled the token
     advantage: Tensor
     weight: Tensor  # the token's share of the global minibatch's mean, times its correction
+    slope: Tensor  # d objective / d ratio: the advantage, until bounds cut it
 
     @classmethod
     def of(cls, micro_batch: MicroBatch, logp: Tensor, entropy: Tensor) -> TokenTable:
@@ -38,11 +40,17 @@ class TokenTable:
             version=micro_batch.version,
             advantage=micro_batch.advantage,
             weight=micro_batch.weight,
+            slope=micro_batch.advantage,
         )
 
     def detach(self) -> TokenTable:
         """Returns the same numbers without the graph."""
         return TokenTable(*(getattr(self, name).detach() for name in NAMES))
+
+    def cut(self, objective: Objective, bounds: BoundSearch) -> TokenTable:
+        """Returns the table with the slopes that an objective has within bounds."""
+        slope = slopes(objective, self.ratio, self.advantage, bounds.low, bounds.high)
+        return replace(self, slope=slope)
 
 
 NAMES = tuple(field.name for field in fields(TokenTable))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -13,6 +14,8 @@ from bapo_lightning.values import Advice
 # exp(20) is 5e8: far outside any clipping bound, yet finite in float32 after products and sums. One broken
 # token then gives a huge number in the log instead of inf * 0 = NaN everywhere. verl has the same limit.
 LOG_RATIO_LIMIT = 20.0
+# ratio[N], advantage[N], low, high -> objective[N] to maximise
+Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 DualClip = Annotated[float, Gt(1), Advice("must be above 1 (3.0 is usual), or null to switch it off")]
 
 
@@ -68,33 +71,46 @@ def _clamp(ratio: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     )
 
 
-def clipped_mask(ratio: Tensor, advantage: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
-    """Returns true where the bounds cut a token's gradient: A > 0 and r > high, or A < 0 and r < low (Eq. 5).
+def slopes(objective: Objective, ratio: Tensor, advantage: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Returns d objective / d r of every token: A without clipping, 0 where the objective cuts the gradient.
 
-    Shape of `ratio`, bool.
+    Args:
+        objective: of each token by itself, for example `clipped_surrogate`.
+        ratio: r, any shape.
+        advantage: A, same shape.
+        low: lower bound of the ratio, 0-dim.
+        high: upper bound of the ratio, 0-dim.
     """
-    return ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))
+
+    def total(ratio: Tensor) -> Tensor:
+        return objective(ratio, advantage, low, high).sum()
+
+    return torch.func.grad(total)(ratio.detach())
+
+
+def clipped_mask(slope: Tensor, advantage: Tensor) -> Tensor:
+    """Returns true where a token with an advantage has no gradient (Eq. 5; also by a dual clip), bool.
+
+    Args:
+        slope: from `slopes`, any shape.
+        advantage: A, same shape.
+    """
+    return (slope == 0) & (advantage != 0)
 
 
 def clipped_fractions(
-    ratio: Tensor,
-    advantage: Tensor,
-    low: float | Tensor,
-    high: float | Tensor,
-    tokens: Tensor | None = None,
+    slope: Tensor, advantage: Tensor, tokens: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the share of all, of the positive and of the negative tokens that the bounds clip (0-dim; NaN
+    """Returns the share of all, of the positive and of the negative tokens whose gradient is cut (0-dim; NaN
     where there are no such tokens).
 
     Args:
-        ratio: r, any shape.
+        slope: from `slopes`, any shape.
         advantage: A, same shape.
-        low: lower bound of the ratio.
-        high: upper bound of the ratio.
         tokens: how many tokens each entry stands for, same shape; None means ones.
     """
-    tokens = torch.ones_like(ratio) if tokens is None else tokens
-    clipped = clipped_mask(ratio, advantage, low, high).float()
+    tokens = torch.ones_like(slope) if tokens is None else tokens
+    clipped = clipped_mask(slope, advantage).float()
     groups = (tokens, tokens * (advantage > 0), tokens * (advantage < 0))
     whole, positive, negative = ((clipped * group).sum() / group.sum() for group in groups)
     return whole, positive, negative

@@ -20,7 +20,7 @@ def update(weights=(1.0,), correction=None, version=0, proximal_logprobs=None):
     made = group("p", [rollout([1], range(len(weights)), behaviour.tolist())], [1.0], [1.0])
     sample = replace(made.samples[0], proximal_logprobs=proximal_logprobs)
     flat = torch.ones_like(behaviour)
-    tokens = TokenTable(proximal, flat, flat, behaviour, proximal, flat * 0, flat, flat)
+    tokens = TokenTable(proximal, flat, flat, behaviour, proximal, flat * 0, flat, flat, flat)
     owner = module(random_policy(), FixedBounds(0.8, 1.2), correction=correction)
     return Update(0, version, tokens, [], collate([replace(made, samples=(sample,))], {}), owner, {})
 

@@ -14,8 +14,8 @@
 
 `behaviour`, `proximal` and `policy` are probabilities; ratio = policy / proximal. Samples a and b are group
 "p", complete at version 4; c and d are group "q", complete at version 3. a and d have two segments. The
-update trains version 5 with two bound searches, [0.7, 1.2] and [0.9, 1.6], whose means are the bounds
-[0.8, 1.4].
+update trains version 5 with two bound searches, [0.7, 1.2] for the tokens of "p" and [0.9, 1.6] for those of
+"q".
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ PROXIMAL = torch.tensor([0.5, 0.5, 0.25, 0.2, 0.1, 0.2, 0.2, 0.6, 0.25, 0.05])
 RATIO = torch.tensor([1.6, 1.0, 1.2, 0.5, 1.0, 0.5, 1.75, 1.5, 1.0, 1.0])
 ADVANTAGE = torch.tensor([2.0, 2, 2, -2, 2, -1, -1, -1, -1, -1])
 WEIGHT = torch.tensor([0.05] * 4 + [0.1] * 6)
+SLOPE = torch.tensor([0.0, 2, 2, 0, 2, 0, -1, -1, -1, -1])
 ENTROPY = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 
 
@@ -72,7 +73,7 @@ def update(
     behaviour = torch.tensor([value for name in "abcd" for value in BEHAVIOUR[name]]).log()
     version = torch.tensor([value for name in "abcd" for value in versions[name]])
     logp = (PROXIMAL * RATIO).log()
-    columns = (logp, ENTROPY, RATIO, behaviour, PROXIMAL.log(), version, ADVANTAGE, WEIGHT)
+    columns = (logp, ENTROPY, RATIO, behaviour, PROXIMAL.log(), version, ADVANTAGE, WEIGHT, SLOPE)
     trained = version >= (oldest_trained or 0)
     fields = {
         "index": 4,

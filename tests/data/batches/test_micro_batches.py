@@ -64,3 +64,12 @@ def test_packing_a_wide_spread_of_lengths_needs_fewer_micro_batches_of_even_size
     sizes = [sum(lengths[row] for row in part) for part in packed]
     assert (len(padded), len(packed)) == (24, 21)  # 21 is the least that the tokens need
     assert max(sizes) <= 1.01 * min(sizes)
+
+
+def test_mixed_parts_hold_long_and_short_rows_within_the_budget_that_padding_costs():
+    lengths = [40] * 8 + [10] * 8
+    parts = rows_by_token_budget(lengths, 160, mixed=True)
+    assert sorted(row for part in parts for row in part) == list(range(16))
+    assert all(len(part) * max(lengths[row] for row in part) <= 160 for part in parts)
+    assert all({lengths[row] for row in part} == {10, 40} for part in parts)
+    assert [len({lengths[row] for row in part}) for part in rows_by_token_budget(lengths, 160)] == [1, 1, 1]

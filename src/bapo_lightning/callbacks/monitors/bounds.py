@@ -36,7 +36,7 @@ class ContributionMonitor(Monitor):
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
         tokens = update.tokens
-        share, unclipped = positive_shares(tokens, update.low, update.high, self.weight)
+        share, unclipped = positive_shares(tokens, self.weight)
         num_positive, num_negative = (tokens.advantage > 0).sum(), (tokens.advantage < 0).sum()
         return {
             "bapo/positive_share": share,

@@ -46,8 +46,8 @@ class Update:
 
     @property
     def clipped(self) -> Tensor:
-        """Mask of the tokens whose gradient the bounds cut off, [N] bool."""
-        return clipped_mask(self.tokens.ratio, self.tokens.advantage, self.low, self.high)
+        """Mask of the tokens whose gradient the objective cuts off, [N] bool."""
+        return clipped_mask(self.tokens.slope, self.tokens.advantage)
 
 
 class Monitor(Callback, ABC):

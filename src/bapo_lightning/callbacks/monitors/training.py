@@ -51,8 +51,8 @@ class TrainingMonitor(Monitor):
 
 
 def clip_fractions(update: Update) -> Metrics:
-    """Share of all, of the positive and of the negative tokens whose gradient the bounds cut off."""
-    found = clipped_fractions(update.tokens.ratio, update.tokens.advantage, update.low, update.high)
+    """Share of all, of the positive and of the negative tokens whose gradient the objective cuts off."""
+    found = clipped_fractions(update.tokens.slope, update.tokens.advantage)
     names = ("train/clip_fraction", "train/clip_fraction_positive", "train/clip_fraction_negative")
     return dict(zip(names, found, strict=True))
 

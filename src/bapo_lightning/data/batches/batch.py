@@ -124,14 +124,16 @@ class TrainBatch:
                 f"allows {max_age}"
             )
 
-    def split(self, token_budget: int, weights: Tensor, layout: Layout = Layout.PADDED) -> list[MicroBatch]:
+    def split(
+        self, token_budget: int, weights: Tensor, layout: Layout = Layout.PADDED, mixed: bool = False
+    ) -> list[MicroBatch]:
         """Splits into micro-batches of about equal size, at most `token_budget` tokens each (a longer sample
-        stands alone); see `rows_by_token_budget`.
+        stands alone), whose rows are of `mixed` lengths or alike; see `rows_by_token_budget`.
 
         The weights, [B, T] from `objectives.weighting`, are normalised over the global minibatch. They are
         sliced, never renormalised, so that the sum over micro-batches does not depend on the split.
         """
-        parts = rows_by_token_budget(self.lengths, token_budget, layout, self.prompts)
+        parts = rows_by_token_budget(self.lengths, token_budget, layout, self.prompts, mixed)
         return [self._select(rows, weights, layout) for rows in parts]
 
     def _select(self, rows: list[int], weights: Tensor, layout: Layout) -> MicroBatch:

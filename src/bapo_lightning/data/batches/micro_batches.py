@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from bapo_lightning.data.batches.layout import Layout
@@ -39,17 +39,22 @@ def balanced_parts(costs: Sequence[int], num_parts: int) -> list[list[int]]:
 
 
 def rows_by_token_budget(
-    lengths: Sequence[int], token_budget: int, layout: Layout = Layout.PADDED, prompts: Sequence[int] = ()
+    lengths: Sequence[int],
+    token_budget: int,
+    layout: Layout = Layout.PADDED,
+    prompts: Sequence[int] = (),
+    mixed: bool = False,
 ) -> list[list[int]]:
     """Partitions rows into parts of about equal size within a token budget. A row beyond it stands alone.
 
     Padding counts where there is any: rows times longest row. A shared prompt counts once for each row, as it
     does in attention. Rows without padding may stand together whatever their lengths; otherwise rows of
-    similar length do. Rows that share a prompt, by its number, stand together as far as they can.
+    similar length do, unless `mixed` is set, for more padding. Rows that share a prompt, by its number, stand
+    together as far as they can.
 
     Returns:
-        Row numbers of each part. Padded: the longest rows first, throughout. Otherwise the largest part
-        first, its rows in ascending order.
+        Row numbers of each part. Padded and not mixed: the longest rows first, throughout. Otherwise the
+        largest part first, its rows in ascending order.
     """
     if layout is Layout.SHARED:
         families = _families(lengths, token_budget, prompts)
@@ -57,6 +62,8 @@ def rows_by_token_budget(
         return [sorted(row for family in part for row in families[family]) for part in parts]
     if layout is Layout.PACKED:
         return _packed_parts(lengths, token_budget)
+    if mixed:
+        return _packed_parts(lengths, token_budget, padded_size)
     # Parts filled to the brim leave a small rest. The smallest budget that makes no more parts of them
     # spreads it over all.
     most = len(_padded_parts(lengths, token_budget))
@@ -96,7 +103,14 @@ def _families(lengths: Sequence[int], token_budget: int, prompts: Sequence[int])
     return families
 
 
-def _packed_parts(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+def padded_size(lengths: Sequence[int]) -> int:
+    """Tokens of a part whose rows are padded to the longest of them."""
+    return len(lengths) * max(lengths, default=0)
+
+
+def _packed_parts(
+    lengths: Sequence[int], token_budget: int, size: Callable[[Sequence[int]], int] = sum
+) -> list[list[int]]:
     """The fewest balanced parts within the budget; rows beyond it are set apart first."""
     alone = [[row] for row, length in enumerate(lengths) if length >= token_budget]
     rows = [row for row, length in enumerate(lengths) if length < token_budget]
@@ -104,7 +118,7 @@ def _packed_parts(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
     num_parts = ceil(sum(costs) / token_budget)
     while rows:
         parts = [[rows[item] for item in part] for part in balanced_parts(costs, num_parts)]
-        if all(sum(lengths[row] for row in part) <= token_budget for part in parts):
+        if all(size([lengths[row] for row in part]) <= token_budget for part in parts):
             return alone + parts
         num_parts += 1
     return alone

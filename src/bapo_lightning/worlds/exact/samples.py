@@ -110,6 +110,7 @@ def token_table(
 
     behaviour_logp, logp = rows(answers.behaviour_logp), rows(logp)
     tokens = gathered(mask.float())
+    advantage = answers.advantage.reshape(-1, 1).expand_as(tokens).flatten()
     table = TokenTable(
         logp=logp,
         entropy=rows(entropy),
@@ -117,8 +118,9 @@ def token_table(
         behaviour_logp=behaviour_logp,
         proximal_logp=behaviour_logp,
         version=answers.version.reshape(-1, 1).expand_as(tokens).flatten(),
-        advantage=answers.advantage.reshape(-1, 1).expand_as(tokens).flatten(),
+        advantage=advantage,
         weight=gathered(weigh(weighting, mask, mask.sum(), torch.tensor(len(mask)))).flatten(),
+        slope=advantage,
     )
     return table, tokens.flatten()
 
@@ -137,6 +139,7 @@ def every_answer(
     """
     logp, behaviour_logp = (world.log_probs(each).squeeze(-2) for each in (parameters, behaviour))
     entropy = -(logp.exp() * logp).sum(-1, keepdim=True).expand_as(logp)
+    advantages = advantage(world.right.squeeze(-2)).flatten()
     return TokenTable(
         logp=logp.flatten(),
         entropy=entropy.flatten(),
@@ -144,6 +147,7 @@ def every_answer(
         behaviour_logp=behaviour_logp.flatten(),
         proximal_logp=behaviour_logp.flatten(),
         version=torch.zeros(logp.numel(), dtype=torch.long),
-        advantage=advantage(world.right.squeeze(-2)).flatten(),
+        advantage=advantages,
         weight=behaviour_logp.exp().flatten() / world.num_contexts,
+        slope=advantages,
     )

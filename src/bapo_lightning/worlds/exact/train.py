@@ -23,12 +23,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from bapo_lightning.modules.bapo_module import Objective
-from bapo_lightning.modules.bound_rules import AdaptiveBounds, BoundRule, whereabouts
+from bapo_lightning.modules.bound_rules import (
+    AdaptiveBounds,
+    BoundRule,
+    searches_each_micro_batch,
+    whereabouts,
+)
 from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
-from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.modules.token_table import TokenTable, concatenate
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.surrogate import clipped_fractions
+from bapo_lightning.objectives.surrogate import Objective, clipped_fractions
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.world import ExactWorld
 
@@ -179,22 +183,24 @@ def loss_and_metrics(
     [M].
     """
     parts: list[Any] = [table]
-    if len(method.bound_rule.scopes([table] * micro_batches)) > 1:  # type: ignore[list-item]
+    if searches_each_micro_batch(method.bound_rule):
         columns = [getattr(table, field.name).chunk(micro_batches) for field in fields(table)]
         parts = [TokenTable(*part) for part in zip(*columns, strict=True)]
-    losses, searches = [], []
+    losses, searches, tables = [], [], []
     for scope in method.bound_rule.scopes(parts):
         bounds, past = chosen(method.bound_rule, [part.detach() for part in scope], past)  # type: ignore[attr-defined]
         for part in scope:
             objective = method.objective(part.ratio, part.advantage, bounds.low, bounds.high)  # type: ignore[attr-defined]
             losses.append(-(part.weight * objective).sum())
+            tables.append(part.detach().cut(method.objective, bounds))  # type: ignore[attr-defined]
         searches.append(bounds)
     lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
     rests, ends = whereabouts(method.bound_rule, lows, highs, values)
-    low, high = lows.mean(), highs.mean()
-    shares = positive_shares(table.detach(), low, high, method.contribution_weight)
-    clipped = clipped_fractions(table.ratio.detach(), table.advantage, low, high, tokens)
-    return (torch.stack(losses).sum(), low, high, met.mean(), rests, ends, *shares, *clipped), past
+    whole = concatenate(tables)
+    shares = positive_shares(whole, method.contribution_weight)
+    clipped = clipped_fractions(whole.slope, whole.advantage, tokens)
+    found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
+    return (torch.stack(losses).sum(), *found), past
 
 
 def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:
