@@ -7,16 +7,21 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-Count = Annotated[int, Ge(1)]
-CountOrZero = Annotated[int, Ge(0)]
-Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
-Share = Annotated[float, Gt(0), Le(1)]
-Dtype = Literal["float32", "bfloat16", "float16"]  # of weights, caches and computation
-
 
 @dataclass(frozen=True)
 class Advice:
     """Metadata of an annotation: what is wrong with a value that it refuses, and what to write instead."""
 
     text: str
+
+
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Gt(0), Le(1)]
+TrainDtype = Annotated[
+    Literal["float32", "bfloat16"],
+    Advice("cannot be trained in (gradients underflow in float16); write one of float32, bfloat16"),
+]
+Dtype = Literal["float32", "bfloat16", "float16"]  # of weights, caches and computation

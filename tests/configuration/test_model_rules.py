@@ -103,6 +103,18 @@ def test_accelerators_by_name(monkeypatch):
     assert uses_cuda("gpu") and uses_cuda("cuda") and not uses_cuda("cpu") and not uses_cuda("mps")
 
 
+def test_apples_gpu_is_refused_and_never_chosen(monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert validated("trainer.accelerator=auto").accelerator == "cpu"
+    (problem,) = found("trainer.accelerator=mps")
+    assert "float64" in problem and problem.endswith("write trainer.accelerator=cpu")
+
+
+def test_passes_in_float16_are_refused_as_weights_are():
+    (problem,) = found("strategy=fsdp", "strategy.compute_dtype=float16")
+    assert "strategy.compute_dtype" in problem and "gradients underflow in float16" in problem
+
+
 def test_how_a_model_computes_may_change_when_a_run_goes_on_but_not_what_is_trained():
     before, after = (
         composed(),

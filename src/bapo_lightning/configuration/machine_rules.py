@@ -49,21 +49,20 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
 def _device_problems(config: RunConfig) -> Iterator[str]:
     devices, accelerator, nodes = config.devices, config.accelerator, config.num_nodes
     available = torch.cuda.device_count()
-    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
-    if accelerator in ("gpu", "cuda") and not has_gpu:
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         yield (
-            f"trainer.accelerator={accelerator}: no GPU was found; write trainer.accelerator=cpu, or check "
-            "CUDA_VISIBLE_DEVICES"
+            f"trainer.accelerator={accelerator}: no NVIDIA GPU was found; write trainer.accelerator=cpu, or "
+            "check CUDA_VISIBLE_DEVICES"
         )
     elif uses_cuda(accelerator) and devices > available:
         yield (
             f"trainer.devices={devices}: {available} GPUs were found; write trainer.devices={available}, or "
             "trainer.accelerator=cpu"
         )
-    elif accelerator == "mps" and devices > 1:
+    elif accelerator == "mps":
         yield (
-            f"trainer.devices={devices} with trainer.accelerator=mps: it has one device; write "
-            "trainer.devices=1"
+            "trainer.accelerator=mps: the sums behind bounds and metrics need float64, which Apple's GPUs do "
+            "not have; write trainer.accelerator=cpu"
         )
     if nodes > 1 and not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "LOCAL_RANK"} & set(os.environ):
         yield (

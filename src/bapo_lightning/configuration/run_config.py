@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.configuration.sections import (
     Algorithm,
@@ -83,8 +85,9 @@ class RunConfig(Composed):
 
     @property
     def accelerator(self) -> str:
-        """Lightning's name of the devices."""
-        return str(self.trainer.options["accelerator"])
+        """Lightning's name of the devices; `auto` never means Apple's GPU, which lacks float64."""
+        named = str(self.trainer.options["accelerator"])
+        return "cpu" if named == "auto" and not torch.cuda.is_available() else named
 
     @property
     def is_sharded(self) -> bool:

@@ -13,9 +13,9 @@ from annotated_types import Gt, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets, TrainDtype
+from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
-from bapo_lightning.values import Advice, Count, CountOrZero, NonNegative, Share
+from bapo_lightning.values import Advice, Count, CountOrZero, NonNegative, Share, TrainDtype
 
 GPU = ("auto", "gpu", "cuda")
 

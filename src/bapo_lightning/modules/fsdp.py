@@ -27,7 +27,7 @@ from torch.distributed.fsdp import (
 
 from bapo_lightning.errors import CheckpointError
 from bapo_lightning.ranks.collectives import full_tensor, num_ranks
-from bapo_lightning.values import Dtype
+from bapo_lightning.values import TrainDtype
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Sharding:
     state keep their precision.
     """
 
-    compute_dtype: Dtype = "bfloat16"
+    compute_dtype: TrainDtype = "bfloat16"
     # False keeps a layer's weights from forward to backward pass: less traffic, more memory.
     reshard_after_forward: bool = True
     cpu_offload: bool = False  # shards, gradients and optimizer state stay in the host's memory
@@ -96,7 +96,7 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def __init__(
         self,
-        compute_dtype: Dtype = "bfloat16",
+        compute_dtype: TrainDtype = "bfloat16",
         reshard_after_forward: bool = True,
         reduce_every_micro_batch: bool = False,
         cpu_offload: bool = False,

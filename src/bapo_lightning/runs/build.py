@@ -62,6 +62,7 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> Run:
     callbacks = build_callbacks(config, start, ranks, sets, _description(config, account))
     loggers = build_loggers(config, start.folder) if ranks.is_controller else []
     trainer = config.trainer.make(
+        accelerator=config.accelerator,
         strategy=strategy,
         max_epochs=1,
         callbacks=callbacks,

@@ -19,6 +19,7 @@ from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.packing import check_packable, packed_attention
 from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.modules.policy.score_check import check_scores
 
 
 def build_policy(options: ModelOptions, temperature: float, on_meta: bool = False) -> Policy:
@@ -40,6 +41,8 @@ def build_policy(options: ModelOptions, temperature: float, on_meta: bool = Fals
     packed = options.packing == "padding_free"
     if packed:
         check_packable(model)
+    if not on_meta:
+        check_scores(model)
     if options.liger:
         _use_liger(model)
     if options.lora is not None:

@@ -8,14 +8,10 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from bapo_lightning.values import Advice, Count
+from bapo_lightning.values import Advice, Count, TrainDtype
 
 Attention = Literal["sdpa", "flash_attention_2", "flex_attention"]
 Packing = Literal["none", "padding_free"]
-TrainDtype = Annotated[
-    Literal["float32", "bfloat16"],
-    Advice("cannot be trained in (gradients underflow in float16); write one of float32, bfloat16"),
-]
 Targets = Annotated[
     Literal["all-linear"] | Annotated[tuple[str, ...], MinLen(1)],
     Advice("must be all-linear, or names of linear layers, e.g. [q_proj,v_proj]"),
