@@ -45,4 +45,7 @@ def test_a_tolerance_of_zero_is_no_tolerance():
     assert list(WeightSync.problems({"tolerance": 0.0})) == [
         "tolerance=0.0: no two computations agree to the last bit; write e.g. 1e-3"
     ]
+    assert list(WeightSync.problems({"tolerance": float("inf")})) == [
+        "tolerance=inf proves nothing; write e.g. 0.2"
+    ]
     assert list(WeightSync.problems({"tolerance": 1e-3})) == []

@@ -48,3 +48,49 @@ def test_non_finite_weights_do_not_pass_the_probe(engine):
         next(policy.parameters()).fill_(float("nan"))
     with pytest.raises(EngineError, match="disagree by nan"):
         WeightSync(tolerance=1e-3).push(policy, engine, 1, VOCAB_SIZE)
+
+
+class DeafEngine(HFEngine):
+    """Takes the first weights, ignores all later ones, and claims to have them."""
+
+    has_weights = False
+
+    def load_weights(self, source, version):
+        if not self.has_weights:
+            super().load_weights(source, version)
+        self.has_weights, self.version = True, version
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 0.2, 5.0])
+def test_an_engine_that_ignores_every_push_after_the_first_is_found_at_the_second(tmp_path, tolerance):
+    random_model().save_pretrained(tmp_path)
+    policy, sync, engine = random_policy(), WeightSync(tolerance), DeafEngine(str(tmp_path))
+    sync.push(policy, engine, 0, VOCAB_SIZE)
+    sync.push(policy, engine, 1, VOCAB_SIZE)  # the same weights: nothing to notice
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.0005)
+    with pytest.raises(EngineError, match=r"disagree by|did not take the new weights"):
+        sync.push(policy, engine, 2, VOCAB_SIZE)
+
+
+def test_changes_too_small_to_see_add_up_until_they_are_seen(tmp_path):
+    random_model().save_pretrained(tmp_path)
+    policy, sync, engine = random_policy(), WeightSync(0.2), DeafEngine(str(tmp_path))
+    with pytest.raises(EngineError, match="did not take the new weights"):
+        for version in range(50):
+            sync.push(policy, engine, version, VOCAB_SIZE)
+            with torch.no_grad():
+                for parameter in policy.parameters():
+                    parameter.mul_(1 + 2e-6)
+    assert version > 1
+
+
+def test_an_engine_in_bfloat16_that_takes_slow_weights_passes(tmp_path):
+    random_model().save_pretrained(tmp_path)
+    policy, sync, engine = random_policy(), WeightSync(0.2), HFEngine(str(tmp_path), dtype="bfloat16")
+    for version in range(20):
+        sync.push(policy, engine, version, VOCAB_SIZE)
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(1e-5 * torch.randn_like(parameter))

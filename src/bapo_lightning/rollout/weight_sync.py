@@ -13,7 +13,7 @@ import random
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import fmean
 from typing import Any, Protocol
@@ -24,6 +24,9 @@ from bapo_lightning.types import Rollout
 from bapo_lightning.values import Count
 
 PROBE_TOKEN_BUDGET = 4096  # a probe passes through the trainer's model at once
+# Nats, mean over the probe's tokens. Where the trainer's log-probs have changed by so little, an engine's may
+# not have changed at all: the learning rate is still 0, or its weights were rounded.
+SMALLEST_CHANGE = 1e-5
 
 
 class ScoringWeightSource(WeightSource, Protocol):
@@ -52,12 +55,25 @@ class SyncReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """What one engine sampled for a probe, and both sides' log-probs of it, in nats."""
+
+    token_ids: list[int]
+    engine: list[float]
+    trainer: list[float]
+
+
+@dataclass(slots=True)
 class WeightSync:
     """Streams weights into an engine, then lets it sample from fixed prompts and compares its log-probs with
     the trainer's.
 
     The engine samples instead of scoring, as it does for training data, so that the proof also finds a stale
     prefix cache, a wrong temperature, or log-probs of another distribution.
+
+    Stale weights of a slow policy agree with the trainer's within any tolerance that rounding needs. They
+    are found by what does not change: an engine that answers the same probe the same, to the bit, while the
+    trainer's log-probs of the answer have moved, did not take the weights.
     """
 
     # Largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2
@@ -69,11 +85,15 @@ class WeightSync:
     # cache, if it has one, so that a stale cache is met.
     probe_tokens: Count = 16
     sampled_tokens: Count = 4  # after each prompt
+    # Of each engine, the first time that it gave its newest answer.
+    _answers: dict[int, ProbeAnswer] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """A tolerance that no push would meet."""
-        if options["tolerance"] <= 0:
+        """A tolerance that no push would meet, or every push."""
+        if options["tolerance"] == float("inf"):
+            yield "tolerance=inf proves nothing; write e.g. 0.2"
+        elif options["tolerance"] <= 0:
             yield (
                 f"tolerance={options['tolerance']}: no two computations agree to the last bit; write e.g. "
                 "1e-3"
@@ -103,8 +123,8 @@ class WeightSync:
         each is proven by itself.
 
         Raises:
-            EngineError: a weight is missing or has another shape, or the two sides disagree about the probe
-                afterwards.
+            EngineError: a weight is missing or has another shape, the two sides disagree about the probe
+                afterwards, or an engine still gives an old answer.
         """
         start = time.perf_counter()
         engine.load_weights(source, version)
@@ -119,7 +139,10 @@ class WeightSync:
             Rollout(request.token_ids, (made.segment,), made.finish)
             for request, made in zip(requests, generations, strict=True)
         ]
-        differences = logprob_differences(source, rollouts)
+        answers = probe_answers(source, rollouts, num_engines)
+        differences = [
+            abs(a - b) for answer in answers for a, b in zip(answer.engine, answer.trainer, strict=True)
+        ]
         mean = worst_part(differences, num_engines)
         if not mean <= self.tolerance:
             raise EngineError(
@@ -129,7 +152,24 @@ class WeightSync:
                 "Rollouts from it would be mislabelled; check the engine's weight loading and temperature, "
                 "or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
+        for number, answer in enumerate(answers):
+            self._check_fresh(number, answer, version)
         return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, max(differences))
+
+    def _check_fresh(self, number: int, answer: ProbeAnswer, version: int) -> None:
+        """Raises EngineError if an engine answers as it did under weights that score the answer otherwise."""
+        earlier = self._answers.get(number)
+        if earlier is None or (answer.token_ids, answer.engine) != (earlier.token_ids, earlier.engine):
+            self._answers[number] = answer
+            return
+        moved = fmean(abs(a - b) for a, b in zip(answer.trainer, earlier.trainer, strict=True))
+        if moved > SMALLEST_CHANGE:
+            raise EngineError(
+                f"after the sync of version {version} the engine answers the probe as it did before, to the "
+                f"last bit, while the trainer's log-probs of the answer have moved by {moved:.3g} nats: the "
+                "engine did not take the new weights. Its rollouts would be older than they say; check the "
+                "engine's weight loading"
+            )
 
 
 def worst_part(differences: Sequence[float], num_parts: int) -> float:
@@ -139,10 +179,20 @@ def worst_part(differences: Sequence[float], num_parts: int) -> float:
     return next((mean for mean in means if mean != mean), max(means))
 
 
-def logprob_differences(source: ScoringWeightSource, rollouts: Sequence[Rollout]) -> list[float]:
-    """|engine's log-prob - trainer's| in nats of every sampled token, in order."""
-    own = chain.from_iterable(source.response_logprobs(rollouts, PROBE_TOKEN_BUDGET))
-    return [
-        abs(a - b)
-        for a, b in zip(own, chain.from_iterable(rollout.logprobs for rollout in rollouts), strict=True)
-    ]
+def probe_answers(
+    source: ScoringWeightSource, rollouts: Sequence[Rollout], num_engines: int
+) -> list[ProbeAnswer]:
+    """What each engine answered, the engines having shared the probe in parts of equal number."""
+    scored = source.response_logprobs(rollouts, PROBE_TOKEN_BUDGET)
+    size = len(rollouts) // num_engines
+    answers = []
+    for first in range(0, len(rollouts), size):
+        own = rollouts[first : first + size]
+        answers.append(
+            ProbeAnswer(
+                token_ids=list(chain.from_iterable(rollout.response_ids for rollout in own)),
+                engine=list(chain.from_iterable(rollout.logprobs for rollout in own)),
+                trainer=list(chain.from_iterable(scored[first : first + size])),
+            )
+        )
+    return answers
