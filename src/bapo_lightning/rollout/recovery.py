@@ -49,7 +49,7 @@ class RestartingEngine:
         done: dict[int, Generation] = {}
         while len(done) < len(requests):
             pending = [number for number in range(len(requests)) if number not in done]
-            fresh = self.generate_once([requests[number] for number in pending], sampling)
+            fresh = self._attempt([requests[number] for number in pending], sampling)
             done |= {pending[number]: generation for number, generation in fresh.items()}
             if self._death is not None:
                 self.restart()
@@ -60,7 +60,18 @@ class RestartingEngine:
     def generate_once(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> dict[int, Generation]:
-        """Generations by number of their request, without those that a death cut off: `restart` then."""
+        """Generations by number of their request; none when the engine dies: `restart` then.
+
+        A caller that samples anew under newer weights must not keep what was finished before a death. Those
+        are the short answers, and their requests would have two chances to be short.
+        """
+        made = self._attempt(requests, sampling)
+        return made if self._death is None else {}
+
+    def _attempt(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> dict[int, Generation]:
+        """Generations by number of their request, without those that a death cut off."""
         try:
             return dict(enumerate(self.engine.generate(requests, sampling))) if requests else {}
         except EngineDied as death:
