@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bapo_lightning.values import Count
+from bapo_lightning.values import Count, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,9 @@ class OverlongPenalty:
 
     limit: Count  # longest response the run allows
     buffer: Count  # length of the ramp before the limit
-    factor: float = 1.0  # the largest penalty
+    # The largest penalty. DAPO's is 1 where right and wrong answers are 2 apart (+1 and -1); here they are 1
+    # apart (1 and 0), so that half of it has the same weight.
+    factor: Positive = 0.5
 
     def __post_init__(self) -> None:
         if not 0 < self.buffer <= self.limit:

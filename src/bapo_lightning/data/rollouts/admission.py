@@ -11,7 +11,8 @@ from bapo_lightning.values import Count
 
 class Admission(Protocol):
     """Decides which groups are trained on. Rejected ones are replaced by fresh ones, for at most `max_rounds`
-    rounds of generation per rollout batch; then they fill it, so that its size never changes.
+    rounds of generation per rollout batch; then they fill it, with advantages of zero, so that its size never
+    changes.
     """
 
     max_rounds: Count
@@ -34,7 +35,7 @@ class AdmitAll:
 
 @dataclass(frozen=True, slots=True)
 class DynamicSampling:
-    """Replaces groups whose scores are all equal, because their advantages are zero."""
+    """Replaces groups whose scores are all equal, which say nothing about what is right."""
 
     max_rounds: Count
 

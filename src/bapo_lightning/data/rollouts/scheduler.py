@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from bapo_lightning.data.problems.stream import ProblemStream
@@ -157,11 +157,15 @@ class RolloutScheduler:
 
     def take_batch(self, needed: int, version: int) -> list[Group]:
         """Returns the groups of the next batch, in the order in which they became ready; call `has_batch`
-        first. Rejected groups fill it up where ready ones lack; the rest of them is filtered.
+        first. Rejected groups fill it up where ready ones lack, with advantages of zero: groups of equal
+        scores may still differ in length, which alone must not train them. The rest of them is filtered.
         """
         batch = [self._ready.popleft() for _ in range(min(needed, len(self._ready)))]
         filled = needed - len(batch)
-        batch += self._rejected[:filled]
+        batch += [
+            replace(group, advantages=tuple(0.0 for _ in group.advantages))
+            for group in self._rejected[:filled]
+        ]
         refused, self._rejected = self._rejected[filled:], []
         self.ledger.record([group.item for group in batch], Fate.TRAINED, version)
         self.ledger.record([group.item for group in refused], Fate.FILTERED, version, "all scores equal")
