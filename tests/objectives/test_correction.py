@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from bapo_lightning.objectives.correction import effective_sample_size, masked_is, truncated_is
+from bapo_lightning.objectives.correction import effective_sample_size, masked_is, truncated_is, unweighted
 from bapo_lightning.objectives.divergence import mismatch
 
 WEIGHTS = [0.1, 0.5, 1.0, 1.9, 2.5, 7.0]
@@ -22,7 +22,7 @@ def test_masking_drops_what_leaves_the_interval_and_keeps_the_rest_as_it_is():
     assert masked_is(LOG_WEIGHTS, low=0, high=2).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 0, 0])
 
 
-@pytest.mark.parametrize("correction", [truncated_is, masked_is])
+@pytest.mark.parametrize("correction", [truncated_is, masked_is, unweighted])
 def test_a_correction_keeps_shape_weighs_agreement_exactly_1_and_passes_no_gradient(correction):
     log_weight = torch.zeros(2, 3, requires_grad=True)
     weight = correction(log_weight)

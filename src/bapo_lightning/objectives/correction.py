@@ -78,6 +78,17 @@ def masked_is(log_weight: Tensor, low: Low = 0.5, high: High = 5.0) -> Tensor:
     return torch.where((weight >= low) & (weight <= high), weight, 0.0)
 
 
+def unweighted(log_weight: Tensor) -> Tensor:
+    """Returns 1 per token: the ratio is to the trainer's own log-probs, and nothing else changes.
+
+    So do verl by default, and the authors' released code. The gap between engine and trainer is ignored.
+
+    Args:
+        log_weight: as in `truncated_is`.
+    """
+    return torch.ones_like(log_weight)
+
+
 def effective_sample_size(weight: Tensor) -> Tensor:
     """Returns (mean w)^2 / mean w^2, 0-dim: the share of tokens that would give the same variance if all had
     the same weight.

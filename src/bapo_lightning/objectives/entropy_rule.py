@@ -30,8 +30,9 @@ def predicted_entropy_change(
     """Returns the entropy change -eta Cov(log pi(y), A(y) X(y)) over the tokens (Eq. 6), weighted by
     `weight`.
 
-    It is first order in eta and derived for a tabular softmax policy under plain gradient ascent, so its sign
-    and its course are meaningful, its size is not.
+    It is the derivative of the entropy of a tabular softmax policy along a step of its *natural* gradient
+    (logits += eta A X). The plain policy gradient also scales a token's step by its probability, and AdamW
+    does something else again, so that sign and course are meaningful, the size is not.
 
     Args:
         logp: log-probs of the sampled tokens under the policy, in nats, any shape.

@@ -32,7 +32,7 @@ class EntropyRuleMonitor(Monitor):
     `entropy_rule/measured_delta` (nats): this update's change of the mean entropy of the same tokens.
     Measuring it costs one more forward pass.
 
-    The rule is derived for plain gradient ascent; under AdamW compare signs and correlation, not sizes.
+    The rule holds for steps of the natural gradient; under AdamW compare signs and correlation, not sizes.
     """
 
     every: CountOrZero  # updates between two measurements, the first update included; 0: never
