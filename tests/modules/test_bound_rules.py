@@ -79,3 +79,10 @@ def test_an_object_with_scopes_choose_and_searches_is_a_bound_rule():
     assert 1.1 < float(one["bounds"][0].high) == pytest.approx(float(other["bounds"][0].high))
     assert not one["bounds"][0].high.requires_grad
     assert (gradient - same).norm() / gradient.norm() < 1e-5
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 2), (0.8, 3), (0, 1.2)])
+def test_fixed_bounds_may_be_whole_numbers(low, high):
+    found = FixedBounds(low, high).choose([])
+    assert (found.low.item(), found.high.item()) == pytest.approx((low, high))
+    assert found.low.dtype == found.high.dtype == torch.float32

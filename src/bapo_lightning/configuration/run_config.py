@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +121,20 @@ class RunConfig(Composed):
         for name, node in self.callbacks.nodes.items():
             yield from stock_problems(f"callbacks.{name}", node, REFUSED_CALLBACKS)
         yield from self._batch_problems()
+        limit = self.regime.options["max_new_tokens"]
+        if limit != self.scale.max_new_tokens:
+            yield (
+                f"regime.max_new_tokens={limit} is a copy, for the age bound, of scale.max_new_tokens="
+                f"{self.scale.max_new_tokens}; write the latter only"
+            )
 
     def _batch_problems(self) -> Iterator[str]:
         """Groups, minibatches and advantages fit together."""
         prompts, group_size = self.scale.prompts_per_batch, self.scale.group_size
         minibatches = self.staleness.minibatches
         if prompts % minibatches:
-            fits = [count for count in range(1, prompts + 1) if prompts % count == 0]
+            small = [count for count in range(1, isqrt(prompts) + 1) if prompts % count == 0]
+            fits = [*small, *(prompts // count for count in small)]
             nearest = min(fits, key=lambda count: abs(count - minibatches))
             yield (
                 f"regime.minibatches={minibatches} does not divide scale.prompts_per_batch={prompts}: "

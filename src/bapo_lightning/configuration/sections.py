@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Gt, Lt
+import torch
+from annotated_types import Ge, Gt, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import Target
@@ -39,7 +41,7 @@ class Composed(Section):
     """A whole configuration, with the keys that training and evaluation share."""
 
     name: str
-    seed: int
+    seed: Annotated[int, Ge(0), Lt(2**32), Advice("must be a whole number from 0 to 4294967295")]
     output_root: str
     group: str
     job_type: str
@@ -196,6 +198,17 @@ class Optimizer(Section):
             yield f"optimizer.lr={rate} must be a positive number"
         elif not rate > 0:
             yield f"optimizer.lr={rate} would change nothing; write a positive number"
+        elif not isfinite(rate):
+            yield f"optimizer.lr={rate} must be finite"
+        else:
+            yield from self._refused()
+
+    def _refused(self) -> Iterator[str]:
+        """What the optimizer's own constructor refuses."""
+        try:
+            self.optimizer.make()([torch.zeros(1, requires_grad=True)])
+        except (TypeError, ValueError, RuntimeError) as error:
+            yield f"optimizer is refused by {self.optimizer.node['_target_']}: {error}"
 
 
 class Callbacks(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
@@ -84,8 +85,8 @@ class FixedBounds(nn.Module):
             high: importance ratio above which a positive token is clipped, for example 1.2.
         """
         super().__init__()
-        self.register_buffer("low", torch.tensor(low), persistent=False)
-        self.register_buffer("high", torch.tensor(high), persistent=False)
+        self.register_buffer("low", torch.tensor(float(low)), persistent=False)
+        self.register_buffer("high", torch.tensor(float(high)), persistent=False)
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -251,6 +252,8 @@ def whereabouts(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tu
 def _grid_problems(name: str, grid: BoundRange) -> Iterator[str]:
     if grid.keys() != BoundRange.__annotations__.keys():
         yield f"{name} needs start, end and step, got {', '.join(grid)}; write only these three"
+    elif not isfinite(grid["start"] + grid["end"] + grid["step"]):
+        yield f"{name}={grid} must have finite numbers; write e.g. {{start: 0.6, end: 0.9, step: 0.02}}"
     elif grid["step"] <= 0:
         yield f"{name}.step={grid['step']} never reaches the end; write a positive number"
     elif grid["start"] > grid["end"]:

@@ -14,9 +14,12 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count, CountOrZero, Share
+from bapo_lightning.values import Advice, Count, Share
 
 LATEX_COMMAND = re.compile(r"\\[a-zA-Z]+")
 _DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
@@ -31,14 +34,19 @@ _TOKEN = re.compile(rf"[{_CJK}]|[^\W\d_{_CJK}]+|\d+|[.,](?=\d)|[^\w\s.,;:?]")
 _OPERATORS = frozenset("=<>+-*/^")
 
 
+FewTokens = Annotated[
+    int, Ge(1), Le(100), Advice("must be a whole number from 1 to 100; with more nothing would overlap")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Overlap:
     """Removes training problems that overlap with a validation set or with a set named in `against`."""
 
-    ngram: Count = 8  # tokens
+    ngram: FewTokens = 8  # tokens
     min_share: Share = 0.4  # of the shorter text's n-grams
-    min_shared: Count = 3  # n-grams; a text with fewer overlaps only if both texts are equal
-    common: CountOrZero = 10  # an n-gram of more training problems than this is a phrase
+    min_shared: FewTokens = 3  # n-grams; a text with fewer overlaps only if both texts are equal
+    common: Count = 10  # an n-gram of more training problems than this is a phrase
     against: Mapping[str, Sequence[Problem]] = field(default_factory=dict)  # further sets, by name
 
     def __call__(

@@ -16,8 +16,8 @@ from bapo_lightning.report.map.verdicts import EQUAL, LESS, MORE, CellResult
 SIGN = {MORE: "+", LESS: "−", EQUAL: "="}
 COLOUR_LIMIT = 0.15  # difference in area at which a colour is full
 LEGEND = (
-    "+ more, − less, = equal, ? unresolved;  R: the search rests at its start, E: it runs to its end, in "
-    "more than nine updates of ten;  pale: the cell fails the gate"
+    "difference in mean reward over training: + more, − less, = equal, ? unresolved;  R: the search rests at "
+    "its start, E: it runs to its end, in more than nine updates of ten;  pale: the cell fails the gate"
 )
 DARK = 0.7  # of that difference: colours are too dark for black text
 MOST = 0.9  # share of the updates that counts as "nearly always"
@@ -51,7 +51,7 @@ def draw_phases(
         axes.set_yticklabels([])
     figure.supxlabel(LEGEND, fontsize=8, color=style.INK)
     bar = figure.colorbar(image, ax=panels, shrink=0.6, pad=0.02)
-    bar.set_label("difference in mean reward over training", fontsize=9)
+    bar.ax.set_title("difference", fontsize=8, color=style.INK)
     return style.save_png(figure, path)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bapo_lightning.types import Problem
+from bapo_lightning.values import Count
 
 SOURCE = "additions"
 SEPARATORS = ",;:"
@@ -40,7 +41,7 @@ class Additions:
 
 
 def addition_problems(
-    split: Split, limit: int | None = None, world: Additions = Additions()
+    split: Split, limit: Count | None = None, world: Additions = Additions()
 ) -> list[Problem]:
     """Returns the first `limit` problems of a split in a fixed, shuffled order; splits share no problem."""
     terms = range(world.smallest_term, world.largest_term + 1)

@@ -19,6 +19,7 @@ from typing import Literal
 
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
+from bapo_lightning.values import Count
 
 SOURCE = "locks"
 KEYS = "abcdefghijklmnopqrstuvwxyz"
@@ -68,7 +69,7 @@ def all_locks(world: Locks = Locks()) -> tuple[Lock, ...]:
     return tuple(found)
 
 
-def lock_problems(split: Split, limit: int | None = None, world: Locks = Locks()) -> list[Problem]:
+def lock_problems(split: Split, limit: Count | None = None, world: Locks = Locks()) -> list[Problem]:
     """Returns the first `limit` problems of a split in a fixed, shuffled order. Splits share locks, but no
     day: a policy that has found the master keys is right on days that it never saw.
     """
