@@ -115,6 +115,26 @@ def test_going_on_cuts_the_journals_and_sets_newer_checkpoints_aside(tmp_path, c
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == names
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_auto_does_not_pass_over_a_run_whose_configuration_was_lost(tmp_path, capsys, is_gone):
+    folder = started(tmp_path, "bapo-replay-s0-20260101-120000", [80])
+    (folder / "config.yaml").write_text("")
+    if is_gone:
+        (folder / "config.yaml").unlink()
+    for run in ({}, {"run": folder.name}):
+        with pytest.raises(ConfigError, match=rf"config\.yaml is empty or gone.* write resume={folder}"):
+            opened(tmp_path, **run)
+    start = opened(tmp_path, resume=str(folder))
+    assert (start.folder, start.checkpoint.update, start.is_new) == (folder, 80, False)
+    assert "goes on with the configuration that was given" in capsys.readouterr().out
+
+
+def test_an_empty_manifest_does_not_hide_a_run(tmp_path):
+    folder = started(tmp_path, "bapo-replay-s0-20260101-120000", [80])
+    (folder / "manifest.json").write_text("")
+    assert opened(tmp_path).folder == folder
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path, capsys):
     folder = started(tmp_path, "mine")
     start = opened(tmp_path, run="mine")

@@ -77,13 +77,13 @@ def read_run(path: str | Path) -> RunRecord:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads `manifest.json`; empty when the run was killed before it wrote one.
+    """Reads `manifest.json`; empty when the run was killed before it wrote one, or the file is empty.
 
     Raises:
         DataError: it is corrupt.
     """
     path = folder / "manifest.json"
-    return _read_manifest(path) if path.exists() else {}
+    return _read_manifest(path) if path.exists() and path.stat().st_size else {}
 
 
 def read_config(folder: Path) -> dict[str, Any]:

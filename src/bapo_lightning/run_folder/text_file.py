@@ -13,9 +13,12 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a file in a folder that exists; returns `path`."""
+    """Writes a file in a folder that exists, to the disk; returns `path`."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # or a power failure leaves an empty file of the new name
     os.replace(partial, path)
     return path
 

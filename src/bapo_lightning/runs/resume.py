@@ -95,11 +95,17 @@ def open_run(config: RunConfig) -> RunStart | None:
     if config.resume is None or not folder.exists():
         return RunStart(folder)
     lock = RunLock(folder)
-    if not (folder / "config.yaml").exists():
+    if has_lost_config(folder):
+        if config.resume == AUTO:
+            raise _lost_config(folder)
+        print(f"{folder} has lost its config.yaml: it goes on with the configuration that was given")
+        stored = config.plain
+    elif not (folder / "config.yaml").exists():
         refuse_foreign_files(folder, "no run to resume")
         print(f"resume={config.resume}: {folder} is empty; a new run begins")
         return RunStart(folder, lock=lock)
-    stored = read_config(folder)
+    else:
+        stored = read_config(folder)
     if is_finished(folder, stored, config.plain):
         print(f"{folder} is finished: nothing to do (a larger scale.num_rollout_batches makes it longer)")
         return None
@@ -147,10 +153,16 @@ def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
 
 
 def newest_unfinished(parent: Path, plain: Plain) -> Path | None:
-    """The newest run below `parent` that has this configuration and has not reached its end."""
+    """The newest run below `parent` that has this configuration and has not reached its end.
+
+    Raises:
+        ConfigError: one has checkpoints, and nothing says what it trains.
+    """
     for folder in sorted(parent.glob(f"{folder_prefix(plain)}*"), reverse=True):
         if not is_timed_folder(folder, plain):
             continue
+        if has_lost_config(folder):
+            raise _lost_config(folder)
         try:
             stored = read_config(folder)
             moved = {**plain, "run_folder": str(folder)}
@@ -159,6 +171,20 @@ def newest_unfinished(parent: Path, plain: Plain) -> Path | None:
         except DataError:  # killed before it was a run
             continue
     return None
+
+
+def has_lost_config(folder: Path) -> bool:
+    """Whether checkpoints lie beside a configuration that is empty, as after a power failure, or gone."""
+    path = folder / "config.yaml"
+    is_lost = not path.exists() or not path.stat().st_size
+    return is_lost and bool(list_checkpoints(folder / "checkpoints"))
+
+
+def _lost_config(folder: Path) -> ConfigError:
+    return ConfigError([
+        f"{folder} has checkpoints, but its config.yaml is empty or gone, so that nothing says whether it is "
+        f"this run; write resume={folder} to go on with it under this configuration, or move it away"
+    ])  # fmt: skip
 
 
 def is_finished(folder: Path, stored: Plain, plain: Plain) -> bool:
@@ -240,7 +266,7 @@ def _verified(path: Path, folder: Path) -> Checkpoint:
 def _run_of(path: Path) -> Path:
     """The run folder that is meant by it or by one of its checkpoints."""
     for folder in (path, path.parent.parent):
-        if (folder / "config.yaml").is_file() and path.is_dir():
+        if path.is_dir() and ((folder / "config.yaml").is_file() or has_lost_config(folder)):
             return folder
     raise ConfigError([
         f"resume={path} is neither a run folder nor one of its checkpoints; write resume=auto, "
