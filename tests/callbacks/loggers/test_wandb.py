@@ -68,6 +68,36 @@ def test_a_run_without_sampled_texts_has_no_table(tmp_path):
     assert logged == []
 
 
+def test_a_run_outlives_w_and_b(tmp_path, capsys):
+    made, _, _ = stand_in(tmp_path)
+    sent = []
+
+    def log(row, **options):
+        sent.append(row)
+        raise ConnectionResetError("Connection lost")
+
+    made._experiment.log = log
+    made.log_metrics({"train/reward": 0.5}, step=0)
+    made.log_metrics({"train/reward": 0.6}, step=1)
+    made.conclude({}, {}, [{"step": 0}])
+    made.finalize("success")
+    assert len(sent) == 1
+    said = capsys.readouterr().err
+    assert said.count("W&B is lost (ConnectionResetError: Connection lost)") == 1
+
+
+def test_a_run_starts_without_w_and_b(tmp_path, capsys, monkeypatch):
+    def init(**options):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("wandb.init", init)
+    made = RunWandbLogger("project", True, "group", "job", "name", 0, str(tmp_path))
+    assert made.experiment is None and made.experiment is None
+    made.describe({"seed": 3})
+    made.log_metrics({"train/reward": 0.5}, step=0)
+    assert capsys.readouterr().err.count("W&B is lost (OSError: No space left on device)") == 1
+
+
 def test_numbers_of_a_nested_summary_are_named_by_their_path():
     assert flat_numbers({"a": {"b": 1, "c": {"d": 2.5}}, "e": "text", "f": None}) == {"a/b": 1, "a/c/d": 2.5}
 

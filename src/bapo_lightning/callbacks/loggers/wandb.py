@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,24 @@ SUMMARISED = {
 }
 
 
+def survived(method: Callable[..., None]) -> Callable[..., None]:
+    """A method of the logger that outlives W&B: its process may die, its server or the disk may be gone.
+
+    The first failure is told, and W&B is left alone from then on.
+    """
+
+    @wraps(method)
+    def guarded(self: RunWandbLogger, *args: Any, **options: Any) -> None:
+        if self.is_lost:
+            return
+        try:
+            method(self, *args, **options)
+        except Exception as error:
+            self.lose(error)
+
+    return guarded
+
+
 class RunWandbLogger(WandbLogger, RunLogger):
     """A run of W&B: its group is the protocol (scale/regime), its job type the algorithm, its tags seed and
     commit.
@@ -49,6 +69,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
         self._folder = Path(folder, "wandb")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._last_step = -1  # newest step that W&B has from an earlier session
+        self.is_lost = False  # whether W&B failed in this session
         super().__init__(
             project=project,
             offline=offline,
@@ -61,7 +82,27 @@ class RunWandbLogger(WandbLogger, RunLogger):
             resume=None if offline else "allow",  # an offline run cannot know what the server has
         )
 
+    @property
+    def experiment(self) -> Any:
+        """W&B's run, made when it is first asked for; a placeholder once W&B is lost."""
+        try:
+            return self._experiment if self.is_lost else super().experiment
+        except Exception as error:
+            self.lose(error)
+            return self._experiment
+
+    def lose(self, error: Exception) -> None:
+        """Tells that W&B failed, and leaves it alone from now on."""
+        self.is_lost = True
+        print(
+            f"W&B is lost ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): the run goes on "
+            "without it. metrics.jsonl has every row; a resume sends those that W&B lacks",
+            file=sys.stderr,
+            flush=True,
+        )
+
     @rank_zero_only
+    @survived
     def describe(self, config: Mapping[str, Any]) -> None:
         """Sends the resolved configuration, so that W&B can filter by it, and the statistics of its summary.
 
@@ -75,6 +116,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
             self.experiment.define_metric(metric, step_metric=STEP, summary=summary)
 
     @rank_zero_only
+    @survived
     def conclude(
         self, summary: Mapping[str, Any], manifest: Mapping[str, Any], rollouts: Sequence[Row]
     ) -> None:
@@ -91,6 +133,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
             run.log({ROLLOUTS: wandb.Table(columns=columns, data=table)})
 
     @rank_zero_only
+    @survived
     def catch_up(self, rows: Sequence[Row]) -> None:
         """Sends the rows that W&B lacks."""
         last: Any = self.experiment.summary.get(STEP)  # from the server; an offline run starts empty
@@ -98,10 +141,17 @@ class RunWandbLogger(WandbLogger, RunLogger):
         log_again(self, rows)
 
     @rank_zero_only
+    @survived
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Sends a row unless W&B has it."""
         if step is None or step > self._last_step:
             super().log_metrics(metrics, step)
+
+    @rank_zero_only
+    @survived
+    def finalize(self, status: str) -> None:
+        """Ends W&B's run as Lightning's logger does."""
+        super().finalize(status)
 
 
 def run_id(folder: Path) -> str:
