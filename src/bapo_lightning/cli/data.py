@@ -72,7 +72,7 @@ def encoder(path: str, rule: Any) -> tuple[Encode | None, str]:
     from bapo_lightning.types import Problem
 
     try:
-        encode = partial(rule, AutoTokenizer.from_pretrained(model_path(path)))
+        encode = partial(rule, AutoTokenizer.from_pretrained(model_path(path), trust_remote_code=False))
         encode(Problem("", "1+1=", "2"))
     except (OSError, ValueError) as error:
         return None, str(error).splitlines()[0]

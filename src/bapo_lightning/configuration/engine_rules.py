@@ -30,9 +30,14 @@ def length_problems(path: str, max_prompt_tokens: int, max_new_tokens: int) -> I
         positions = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
     except (OSError, ValueError):  # named by the rules about the model's folder
         return
-    if positions is not None and needed > positions:
+    if positions is not None and max_prompt_tokens >= positions:
+        yield (
+            f"scale.max_prompt_tokens={max_prompt_tokens} leaves no room for a response: the model has "
+            f"{positions} positions; write a smaller number"
+        )
+    elif positions is not None and needed > positions:
         yield (
             f"scale.max_prompt_tokens={max_prompt_tokens} and scale.max_new_tokens={max_new_tokens} make "
             f"{needed} tokens, the model has {positions} positions; write scale.max_new_tokens="
-            f"{max(positions - max_prompt_tokens, 1)}"
+            f"{positions - max_prompt_tokens}"
         )

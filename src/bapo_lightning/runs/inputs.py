@@ -34,7 +34,7 @@ def read_inputs(config: RunConfig) -> Inputs:
     """Tokenizer, prompt rule and problems. Raises DataError when one of them cannot be loaded."""
     path = model_path(config.model.path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         remedy = f"write a folder, or fetch it first: hf download {path}"

@@ -1,11 +1,13 @@
+import json
 import time
 
 import pytest
 import torch
-from tests.modules.policy.families import family_folder
+from tests.modules.policy.families import family_folder, family_model
 from transformers import LlamaConfig, Qwen2Config
 
 from bapo_lightning.configuration.sections import Model
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 
@@ -86,3 +88,17 @@ def test_the_kernel_is_the_models_own_unless_chosen(tmp_path):
         == "flex_attention"
     )
     assert kernel(packing="padding_free") == kernel(packing="padding_free", attention="sdpa") == "packed_sdpa"
+
+
+def test_code_that_a_models_folder_brings_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
+    canary = tmp_path / "ran"
+    folder = tmp_path / "model"
+    family_model("llama").save_pretrained(folder)
+    (folder / "own.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    config = json.loads((folder / "config.json").read_text())
+    mine = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": mine}))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(ConfigError, match=r"could not be loaded .*custom code"):
+        build_policy(ModelOptions(str(folder)), 1.0)
+    assert not canary.exists()

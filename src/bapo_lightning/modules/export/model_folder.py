@@ -87,7 +87,7 @@ def write_model_folder(
 
 
 def _write_description(folder: Path, model_path: str, dtype: torch.dtype) -> None:
-    config = AutoConfig.from_pretrained(model_path)
+    config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
     config.dtype = dtype
     config.save_pretrained(folder)
     try:
@@ -96,7 +96,7 @@ def _write_description(folder: Path, model_path: str, dtype: torch.dtype) -> Non
         generation = GenerationConfig.from_model_config(config)
     # Not `save_pretrained`: it refuses values that some published models have and that load well.
     (folder / "generation_config.json").write_text(generation.to_json_string() + "\n", encoding="utf-8")
-    AutoTokenizer.from_pretrained(model_path).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model_path, trust_remote_code=False).save_pretrained(folder)
 
 
 def write_shards(

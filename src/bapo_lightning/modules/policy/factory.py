@@ -101,13 +101,18 @@ def _attention(options: ModelOptions) -> dict[str, str]:
 
 
 def _loaded(options: ModelOptions) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(
-        options.path, dtype=getattr(torch, options.dtype), **_attention(options)
-    )
+    try:
+        # Code that a model's folder brings is never run, nor is the user asked whether to.
+        return AutoModelForCausalLM.from_pretrained(
+            options.path, dtype=getattr(torch, options.dtype), trust_remote_code=False, **_attention(options)
+        )
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError([f"model.path={options.path} could not be loaded ({reason})"]) from None
 
 
 def _on_meta(options: ModelOptions) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(options.path)
+    config = AutoConfig.from_pretrained(options.path, trust_remote_code=False)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, options.dtype), **_attention(options)

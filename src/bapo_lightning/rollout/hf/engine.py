@@ -49,7 +49,7 @@ class HFEngine:
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
         self._device = torch.device(name)
-        config = AutoConfig.from_pretrained(self.model_path)
+        config = AutoConfig.from_pretrained(self.model_path, trust_remote_code=False)
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, self.dtype))
         self._model: PreTrainedModel = model.to(self._device).eval().requires_grad_(False)
 

@@ -104,7 +104,7 @@ def account_line(name: str, read: Sequence[Problem], num_taken: int) -> str:
 def read_tokenizer(path: str) -> Any:
     """Raises DataError when it cannot be loaded."""
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise DataError(
             f"checkpoint={path}: no such folder, and no tokenizer of that hub name could be loaded "
