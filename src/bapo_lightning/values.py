@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Predicate
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,11 @@ class Advice:
     text: str
 
 
+Name = Annotated[
+    str,
+    Predicate(re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*").fullmatch),
+    Advice("must be letters, digits and . _ + - only, as it names folders, and begin with a letter or digit"),
+]
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]

@@ -7,11 +7,18 @@ from tests.configuration.compositions import found
 @pytest.mark.parametrize(
     ("override", "words"),
     [
+        ("name='c$x_{y'", "letters, digits and . _ + - only"),
+        ("name=..", "begin with a letter or digit"),
+        ("algorithm.name='<b>'", "letters, digits and . _ + - only"),
+        ("scale.max_prompt_tokens=200000", "leaves no room for a response"),
         ("seed=-1", "from 0 to 4294967295"),
         ("regime.max_new_tokens=1", "a copy, for the age bound, of scale.max_new_tokens=32"),
         ("data.validation.additions.limit=-1", "a whole number of at least 1"),
         ("optimizer.optimizer.lr=inf", "optimizer.lr=inf must be finite"),
-        ("optimizer.optimizer.betas=[0.9,1.0]", "optimizer is refused by torch.optim.AdamW: Invalid beta"),
+        (
+            "optimizer.optimizer.betas=[0.9,1.0]",
+            "optimizer.optimizer is refused by torch.optim.AdamW: Invalid beta",
+        ),
         ("optimizer.optimizer.weight_decay=-1", "Invalid weight_decay value: -1"),
         ("optimizer.scheduler.warmup_updates=inf", "a whole number of at least 0"),
         ("algorithm.bounds.low.step=inf", "must have finite numbers"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from math import isqrt
+from math import inf, isqrt
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +121,24 @@ class RunConfig(Composed):
         for name, node in self.callbacks.nodes.items():
             yield from stock_problems(f"callbacks.{name}", node, REFUSED_CALLBACKS)
         yield from self._batch_problems()
+        yield from self._optimizer_problems()
         limit = self.regime.options["max_new_tokens"]
         if limit != self.scale.max_new_tokens:
             yield (
                 f"regime.max_new_tokens={limit} is a copy, for the age bound, of scale.max_new_tokens="
                 f"{self.scale.max_new_tokens}; write the latter only"
             )
+
+    def _optimizer_problems(self) -> Iterator[str]:
+        """What the optimizer's own constructor refuses."""
+        node = self.optimizer.optimizer
+        rate = node.options.get("lr")
+        if not isinstance(rate, int | float) or not 0 < rate < inf:
+            return  # told by its section
+        try:
+            node.make()([torch.zeros(1, requires_grad=True)])
+        except (TypeError, ValueError, RuntimeError) as error:
+            yield f"optimizer.optimizer is refused by {node.name}: {error}"
 
     def _batch_problems(self) -> Iterator[str]:
         """Groups, minibatches and advantages fit together."""

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
-import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
-from bapo_lightning.values import Advice, Count, CountOrZero, NonNegative, Share, TrainDtype
+from bapo_lightning.values import Advice, Count, CountOrZero, Name, NonNegative, Share, TrainDtype
 
 GPU = ("auto", "gpu", "cuda")
 
@@ -40,9 +39,9 @@ class Section(BaseModel):
 class Composed(Section):
     """A whole configuration, with the keys that training and evaluation share."""
 
-    name: str
+    name: Name
     seed: Annotated[int, Ge(0), Lt(2**32), Advice("must be a whole number from 0 to 4294967295")]
-    output_root: str
+    output_root: Annotated[str, MinLen(1)]
     group: str
     job_type: str
     run_name: str
@@ -60,7 +59,7 @@ class Composed(Section):
 class Algorithm(Section):
     """What sets one algorithm apart from another."""
 
-    name: str
+    name: Name
     objective: Target
     weighting: Target
     advantages: Target
@@ -76,7 +75,7 @@ class Algorithm(Section):
 class Scale(Section):
     """Sizes of a run."""
 
-    name: str
+    name: Name
     prompts_per_batch: Count
     group_size: Count
     num_rollout_batches: Count
@@ -135,7 +134,7 @@ def _named_sets(value: Any) -> Any:
 class Data(Section):
     """Problems, and how they become prompts."""
 
-    name: str
+    name: Name
     prompt: Target
     train: Target
     validation: Annotated[dict[str, Target], BeforeValidator(_named_sets)]
@@ -179,7 +178,7 @@ class Rollout(Section):
 class Correction(Section):
     """Decoupled PPO: weights of the mismatch between rollout engine and trainer."""
 
-    name: str
+    name: Name
     weights: Target | None
 
 
@@ -200,15 +199,6 @@ class Optimizer(Section):
             yield f"optimizer.lr={rate} would change nothing; write a positive number"
         elif not isfinite(rate):
             yield f"optimizer.lr={rate} must be finite"
-        else:
-            yield from self._refused()
-
-    def _refused(self) -> Iterator[str]:
-        """What the optimizer's own constructor refuses."""
-        try:
-            self.optimizer.make()([torch.zeros(1, requires_grad=True)])
-        except (TypeError, ValueError, RuntimeError) as error:
-            yield f"optimizer is refused by {self.optimizer.node['_target_']}: {error}"
 
 
 class Callbacks(BaseModel):

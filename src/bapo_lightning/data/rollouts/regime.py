@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from bapo_lightning.values import Count, CountOrZero, Positive
+from bapo_lightning.values import Count, CountOrZero, Name, Positive
 
 StaleAction = Literal["evict", "mask"]
 ReusePriority = Literal["newest", "oldest", "reward_spread"]
@@ -24,7 +24,7 @@ ReusePriority = Literal["newest", "oldest", "reward_spread"]
 class Regime:
     """What is generated when, and how long it may be trained on; by default synchronous whole rollouts."""
 
-    name: str
+    name: Name
     epochs: Count  # E: passes over each rollout batch
     minibatches: Count  # M: optimizer updates in one pass
     max_new_tokens: Count = 1  # longest response, over all its segments
