@@ -123,7 +123,7 @@ def test_a_function_outside_the_clone_is_found_by_its_name(
 
 @pytest.mark.slow
 def test_the_runs_trained_with_the_new_formulas(shown: dict[str, str], tree: Path) -> None:
-    """Losses and gradients of the first and the last update differ between the algorithms where they must.
+    """Losses and gradients of the first update and of a late one differ where they must.
 
     In the first update every ratio is 1: CISPO's value is sum(w A log 1) = 0 where GRPO's is sum(w A), and
     their gradients are equal. Dr. GRPO has other advantages and weights. Later ratios differ from 1, and
@@ -133,6 +133,7 @@ def test_the_runs_trained_with_the_new_formulas(shown: dict[str, str], tree: Pat
     assert abs(grpo[0]["train/loss"]) > 1e-3 and abs(cispo[0]["train/loss"]) < 1e-5
     assert math.isclose(grpo[0]["train/grad_norm"], cispo[0]["train/grad_norm"], rel_tol=1e-4)
     assert not math.isclose(grpo[0]["train/grad_norm"], dr_grpo[0]["train/grad_norm"], rel_tol=1e-2)
-    assert not math.isclose(grpo[-1]["train/grad_norm"], cispo[-1]["train/grad_norm"], rel_tol=1e-4)
+    last = max(number for number, row in enumerate(grpo) if row["train/grad_norm"])  # a group may be uniform
+    assert not math.isclose(grpo[last]["train/grad_norm"], cispo[last]["train/grad_norm"], rel_tol=1e-4)
     bounds = {(row["bapo/clip_low"], row["bapo/clip_high"]) for row in cispo}
     assert bounds == {(0.0, 5.0)}
