@@ -62,6 +62,11 @@ class ProbeAnswer:
     engine: list[float]
     trainer: list[float]
 
+    @property
+    def differences(self) -> list[float]:
+        """|engine's log-prob - trainer's| in nats of every sampled token."""
+        return [abs(a - b) for a, b in zip(self.engine, self.trainer, strict=True)]
+
 
 @dataclass(slots=True)
 class WeightSync:
@@ -140,10 +145,7 @@ class WeightSync:
             for request, made in zip(requests, generations, strict=True)
         ]
         answers = probe_answers(source, rollouts, num_engines)
-        differences = [
-            abs(a - b) for answer in answers for a, b in zip(answer.engine, answer.trainer, strict=True)
-        ]
-        mean = worst_part(differences, num_engines)
+        mean = worst([fmean(answer.differences) for answer in answers])
         if not mean <= self.tolerance:
             raise EngineError(
                 f"after the sync of version {version}, engine and trainer disagree by {mean:.3g} nats (mean "
@@ -152,9 +154,10 @@ class WeightSync:
                 "Rollouts from it would be mislabelled; check the engine's weight loading and temperature, "
                 "or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
+        largest = max(chain.from_iterable(answer.differences for answer in answers))
         for number, answer in enumerate(answers):
             self._check_fresh(number, answer, version)
-        return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, max(differences))
+        return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, largest)
 
     def _check_fresh(self, number: int, answer: ProbeAnswer, version: int) -> None:
         """Raises EngineError if an engine answers as it did under weights that score the answer otherwise."""
@@ -172,10 +175,8 @@ class WeightSync:
             )
 
 
-def worst_part(differences: Sequence[float], num_parts: int) -> float:
-    """The largest mean of equal parts, so that right engines hide no wrong one; NaN is the largest."""
-    size = len(differences) // num_parts
-    means = [fmean(differences[first : first + size]) for first in range(0, len(differences), size)]
+def worst(means: Sequence[float]) -> float:
+    """The largest of several engines' means, so that right engines hide no wrong one; NaN is the largest."""
     return next((mean for mean in means if mean != mean), max(means))
 
 
