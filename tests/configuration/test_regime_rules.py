@@ -26,6 +26,11 @@ from tests.configuration.compositions import found
             ["regime=async", "regime.async_generation=maybe"],
             "regime.async_generation=maybe must be true or false",
         ),
+        (
+            ["regime=windowed_fifo", "regime.window=200"],
+            "write regime.window=129, or regime.max_age=19 or more",
+        ),
+        (["regime=replay", "regime.window=4"], "without regime.async_generation"),
         (["regime=replay", "regime.max_segments=2"], "without regime.partial_tokens has no effect"),
         (
             ["regime=partial", "regime.partial_tokens=0"],
@@ -52,6 +57,7 @@ def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     "overrides",
     [
         ["regime=async", "regime.partial_tokens=8"],
+        ["regime=windowed_fifo", "regime.partial_tokens=8"],
         ["regime=async", "regime.epochs=2", "regime.max_age=15"],
         ["regime=async", "regime.minibatches=1", "regime.max_age=0"],
         ["regime=partial", "regime.reuse_share=0.5", "regime.max_reuses=1", "regime.max_age=30"],

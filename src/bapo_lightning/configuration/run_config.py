@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from math import inf, isqrt
+from math import ceil, inf, isqrt
 from pathlib import Path
 from typing import Any
 
@@ -163,11 +163,27 @@ class RunConfig(Composed):
                 "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
                 "write scale.group_size=8"
             )
+        yield from self._window_problems()
         share = self.staleness.reuse_share
         if 0 < share < 1 and int(share * prompts) == 0:
             yield (
                 f"regime.reuse_share={share} of scale.prompts_per_batch={prompts} groups is none; write a "
                 "larger share"
+            )
+
+    def _window_problems(self) -> Iterator[str]:
+        """Room for the next rollout batch behind a window that is held up."""
+        regime, prompts = self.staleness, self.scale.prompts_per_batch
+        updates, window = regime.updates_per_rollout_batch, regime.window
+        if window is None or not regime.async_generation:
+            return
+        widest = prompts * ((regime.admission_age + 1) // updates - 1) + 1
+        if window > widest:
+            needed = updates * (ceil((window - 1) / prompts) + 1) - 1
+            yield (
+                f"regime.window={window} with regime.max_age={regime.max_age} leaves no room to start a "
+                f"rollout batch of {prompts} groups in time; write regime.window={max(widest, 1)}, or "
+                f"regime.max_age={needed} or more"
             )
 
 

@@ -34,7 +34,7 @@ therefore has a length and a lazy body.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,9 +53,12 @@ from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.proximal import with_proximal_logprobs
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
+from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.data.rollouts.statistics import sync_metrics
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
+from bapo_lightning.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
 
 
@@ -85,7 +88,8 @@ class RolloutDataModule(L.LightningDataModule):
         num_rollout_batches: int,
         seed: int,
         recompute_logprobs: bool = False,
-        ledger_path: Path | None = None,
+        folder: Path | None = None,
+        schedule: Sequence[Row] | None = None,
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
     ) -> None:
         """
@@ -99,7 +103,8 @@ class RolloutDataModule(L.LightningDataModule):
             num_rollout_batches: length of the run.
             seed: of the minibatch order.
             recompute_logprobs: score each batch with the trainer's weights first, as a correction needs.
-            ledger_path: file for the fate of every work item; None: no file.
+            folder: of the run, for the fates of work items and the schedule; None: no files.
+            schedule: of another run with asynchronous generation, to be followed.
             share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
         """
         super().__init__()
@@ -112,10 +117,16 @@ class RolloutDataModule(L.LightningDataModule):
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
         self._reuse = ReuseBuffer(regime, prompts_per_batch)
         self._clock = 0  # updates attempted
+        ledger = Ledger(folder / "ledger.jsonl" if folder else None)
+        recorder = ScheduleRecorder(folder / SCHEDULE_FILE if folder and regime.async_generation else None)
         sizes = (group_size, prompts_per_batch, num_rollout_batches)
-        self._scheduler = RolloutScheduler(stream, sampler, admission, regime, Ledger(ledger_path), *sizes)
+        self._scheduler = RolloutScheduler(stream, sampler, admission, regime, ledger, *sizes, recorder)
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
-        if regime.async_generation:
+        if schedule is not None:
+            self._collector = ScheduledCollector(
+                self._scheduler, sampler, self.push_weights, prompts_per_batch, schedule
+            )
+        elif regime.async_generation:
             self._collector = AsyncCollector(
                 self._scheduler, sampler, self.refresh_engine, prompts_per_batch, regime.wait_warning_seconds
             )
@@ -146,9 +157,12 @@ class RolloutDataModule(L.LightningDataModule):
 
     def refresh_engine(self) -> None:
         """Gives the engine the trainer's current weights unless it has them already."""
-        version = self._owner.policy_version
-        if self.sampler.engine.version != version:
-            self.sampler.engine.load_weights(self._policy, version)
+        if self.sampler.engine.version != self._owner.policy_version:
+            self.push_weights()
+
+    def push_weights(self) -> None:
+        """Gives the engine the trainer's current weights."""
+        self.sampler.engine.load_weights(self._policy, self._owner.policy_version)
 
     @contextmanager
     def engine_for_evaluation(self) -> Iterator[None]:
@@ -161,6 +175,7 @@ class RolloutDataModule(L.LightningDataModule):
     def resume_state(self) -> dict[str, Any]:
         """Everything needed to go on exactly, as primitives and tensors; `summary` says it in words."""
         store = ArrayStore()
+        collector = self._collector.state_dict(store)  # before the scheduler's, which it may change
         with self._scheduler.lock:
             scheduler = self._scheduler.state_dict(store)
             summary = f"{self._scheduler.describe()}, queue of {len(self._queue)} minibatches"
@@ -168,9 +183,11 @@ class RolloutDataModule(L.LightningDataModule):
             summary += f", {len(self._reuse)} groups for reuse"
         return {
             "scheduler": scheduler,
+            "collector": collector,
             "summary": summary,
             "sync_reports": [asdict(report) for report in self.sampler.engine.sync_reports],
             "clock": self._clock,
+            "engine_version": self.sampler.engine.version,
             "queue": self._queue.state_dict(store),
             "reuse": self._reuse.state_dict(store),
             "arrays": store.state_dict(),
@@ -181,7 +198,10 @@ class RolloutDataModule(L.LightningDataModule):
         store = ArrayStore.from_state_dict(state["arrays"])
         with self._scheduler.lock:
             self._scheduler.load_state_dict(state["scheduler"], store)
+        self._collector.load_state_dict(state["collector"], store)
         self._clock = state["clock"]
+        if state["engine_version"] == self._owner.policy_version:
+            self.push_weights()
         self.sampler.engine.sync_reports = [SyncReport(**report) for report in state["sync_reports"]]
         self._queue.load_state_dict(state["queue"], store, self._stream.problem)
         self._reuse.load_state_dict(state["reuse"], store, self._stream.problem)
@@ -191,6 +211,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._collector.close()
         if self._clock == self.num_updates and not len(self._queue):
             with self._scheduler.lock:
+                self._collector.reach("end")
                 self._scheduler.drop_rest(self._trainer_state().version)
         self.close()
 
@@ -226,14 +247,15 @@ class RolloutDataModule(L.LightningDataModule):
         return groups, measured
 
     def _rollout_metrics(self) -> dict[str, float]:
-        engine = self.sampler.engine
-        reports, engine.sync_reports = engine.sync_reports, []
         outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0
         with self._scheduler.lock:
+            self._collector.reach("metrics")
             metrics = self._scheduler.statistics.take().metrics() | {
                 "rollout/running": self._scheduler.num_running,
                 "rollout/ready": self._scheduler.num_ready,
             }
+        engine = self.sampler.engine
+        reports, engine.sync_reports = engine.sync_reports, []
         metrics |= sync_metrics(reports) | {"rollout/engine_restarts": engine.take_restarts()}
         return metrics | {"reuse/kept": len(self._reuse), "reuse/outdated": outdated}
 

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import CheckpointError
-from bapo_lightning.run_folder.record import TOKEN_FILE
+from bapo_lightning.run_folder.record import SCHEDULE_FILE, TOKEN_FILE
 
-FORMAT = 2
+FORMAT = 3
 TRAINER_FILE = "trainer.ckpt"
 DATA_FILE = "data.pt"
 MANIFEST = "checkpoint.json"
 # Files of the run folder whose sizes are kept, so that a resume can cut them back.
-JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl", TOKEN_FILE)
+JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl", TOKEN_FILE, SCHEDULE_FILE)
 _NAME = re.compile(r"update(\d{6,})")
 _LEFTOVER = re.compile(r"\.update\d{6,}\.(partial|removed)")
 

@@ -57,6 +57,12 @@ _KEYS = {
     Role.CONDITION: ("regime",),
     Role.ALGORITHM: ("algorithm",),
 }
+# What decides when a schedule of asynchronous generation begins, ends and takes something.
+_SHAPES_SCHEDULE = (
+    *("regime", "scale.prompts_per_batch", "scale.group_size", "scale.num_rollout_batches"),
+    *("scale.max_new_tokens", "callbacks.validation.every"),
+)
+_SHAPES_NO_SCHEDULE = ("regime.name", "regime.schedule", "regime.wait_warning_seconds")
 _ROLE_OF_KEY = {key: role for role, keys in _KEYS.items() for key in keys}
 _FOLDER_NAMES = ("folder", "log_folder", "save_dir")  # of callbacks, engines and loggers
 _PERIPHERAL = {Role.PLACE, Role.LOGGER, Role.VALIDATION, Role.LENGTH, Role.OPERATION}
@@ -112,6 +118,13 @@ def may_differ_in_evaluation(key: str) -> bool:
 def names_evaluation(key: str) -> bool:
     """Whether another value makes another evaluation, with a folder of its own by default."""
     return not may_differ_in_evaluation(key) and role_of(key) is not Role.NAME
+
+
+def shapes_schedule(key: str) -> bool:
+    """Whether a run that follows the recorded schedule of another must have the same value."""
+    return key not in _SHAPES_NO_SCHEDULE and f"{key}.".startswith(
+        tuple(f"{shaping}." for shaping in _SHAPES_SCHEDULE)
+    )
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 from bapo_lightning.errors import DataError
 
 TOKEN_FILE = "tokens.jsonl"
+SCHEDULE_FILE = "schedule.jsonl"
 Row = dict[str, Any]
 Columns = dict[str, list[float]]
 _GIVE = "give one like outputs/<experiment>/<run>"

@@ -33,7 +33,7 @@ from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEn
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
-from bapo_lightning.runs.inputs import Inputs, read_inputs, stop_token_ids
+from bapo_lightning.runs.inputs import Inputs, read_inputs, read_recorded_schedule, stop_token_ids
 from bapo_lightning.runs.resume import RunStart
 
 VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ by the policy alone
@@ -131,7 +131,8 @@ def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Ro
         num_rollout_batches=scale.num_rollout_batches,
         seed=config.seed,
         recompute_logprobs=config.recomputes_logprobs,
-        ledger_path=config.folder / "ledger.jsonl",
+        folder=config.folder,
+        schedule=read_recorded_schedule(config),
     )
 
 

@@ -7,17 +7,22 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import datasets
 from transformers import AutoTokenizer, GenerationConfig
 
+from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Data
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.problems.selection import Selection, select
-from bapo_lightning.errors import DataError
+from bapo_lightning.data.rollouts.schedule import Row, read_schedule
+from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.run_folder.config_keys import shapes_schedule
+from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.types import Problem
 
 
@@ -62,6 +67,29 @@ def read_problems(
     validation = {name: node.make() for name, node in data.validation.items()}
     filters = {name: node.make() for name, node in data.filters.items()}
     return select(train, validation, filters, encode, max_prompt_tokens, validation_problems)
+
+
+def read_recorded_schedule(config: RunConfig) -> list[Row] | None:
+    """The schedule that the run is to follow; None where it has its own.
+
+    Raises:
+        ConfigError: there is none, or it is of a run with other sizes.
+    """
+    folder = config.staleness.schedule
+    if folder is None:
+        return None
+    try:
+        stored, rows = read_config(Path(folder)), read_schedule(folder)
+    except DataError as error:
+        raise ConfigError([f"regime.schedule={folder}: {error}"]) from None
+    problems = [
+        f"{key}={now}, but the run of regime.schedule={folder} has {before}; write {key}={before}"
+        for key, before, now in differences(stored, config.plain)
+        if shapes_schedule(key)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return rows
 
 
 def stop_token_ids(path: str, tokenizer: Any) -> tuple[int, ...]:

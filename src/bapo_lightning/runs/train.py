@@ -163,6 +163,8 @@ def introduce(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) 
         print("every update is on fresh data: ratios are 1, no bound can act, the objective is REINFORCE")
     else:
         print(f"tokens are up to {oldest} updates old when trained; bounds can act on all that are not fresh")
+    if config.staleness.schedule is not None:
+        print(f"generation follows the schedule of {config.staleness.schedule}, in turns with training")
     print("\n".join(account_lines(built.account)), flush=True)
 
 

@@ -6,6 +6,7 @@ nobody waits for ever.
 """
 
 import json
+import math
 import random
 import signal
 import time
@@ -39,7 +40,7 @@ class Schedule:
         self.slow_engine, self.slow_trainer = rng.choice([(0, 0), (0, 0), (1e-4, 0), (0, 1e-4), (1e-4, 1e-4)])
         self.death_rate = rng.choice([0, 0, 0.02])
         self.path = folder / f"{seed}.jsonl"
-        self.version = self.clock = self.batches = 0
+        self.version = self.clock = self.batches = self.oldest = 0
         self.last_version = {}
         self.open()
 
@@ -92,6 +93,7 @@ class Schedule:
             for group in groups:
                 trained = group.newest_version if self.regime.stale_action == "mask" else group.oldest_version
                 assert 0 <= self.version - trained <= self.regime.age_bound
+                self.oldest = max(self.oldest, self.version - trained)
                 assert group.oldest_version <= group.ready_version <= self.version
             if self.slow_trainer:
                 time.sleep(self.slow_trainer)
@@ -141,6 +143,14 @@ def random_regime(rng):
     )
 
 
+def windowed(rng, groups_per_batch):
+    """A windowed FIFO, and TitanRL's bound for it."""
+    updates, ahead, window = rng.randint(1, 4), rng.randint(0, 2), rng.randint(1, 8)
+    bound = updates * (ahead + math.ceil((window - 1) / groups_per_batch)) + updates - 1
+    partial = rng.choice([None, 2, 4])
+    return Regime("windowed", 1, updates, 6, True, bound, partial_tokens=partial, window=window)
+
+
 @pytest.fixture
 def in_time():
     """A deadlock fails the test instead of hanging it."""
@@ -174,6 +184,20 @@ def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_d
         fates["dropped", "too old"] and fates["filtered", "all scores equal"]
     )  # the schedules reach those paths
     assert fates["trained", None] > 10 * fates["dropped", "too old"]
+
+
+def test_a_windowed_fifo_keeps_within_its_bound_without_dropping_anything(tmp_path, in_time):
+    oldest = Counter()
+    for seed in range(300):
+        in_time()
+        schedule = Schedule(seed, tmp_path)
+        schedule.regime = windowed(random.Random(seed), schedule.groups_per_batch)
+        schedule.path = tmp_path / f"windowed-{seed}.jsonl"
+        schedule.open()
+        schedule.train()  # which checks all ages
+        assert not schedule.check_ledger()["dropped", "too old"]
+        oldest[schedule.oldest == schedule.regime.age_bound] += 1
+    assert oldest[True] > 30  # the bound is reached
 
 
 def test_synchronous_regimes_never_evict_when_their_age_bound_is_derived(tmp_path):

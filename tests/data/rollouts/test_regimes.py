@@ -31,7 +31,7 @@ class Witness(L.Callback):
         self.versions.append(trainer.global_step)
 
 
-def trained(tmp_path, regime, ledger_path=None, num_batches=NUM_BATCHES):
+def trained(tmp_path, regime, folder=None, num_batches=NUM_BATCHES):
     random_model().save_pretrained(tmp_path)
     witness, policy = Witness(), random_policy()
     trainer = L.Trainer(
@@ -43,9 +43,7 @@ def trained(tmp_path, regime, ledger_path=None, num_batches=NUM_BATCHES):
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    data = data_module(
-        HFEngine(str(tmp_path)), regime, num_rollout_batches=num_batches, ledger_path=ledger_path
-    )
+    data = data_module(HFEngine(str(tmp_path)), regime, num_rollout_batches=num_batches, folder=folder)
     trainer.fit(module(policy, FixedBounds(0.8, 1.2), max_age=regime.age_bound), datamodule=data)
     return witness, policy
 
@@ -88,7 +86,7 @@ def test_async_with_age_zero_is_on_policy_to_the_bit(tmp_path):
 )
 def test_every_token_keeps_the_version_and_the_log_prob_of_the_policy_that_sampled_it(tmp_path, regime):
     path = tmp_path / "ledger.jsonl"
-    witness, _ = trained(tmp_path, regime, path)
+    witness, _ = trained(tmp_path, regime, tmp_path)
     assert len(witness.batches) == NUM_BATCHES * regime.updates_per_rollout_batch
     for version, batch in zip(witness.versions, witness.batches, strict=True):
         oldest, newest = batch.version_range()

@@ -72,7 +72,7 @@ class WitnessedEngine(HFEngine):
         return super().generate(requests, sampling)
 
 
-def data_module(engine, regime, num_rollout_batches=3, ledger_path=None):
+def data_module(engine, regime, num_rollout_batches=3, folder=None):
     return RolloutDataModule(
         sampler=RolloutSampler(
             engine=RestartingEngine(engine, WeightSync(tolerance=1e-3), VOCAB_SIZE, max_restarts=0),
@@ -91,7 +91,7 @@ def data_module(engine, regime, num_rollout_batches=3, ledger_path=None):
         prompts_per_batch=4,
         num_rollout_batches=num_rollout_batches,
         seed=0,
-        ledger_path=ledger_path,
+        folder=folder,
     )
 
 

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
+from bapo_lightning.data.rollouts.schedule import TrainerPoint
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
 
@@ -76,6 +77,10 @@ class AsyncCollector(Collector):
             self._visit(state)
             self._serve_weights()
 
+    def reach(self, point: TrainerPoint) -> None:
+        """Notes that the trainer came here."""
+        self.scheduler.recorder.write(point)
+
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
         """Waits for the end of the pass; none begins inside the context."""
@@ -85,6 +90,7 @@ class AsyncCollector(Collector):
             self._wait_until(
                 lambda: self._pass_began is None, "training", "the end of a pass, to use the engine itself"
             )
+            self.reach("validation")
         try:
             yield
         finally:
@@ -105,6 +111,7 @@ class AsyncCollector(Collector):
     def _visit(self, state: TrainerState) -> None:
         """Notes the trainer's progress. Raises the error that ended the generating thread."""
         self._trainer = state
+        self.scheduler.recorder.write("visit", clock=state.clock, version=state.version)
         if self._thread is None and not self._stopping:
             self._thread = threading.Thread(target=self._generate_until_stopped, name="rollouts", daemon=True)
             self._thread.start()
@@ -121,9 +128,10 @@ class AsyncCollector(Collector):
         """
         if self._pass_began is None:
             self._may_begin()  # asks in place of the generating thread
-        if self._wants_weights:
+        if self._wants_weights and self.sampler.engine.version != self._trainer.version:
+            self.scheduler.recorder.write("sync")
             self.refresh_engine()
-            self._wants_weights = False
+        self._wants_weights = False
         self._changed.notify_all()
 
     def _generate_until_stopped(self) -> None:

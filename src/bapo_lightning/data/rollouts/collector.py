@@ -9,8 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
+from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.schedule import TrainerPoint
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.types import Group
 
@@ -38,6 +41,9 @@ class Collector(ABC):
     def between_updates(self, state: TrainerState) -> None:  # noqa: B027 - a default, not a gap
         """Called before an update that needs no new groups."""
 
+    def reach(self, point: TrainerPoint) -> None:  # noqa: B027 - a default, not a gap
+        """Called, with the scheduler's lock, where the trainer reads or ends what generation goes on with."""
+
     def exclusive_engine(self, state: TrainerState) -> AbstractContextManager[None]:
         """Context in which the engine is the trainer's alone."""
         return nullcontext()
@@ -45,6 +51,13 @@ class Collector(ABC):
     def close(self) -> bool:
         """Stops generating; returns whether no thread uses the engine any more. May be called twice."""
         return True
+
+    def state_dict(self, store: ArrayStore) -> dict[str, Any]:
+        """What the scheduler's state does not have, as primitives; tokens and log-probs go into `store`."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:  # noqa: B027
+        """Restores a state."""
 
 
 class SyncCollector(Collector):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import (
     FinishReason,
     Group,
@@ -113,6 +114,16 @@ def unpack_group(store: ArrayStore, packed: dict[str, Any], problem: ProblemOfId
     )
 
 
+def pack_generation(store: ArrayStore, generation: Generation) -> list[Any]:
+    """Packs what one request gave."""
+    return [*_pack_segment(store, generation.segment), str(generation.finish)]
+
+
+def unpack_generation(store: ArrayStore, packed: list[Any]) -> Generation:
+    """Inverse of `pack_generation`."""
+    return Generation(_unpack_segment(store, packed[:3]), FinishReason(packed[3]))
+
+
 def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
     proximal = sample.proximal_logprobs
     return _pack_rollout(store, sample.rollout) | {
@@ -139,17 +150,20 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
 def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
     """Packs a rollout without its prompt. Enumerations become strings: a safe load knows none."""
     return {
-        "segments": [
-            [segment.version, store.add_ints(segment.token_ids), store.add_floats(segment.logprobs)]
-            for segment in rollout.segments
-        ],
+        "segments": [_pack_segment(store, segment) for segment in rollout.segments],
         "finish": str(rollout.finish) if rollout.finish else None,
     }
 
 
 def _unpack_rollout(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Rollout:
-    segments = tuple(
-        Segment(store.ints(token_ids), store.floats(logprobs), version)
-        for version, token_ids, logprobs in packed["segments"]
-    )
+    segments = tuple(_unpack_segment(store, segment) for segment in packed["segments"])
     return Rollout(prompt_ids, segments, FinishReason(packed["finish"]) if packed["finish"] else None)
+
+
+def _pack_segment(store: ArrayStore, segment: Segment) -> list[Any]:
+    return [segment.version, store.add_ints(segment.token_ids), store.add_floats(segment.logprobs)]
+
+
+def _unpack_segment(store: ArrayStore, packed: list[Any]) -> Segment:
+    version, token_ids, logprobs = packed
+    return Segment(store.ints(token_ids), store.floats(logprobs), version)

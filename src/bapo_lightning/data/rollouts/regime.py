@@ -38,6 +38,9 @@ class Regime:
     reuse_share: Annotated[float, Ge(0), Lt(1)] = 0.0  # of past groups in a rollout batch
     max_reuses: CountOrZero = 0  # further rollout batches that a group may enter
     reuse_priority: ReusePriority = "newest"
+    # Groups, from the oldest on, of which later ones may be trained on first; None: as they become ready.
+    window: Count | None = None
+    schedule: str | None = None  # run folder whose asynchronous schedule is followed; None: a free one
     wait_warning_seconds: Positive = 300  # a longer wait says what it waits for; async generation only
 
     @classmethod
@@ -47,6 +50,16 @@ class Regime:
         yield from regime._age_problems()
         yield from regime._partial_problems()
         yield from regime._reuse_problems()
+        if regime.window is not None and not regime.async_generation:
+            yield (
+                f"window={regime.window} without async_generation: synchronous generation makes the trainer "
+                "wait for whole batches, so that nothing is gained by overtaking; write regime=windowed_fifo"
+            )
+        if regime.schedule is not None and not regime.async_generation:
+            yield (
+                f"schedule={regime.schedule} without async_generation has no effect: synchronous runs repeat "
+                "by themselves; leave it out"
+            )
 
     @property
     def updates_per_rollout_batch(self) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ from bapo_lightning.data.rollouts.ledger import Fate, Ledger
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.schedule import ScheduleRecorder, names
+from bapo_lightning.data.rollouts.start_order import StartOrder
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.rollout.engine import Generation, GenerationRequest
 from bapo_lightning.types import Group, WorkItem
@@ -50,6 +52,7 @@ class RolloutScheduler:
     group_size: int  # G, responses per problem
     groups_per_batch: int  # P
     num_batches: int  # of the whole run; nothing is started that no batch will need
+    recorder: ScheduleRecorder = field(default_factory=ScheduleRecorder)  # of what happens in which order
     lock: threading.RLock = field(default_factory=threading.RLock, init=False)  # a thread may generate
     statistics: RolloutStatistics = field(default_factory=RolloutStatistics, init=False)
     _running: list[RunningGroup] = field(default_factory=list, init=False)
@@ -57,6 +60,9 @@ class RolloutScheduler:
     _rejected: list[Group] = field(default_factory=list, init=False)
     _num_entered: int = field(default=0, init=False)  # places in rollout batches that are filled for good
     _rounds: int = field(default=0, init=False)  # passes that started something for the batch to come
+
+    def __post_init__(self) -> None:
+        self._order = StartOrder(self.regime.window)
 
     @property
     def num_running(self) -> int:
@@ -68,6 +74,11 @@ class RolloutScheduler:
         """Scored groups that wait to be trained on."""
         return len(self._ready)
 
+    @property
+    def finished(self) -> list[RunningGroup]:
+        """Groups that are complete, to be scored."""
+        return [group for group in self._running if group.is_finished]
+
     def num_startable(self, clock: int, needed: int) -> int:
         """Number of groups that may be started now so that all of them can be trained on in time, if groups
         enter training in order.
@@ -76,8 +87,9 @@ class RolloutScheduler:
         clock U * floor(n / P) and not before, and is last used U - 1 later. Sampled by weights of clock s it
         is then at most U * floor(n / P) + U - 1 - s updates old, which is within the bound A exactly if n < P
         * floor((s + A + 1) / U). With A = U - 1 this is synchronous training: as many as the next batch
-        lacks. Besides, at most P start in a pass, and no more are in flight than passes can keep busy
-        (`Regime.natural_age`); what waits beside training that overlaps is bounded by the age alone.
+        lacks. In a window of W groups (`StartOrder`) it enters as number n + W - 1 at the latest. Besides, at
+        most P start in a pass, and no more are in flight than passes can keep busy (`Regime.natural_age`);
+        what waits beside training that overlaps is bounded by the age alone.
 
         Args:
             clock: s, updates attempted when the engine got its weights.
@@ -92,7 +104,7 @@ class RolloutScheduler:
             return 0
         in_time = self.groups_per_batch * (
             (clock + self.regime.admission_age + 1) // self.regime.updates_per_rollout_batch
-        )
+        ) - ((self.regime.window or 1) - 1)
         ahead = self.groups_per_batch * (self.regime.segments_bound - 1)
         room = needed + ahead - len(self._running) - (0 if self.regime.async_generation else len(self._ready))
         left = self.groups_per_batch * self.num_batches - places
@@ -106,16 +118,20 @@ class RolloutScheduler:
         """Drops what would be too old, starts what may be started, and returns the requests of one pass over
         all running groups, at the trainer's `version`. `clock`, `needed`: see `num_startable`.
         """
-        self._give_up_late_ones(version)
+        evicted = self._give_up_late_ones(version)
         count = self.num_startable(clock, needed)
         if count:
-            self._running += self.sampler.start(self._next_items(count, version), self.group_size)
+            items = self._next_items(count, version)
+            self._running += self.sampler.start(items, self.group_size)
+            self._order.add(items)
             self._rounds += 1
         regime = self.regime
         if regime.is_partial:
             for group in self._running:
                 group.cut_at_segments(regime.segments_bound, self.sampler.engine.version)
-        return self.sampler.requests(self._running, regime.partial_tokens or regime.max_new_tokens)
+        requests = self.sampler.requests(self._running, regime.partial_tokens or regime.max_new_tokens)
+        self.recorder.write_pass(self.sampler.engine.version, evicted, requests, self._running)
+        return requests
 
     def postprocess(
         self, requests: Sequence[GenerationRequest], generations: Mapping[int, Generation], seconds: float
@@ -134,33 +150,47 @@ class RolloutScheduler:
             self.statistics.num_tokens += len(generation.segment.token_ids)
         self.statistics.rollout_seconds += seconds
         self.statistics.passes += 1
-        return [group for group in self._running if group.is_finished]
+        lost = {"lost": True} if len(generations) < len(requests) else {}
+        self.recorder.write("sampled", finished=names(self.finished), **lost)
+        return self.finished
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
         """Moves the `finished` groups of `postprocess` on, now scored as `groups` within `seconds`."""
-        gone = {id(group) for group in finished}
-        self._running = [group for group in self._running if id(group) not in gone]
-        for group in groups:
-            (self._ready if self.admission.admits(group) else self._rejected).append(group)
+        self._running = self._without(finished, self._running)
+        verdicts = [(group, self.admission.admits(group)) for group in groups]
+        ready = [group for group, admitted in verdicts if admitted]
+        rejected = [group for group, admitted in verdicts if not admitted]
+        self._ready.extend(ready)
+        self._rejected += rejected
+        self.recorder.write("scored", ready=names(ready), rejected=names(rejected))
         self.statistics.count_groups(groups)
         self.statistics.reward_seconds += seconds
 
     def drop_late(self, version: int) -> None:
         """Drops groups that may no longer enter training at policy `version`."""
-        self._ready = deque(self._kept(self._ready, version))
-        self._rejected = self._kept(self._rejected, version)
+        late = [
+            group
+            for group in [*self._ready, *self._rejected]
+            if self.regime.is_evicted(group.oldest_version, group.newest_version, version)
+        ]
+        if late:
+            self._ready = deque(self._without(late, self._ready))
+            self._rejected = self._without(late, self._rejected)
+            self._count_evicted(late, version)
+            self.recorder.write("evict", groups=names(late))
 
     def has_batch(self, needed: int) -> bool:
         """Whether `needed` groups can enter training; after `drop_late`."""
         fill = len(self._rejected) if self._rounds_are_over and not self._running else 0
-        return len(self._ready) + fill >= needed
+        return len(self._next_ready(needed)) + fill >= needed
 
     def take_batch(self, needed: int, version: int) -> list[Group]:
-        """Returns the groups of the next batch, in the order in which they became ready; call `has_batch`
-        first. Rejected groups fill it up where ready ones lack, with advantages of zero: groups of equal
-        scores may still differ in length, which alone must not train them. The rest of them is filtered.
+        """Returns the next batch in the order of `StartOrder`; call `has_batch` first. Rejected
+        groups fill it up where ready ones lack, with advantages of zero: groups of equal scores may still
+        differ in length, which alone must not train them. The rest of them is filtered.
         """
-        batch = [self._ready.popleft() for _ in range(min(needed, len(self._ready)))]
+        batch = self._next_ready(needed)
+        self._ready = deque(self._without(batch, self._ready))
         filled = needed - len(batch)
         batch += [
             replace(group, advantages=tuple(0.0 for _ in group.advantages))
@@ -171,6 +201,7 @@ class RolloutScheduler:
         self.ledger.record([group.item for group in refused], Fate.FILTERED, version, "all scores equal")
         self.statistics.dropped += len(refused)
         self.statistics.wasted_tokens += sum(group.num_tokens for group in refused)
+        self.recorder.write("take", groups=names(batch), filtered=names(refused))
         self._num_entered += needed
         self._rounds = 0
         return batch
@@ -204,8 +235,11 @@ class RolloutScheduler:
             "rejected": [pack_group(store, group) for group in self._rejected],
             "num_entered": self._num_entered,
             "rounds": self._rounds,
+            "order": self._order.state_dict(),
             "statistics": asdict(self.statistics),
-            "ledger_size": self.ledger.size,  # a thread may write on before the checkpoint is complete
+            # A thread may write on before the checkpoint is complete.
+            "ledger_size": self.ledger.size,
+            "schedule_size": self.recorder.size,
         }
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
@@ -216,12 +250,17 @@ class RolloutScheduler:
         self._ready = deque(unpack_group(store, packed, problem) for packed in state["ready"])
         self._rejected = [unpack_group(store, packed, problem) for packed in state["rejected"]]
         self._num_entered, self._rounds = state["num_entered"], state["rounds"]
+        self._order.load_state_dict(state["order"], problem)
         self.statistics = RolloutStatistics(**state["statistics"])
         self.ledger.cut(state["ledger_size"])
+        self.recorder.cut(state["schedule_size"])
 
     @property
     def _rounds_are_over(self) -> bool:
         return self._rounds >= self.admission.max_rounds
+
+    def _next_ready(self, needed: int) -> list[Group]:
+        return self._order.choose(tuple(self._ready), (group.item for group in self._running), needed)
 
     def _next_items(self, count: int, version: int) -> list[WorkItem]:
         """Takes work items from the stream. The first one of an epoch decides the fate of the problems that
@@ -232,28 +271,23 @@ class RolloutScheduler:
         self.ledger.record(self.stream.never_drawn_since(before), Fate.FILTERED, version, "prompt too long")
         return items
 
-    def _give_up_late_ones(self, version: int) -> None:
-        """Drops running groups that would be too old even if they entered training at once."""
+    def _give_up_late_ones(self, version: int) -> list[RunningGroup]:
+        """Drops running groups that would be too old even if they entered training at once; returns them."""
         newest = self.sampler.engine.version  # of the tokens that they would sample next
         late = [
             group
             for group in self._running
             if (old := group.oldest_version) is not None and self.regime.is_evicted(old, newest, version)
         ]
-        self._running = self._without(late, self._running, version)
+        self._running = self._without(late, self._running)
+        self._count_evicted(late, version)
+        return late
 
-    def _kept(self, groups: Sequence[Group], version: int) -> list[Group]:
-        late = [
-            group
-            for group in groups
-            if self.regime.is_evicted(group.oldest_version, group.newest_version, version)
-        ]
-        return self._without(late, groups, version)
+    def _without(self, late: Sequence[G], groups: Iterable[G]) -> list[G]:
+        gone = {id(group) for group in late}
+        return [group for group in groups if id(group) not in gone]
 
-    def _without(self, late: Sequence[G], groups: Sequence[G], version: int) -> list[G]:
-        """Evicts the groups that are too late; returns the others."""
+    def _count_evicted(self, late: Sequence[Group] | Sequence[RunningGroup], version: int) -> None:
         self.ledger.record([group.item for group in late], Fate.DROPPED, version, "too old")
         self.statistics.evicted += len(late)
         self.statistics.wasted_tokens += sum(group.num_tokens for group in late)
-        gone = {id(group) for group in late}
-        return [group for group in groups if id(group) not in gone]

@@ -29,6 +29,7 @@ class RolloutStatistics:
     unparsable: int = 0  # responses without a final answer
     uniform_groups: int = 0  # groups whose scores are all equal, admitted or not
     passes: int = 0
+    added_passes: int = 0  # of them, those that a followed schedule does not have
     num_samples: int = 0  # ended
     num_tokens: int = 0
 

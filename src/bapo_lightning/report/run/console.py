@@ -14,7 +14,15 @@ from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
 _LABEL_WIDTH = 16  # of the longest label, so that all summaries are aligned
-_ARTEFACTS = ("summary.json", "metrics.jsonl", "ledger.jsonl", "rollouts.jsonl", "checkpoints", "plots")
+_ARTEFACTS = (
+    "summary.json",
+    "metrics.jsonl",
+    "ledger.jsonl",
+    "rollouts.jsonl",
+    "schedule.jsonl",
+    "checkpoints",
+    "plots",
+)
 
 
 def print_summary(summary: dict[str, Any], folder: str | Path, console: Console | None = None) -> None:

@@ -1,0 +1,172 @@
+"""Fills rollout batches in the order that a recorded schedule gives, so that an asynchronous run repeats.
+
+    schedule.jsonl: visit  sync  pass  metrics | sampled  scored  visit  take  sync  metrics | pass ...
+                    trainer's update 0 ......... | beside it ....   update 1 .............. |
+
+There is no second thread: at its next visit the trainer does first what generation did beside the update. A
+pass is sampled where it began, by the weights that the engine had then, and takes effect where it ended. What
+lies between the two is in the checkpoints, so that a resumed run never needs older weights than its own.
+
+With the settings of the recorded run, everything is equal to the bit. With another objective the schedule is
+the same and its content is not: groups may finish in other passes, and passes are added where a batch lacks
+groups, so that ages stay within the bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bapo_lightning.data.rollouts.collector import Collector, TrainerState
+from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_generation, unpack_generation
+from bapo_lightning.data.rollouts.schedule import TRAINER_POINTS, Row, TrainerPoint
+from bapo_lightning.errors import EngineError, TrainingError
+from bapo_lightning.rollout.engine import Generation, GenerationRequest
+from bapo_lightning.types import Group
+
+
+@dataclass
+class SampledPass:
+    """A pass that has been sampled and has not ended in the schedule."""
+
+    requests: Sequence[GenerationRequest]
+    generations: dict[int, Generation]  # by number of the request
+    seconds: float
+
+
+@dataclass(eq=False)
+class ScheduledCollector(Collector):
+    """Does what a schedule says; `refresh_engine` must push weights even if the engine has them."""
+
+    needed: int  # groups in a batch
+    schedule: Sequence[Row]
+    _next: int = field(default=0, init=False)  # number of the row that comes next
+    _trainer: TrainerState = field(default=TrainerState(0, 0), init=False)  # at its last visit
+    _pass: SampledPass | None = field(default=None, init=False)
+    _scored_version: int = field(default=0, init=False)  # trainer's version when the last pass ended
+
+    def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
+        """Follows the schedule until a batch is taken."""
+        self._visit(state)
+        self._follow("take")
+        self.scheduler.drop_late(state.version)
+        while not self.scheduler.has_batch(needed):
+            self._add_pass()
+            self.scheduler.drop_late(state.version)
+        return self.scheduler.take_batch(needed, state.version)
+
+    def between_updates(self, state: TrainerState) -> None:
+        """Notes the trainer's progress."""
+        self._visit(state)
+
+    def reach(self, point: TrainerPoint) -> None:
+        """Follows the schedule to this point."""
+        self._follow(point)
+        self.scheduler.recorder.write(point)
+
+    @contextmanager
+    def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
+        """Follows the schedule to the validation."""
+        self._visit(state)
+        self.reach("validation")
+        yield
+
+    def state_dict(self, store: ArrayStore) -> dict[str, Any]:
+        """Its place in the schedule, and the pass that has not ended there. First does what generation did
+        beside the update that is being saved, as long as the engine has its weights.
+        """
+        self._go_on()
+        running = self._pass
+        return {
+            "next": self._next,
+            "trainer": [self._trainer.version, self._trainer.clock],
+            "scored_version": self._scored_version,
+            "pass": running and [
+                [request.group, request.index, pack_generation(store, running.generations[number])]
+                for number, request in enumerate(running.requests)
+            ],
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
+        """Restores a state."""
+        self._next, self._trainer = state["next"], TrainerState(*state["trainer"])
+        self._scored_version = state["scored_version"]
+        self._pass = None
+        if state["pass"] is not None:
+            places = [GenerationRequest(store.ints([0, 0]), 0, 0, *place[:2]) for place in state["pass"]]
+            made = {number: unpack_generation(store, place[2]) for number, place in enumerate(state["pass"])}
+            self._pass = SampledPass(places, made, 0.0)
+
+    def _visit(self, state: TrainerState) -> None:
+        self._follow("visit")
+        self._trainer = state
+        self.scheduler.recorder.write("visit", clock=state.clock, version=state.version)
+
+    def _follow(self, point: TrainerPoint) -> None:
+        """Goes on to the trainer's next point, which must be this one."""
+        self._go_on()
+        if (found := self.schedule[self._next]["do"]) != point:
+            raise TrainingError(
+                f"row {self._next + 1} of the schedule is {found!r}, here it is {point!r}: this run "
+                "validates at other updates, or it was recorded by another version"
+            )
+        self._next += 1
+
+    def _go_on(self) -> None:
+        """Does all events before the trainer's next point."""
+        while self._next < len(self.schedule) and self.schedule[self._next]["do"] not in TRAINER_POINTS:
+            self._do(self.schedule[self._next])
+            self._next += 1
+
+    def _do(self, row: Row) -> None:
+        match row["do"]:
+            case "sync":
+                self.scheduler.recorder.write("sync")
+                self.refresh_engine()
+            case "pass":
+                self._pass = self._sample()
+            case "sampled" if self._pass is not None:
+                self._end_pass(self._pass, row.get("lost", False))
+                self._pass = None
+            case "scored":
+                self._score()
+            case "evict":
+                self.scheduler.drop_late(self._trainer.version)
+
+    def _sample(self) -> SampledPass:
+        requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
+        start = time.perf_counter()
+        generations = self.sampler.engine.generate_once(requests, self.sampler.sampling)
+        if len(generations) < len(requests):
+            # Restarted, it would get the trainer's present weights, and this pass may need older ones.
+            raise EngineError(
+                "the rollout engine died while a recorded schedule was followed; resume=auto goes on from "
+                "the last checkpoint"
+            )
+        return SampledPass(requests, generations, time.perf_counter() - start)
+
+    def _end_pass(self, sampled: SampledPass, lost: bool) -> None:
+        generations = {} if lost else sampled.generations
+        self.scheduler.postprocess(sampled.requests, generations, sampled.seconds)
+        self._scored_version = self._trainer.version
+
+    def _score(self) -> None:
+        start = time.perf_counter()
+        finished = self.scheduler.finished
+        groups = self.sampler.score(finished, self._scored_version)
+        self.scheduler.add_scored(finished, groups, time.perf_counter() - start)
+
+    def _add_pass(self) -> None:
+        """Samples what the batch lacks, where the run's content differs from the recorded one's."""
+        self.scheduler.statistics.added_passes += 1
+        if self._pass is None:
+            if self.sampler.engine.version != self._trainer.version:
+                self.scheduler.recorder.write("sync")
+                self.refresh_engine()
+            self._pass = self._sample()
+        self._end_pass(self._pass, lost=False)
+        self._pass = None
+        self._score()
