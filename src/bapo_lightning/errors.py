@@ -48,6 +48,10 @@ class CheckpointError(BapoLightningError, RuntimeError):
     """A checkpoint is torn or corrupt, or a run cannot go on from it."""
 
 
+class DiskFull(BapoLightningError, OSError):
+    """A file could not be written, for lack of room."""
+
+
 class RankError(BapoLightningError, RuntimeError):
     """One of several ranks failed, so that the others cannot go on."""
 

@@ -17,7 +17,7 @@ from bapo_lightning.run_folder.checkpoint import (
     verify,
 )
 
-JOURNALS = {"metrics.jsonl": 120, "rollouts.jsonl": 0}
+JOURNALS = {"metrics.jsonl": {"bytes": 120, "sha256": "f00"}, "rollouts.jsonl": {"bytes": 0, "sha256": ""}}
 
 
 def make(root, update, version=None):
@@ -25,13 +25,13 @@ def make(root, update, version=None):
     (partial / "trainer.ckpt").mkdir(parents=True)  # a sharded one
     (partial / "trainer.ckpt/shard").write_bytes(b"weights" * 1000)
     (partial / "rank0.pt").write_bytes(b"queue")
-    return commit(root, update, update if version is None else version, 1, JOURNALS)
+    return commit(root, update, update if version is None else version, 1, "a run", JOURNALS)
 
 
 def test_a_checkpoint_is_read_back_with_what_it_knows(tmp_path):
     folder = make(tmp_path, 80, version=79)
     assert folder == tmp_path / "update000080"
-    assert verify(folder) == Checkpoint(folder, 80, 79, 1, JOURNALS)
+    assert verify(folder) == Checkpoint(folder, 80, 79, 1, "a run", JOURNALS)
     assert not partial_folder(tmp_path, 80).exists()
 
 
@@ -58,7 +58,7 @@ def flip(path):
 def other_update(folder):
     file = folder / "checkpoint.json"
     sealed = json.loads(file.read_text())
-    sealed["content"]["journals"]["metrics.jsonl"] = 12
+    sealed["content"]["journals"]["metrics.jsonl"]["bytes"] = 12
     file.write_text(json.dumps(sealed))
 
 

@@ -1,5 +1,6 @@
 """Which run goes on, from which checkpoint, and what is refused; without training."""
 
+import shutil
 import subprocess
 import sys
 from copy import deepcopy
@@ -11,6 +12,9 @@ from tests.report.synthetic_runs import write_run
 
 from bapo_lightning.errors import CheckpointError, ConfigError
 from bapo_lightning.run_folder.checkpoint import commit, partial_folder
+from bapo_lightning.run_folder.journal import JournalDigest
+from bapo_lightning.run_folder.record import read_manifest
+from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.resume import open_run, run_to_continue, write_config
 
 NEW = "bapo-replay-s0-20260301-120000"
@@ -41,13 +45,9 @@ def started(root, run, updates=(), status="running", **changes):
     for update in updates:
         partial_folder(folder / "checkpoints", update).mkdir(parents=True)
         (partial_folder(folder / "checkpoints", update) / "trainer.ckpt").write_bytes(b"weights")
-        commit(
-            folder / "checkpoints",
-            update,
-            update,
-            1,
-            {"metrics.jsonl": 10 * update, "rollouts.jsonl": 0, "ledger.jsonl": 0},
-        )
+        sizes = {"metrics.jsonl": 10 * update, "rollouts.jsonl": 0, "ledger.jsonl": 0}
+        journals = {name: JournalDigest(folder / name).read_on(size) for name, size in sizes.items()}
+        commit(folder / "checkpoints", update, update, 1, run, journals)
     return folder
 
 
@@ -186,6 +186,32 @@ def test_a_corrupt_checkpoint_or_one_that_misses_rows_is_passed_over(tmp_path, c
         CheckpointError, match=r"resume=auto: no checkpoint is good .*trainer.ckpt is missing"
     ):
         opened(tmp_path, run="mine")
+
+
+def test_records_that_were_changed_are_noticed_and_a_checkpoint_that_is_named_serves_all_the_same(
+    tmp_path, capsys
+):
+    folder = started(tmp_path, "mine", [80, 160])
+    with (folder / "metrics.jsonl").open("r+b") as file:
+        file.seek(1200)
+        file.write(b"7")
+    start = opened(tmp_path, run="mine")
+    assert start.checkpoint.update == 80
+    assert "metrics.jsonl differs from what it was when" in capsys.readouterr().out
+    start.release()
+    start = opened(tmp_path, run="mine", resume=str(folder / "checkpoints/update000160"))
+    assert start.checkpoint.update == 160
+    assert "used all the same: " in capsys.readouterr().out
+
+
+def test_checkpoints_of_another_run_are_refused(tmp_path):
+    mine, other = started(tmp_path, "mine"), started(tmp_path, "other", [80])
+    write_json(mine / "manifest.json", read_manifest(mine) | {"id": "mine"})
+    shutil.copytree(other / "checkpoints", mine / "checkpoints")
+    (mine / "metrics.jsonl").write_bytes((other / "metrics.jsonl").read_bytes())
+    for resume in ("auto", str(mine / "checkpoints/update000080")):
+        with pytest.raises(CheckpointError, match="was written by another run"):
+            opened(tmp_path, run="mine", resume=resume)
 
 
 def test_another_configuration_is_refused_and_every_key_named(tmp_path):

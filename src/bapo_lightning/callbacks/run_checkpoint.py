@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,15 @@ from bapo_lightning.run_folder.checkpoint import (
     JOURNALS,
     TRAINER_FILE,
     Checkpoint,
+    Fingerprint,
     commit,
     partial_folder,
     prune,
     remove_leftovers,
     sync,
 )
+from bapo_lightning.run_folder.journal import JournalDigest
+from bapo_lightning.run_folder.text_file import is_disk_full
 from bapo_lightning.values import Count, Positive
 
 
@@ -47,7 +51,11 @@ class RunCheckpoint(Callback):
     keep: Count  # newest checkpoints that are kept
     resumed: Checkpoint | None = None  # the checkpoint that the run goes on from, given by the run
     ranks: RankGroup | None = None  # all ranks of the run, given by it
+    run_id: str = ""  # of the run, given by it
     _last_save: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._journals = {name: JournalDigest(Path(self.folder, name)) for name in JOURNALS}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores what Lightning does not: the data side, which only the controller has, and at the very end
@@ -90,16 +98,22 @@ class RunCheckpoint(Callback):
     def _save(self, trainer: Trainer, update: int) -> None:
         root = Path(self.folder, "checkpoints")
         partial = partial_folder(root, update)
-        if trainer.is_global_zero:
-            side = {"random": random_states(), "data": _data_module(trainer).resume_state()}
-            remove_leftovers(root)
-            partial.mkdir(parents=True)
-            torch.save(side, partial / DATA_FILE)
+        try:
+            if trainer.is_global_zero:
+                side = {"random": random_states(), "data": _data_module(trainer).resume_state()}
+                remove_leftovers(root)
+                partial.mkdir(parents=True)
+                torch.save(side, partial / DATA_FILE)
+            self._barrier(trainer)
+            trainer.save_checkpoint(partial / TRAINER_FILE)
+        except Exception as error:
+            if is_disk_full(error):  # room for the manifest, and the reason
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
         self._barrier(trainer)
-        trainer.save_checkpoint(partial / TRAINER_FILE)
-        self._barrier(trainer)
         if trainer.is_global_zero:
-            commit(root, update, trainer.global_step, trainer.world_size, self._journal_sizes())
+            counts = update, trainer.global_step, trainer.world_size
+            commit(root, *counts, self.run_id, self._journals_on_disk())
             prune(root, self.keep)
         self._barrier(trainer)  # when this returns the checkpoint is there, whichever rank looks
         self._last_save = time.monotonic()
@@ -110,13 +124,12 @@ class RunCheckpoint(Callback):
         """
         trainer.strategy.barrier() if self.ranks is None else self.ranks.barrier()
 
-    def _journal_sizes(self) -> dict[str, int]:
-        """Returns sizes on the disk: a checkpoint must never promise rows that a power failure takes."""
-        paths = [Path(self.folder, name) for name in JOURNALS]
-        for path in paths:
+    def _journals_on_disk(self) -> dict[str, Fingerprint]:
+        """Returns what is on the disk: a checkpoint must never promise rows that a power failure takes."""
+        for path in [Path(self.folder, name) for name in JOURNALS]:
             if path.exists():
                 sync(path)
-        return {path.name: path.stat().st_size if path.exists() else 0 for path in paths}
+        return {name: journal.read_on() for name, journal in self._journals.items()}
 
 
 class DirectCheckpointIO(TorchCheckpointIO):

@@ -83,7 +83,8 @@ class RunManifest(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Says why it failed, or that it was stopped twice."""
         self._content["error"] = f"{type(exception).__name__}: {exception}"
-        self._write(ending(exception), trainer)
+        with suppress(OSError):  # a full disk is told by the error itself
+            self._write(ending(exception), trainer)
 
     def finish(self) -> None:
         """Ends a run that had been stopped between its last update and its end: nothing was left to do."""

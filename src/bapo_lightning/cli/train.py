@@ -6,6 +6,7 @@ Heavy imports come after the configuration is composed, so that `--help` and a m
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -16,6 +17,7 @@ from omegaconf import DictConfig
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import has_default_folder, requested_ranks, resolve, run_folder
 from bapo_lightning.errors import BapoLightningError, RankLost
+from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.ranks.launch import STARTED_BY_RUN, launch, leads, starts_ranks
 from bapo_lightning.runs.resume import run_to_continue
 
@@ -27,6 +29,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 @hydra_command("train")
 def main(config: DictConfig) -> int:
     """Trains in this process, or in as many as the run has ranks."""
+    if STARTED_BY_RUN in os.environ:  # a rank; it saves and ends if the process that started it is gone
+        end_with_parent(signal.SIGTERM)
     try:
         plain = resolve(config)
         job = job_of_multirun()

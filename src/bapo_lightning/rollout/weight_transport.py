@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ from bapo_lightning.values import Count, Dtype
 
 SHARED_MEMORY_BACKEND = "bapo_shared_memory"
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
+PREFIX = "bapo-weights-"
 ALIGNMENT = 64  # bytes: a view of another dtype must start at a multiple of its size
 
 
@@ -90,6 +92,7 @@ def weight_parts(
     one is requested. A larger tensor than `part_megabytes` [MiB] is a part of its own. Raises EngineError
     without room.
     """
+    remove_abandoned()
     tensors: list[tuple[str, torch.Tensor]] = []
     size = 0
     for name, weight in source.named_weights():
@@ -113,7 +116,8 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
             f"shared memory has {free >> 20} MiB left, a part of the weights needs {num_bytes >> 20}; give "
             "it more (docker run --shm-size) or lower part_megabytes below rollout.engine"
         )
-    with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY_FOLDER, prefix="bapo-weights-") as file:
+    with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY_FOLDER, prefix=f"{PREFIX}{os.getpid()}-") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         os.truncate(file.name, num_bytes)
         memory = torch.from_file(file.name, shared=True, size=num_bytes, dtype=torch.uint8)
         for (_, weight), offset in zip(tensors, offsets, strict=True):
@@ -126,6 +130,15 @@ def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[Weight
             shapes=[list(weight.shape) for _, weight in tensors],
             offsets=offsets,
         )
+
+
+def remove_abandoned() -> None:
+    """Removes the files of trainers that were killed while they handed weights over: nobody locks them."""
+    for path in SHARED_MEMORY_FOLDER.glob(f"{PREFIX}*"):
+        with suppress(OSError), path.open("rb") as file:  # of another user, locked, or gone meanwhile
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.stat().st_size:  # an empty one may have been made this instant
+                path.unlink()
 
 
 def read_part(part: WeightPart) -> Iterator[tuple[str, torch.Tensor]]:

@@ -3,7 +3,7 @@
     checkpoints/update000080/
         trainer.ckpt     Lightning's: policy, optimizer, schedule, loops, callbacks (a folder when sharded)
         data.pt          data side and random generators of the controller (rank 0), for any number of ranks
-        checkpoint.json  update, version, sizes and digests of the other files, sizes of the run's journals
+        checkpoint.json  run, update, version, sizes and digests of the other files and of the run's journals
 
 It is written under a hidden name, flushed to the disk and renamed.
 """
@@ -27,8 +27,9 @@ FORMAT = 3
 TRAINER_FILE = "trainer.ckpt"
 DATA_FILE = "data.pt"
 MANIFEST = "checkpoint.json"
-# Files of the run folder whose sizes are kept, so that a resume can cut them back.
+# Files of the run folder whose sizes and digests are kept, so that a resume can check them and cut them back.
 JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl", TOKEN_FILE, SCHEDULE_FILE)
+Fingerprint = dict[str, Any]  # bytes, sha256
 _NAME = re.compile(r"update(\d{6,})")
 _LEFTOVER = re.compile(r"\.update\d{6,}\.(partial|removed)")
 
@@ -41,7 +42,8 @@ class Checkpoint:
     update: int  # updates of the run that are done, skipped ones included
     version: int  # policy version: those that changed the weights
     num_ranks: int
-    journals: Mapping[str, int]  # bytes that each of the run's journals had
+    run: str  # id of the run that wrote it
+    journals: Mapping[str, Fingerprint]  # of each of the run's journals as it was then
 
 
 def checkpoint_name(update: int) -> str:
@@ -60,7 +62,9 @@ def list_checkpoints(root: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("update")), reverse=True)
 
 
-def commit(root: Path, update: int, version: int, num_ranks: int, journals: Mapping[str, int]) -> Path:
+def commit(
+    root: Path, update: int, version: int, num_ranks: int, run: str, journals: Mapping[str, Fingerprint]
+) -> Path:
     """Turns the partial folder of `update`, whose files are all written, into a checkpoint; returns its
     folder.
     """
@@ -71,6 +75,7 @@ def commit(root: Path, update: int, version: int, num_ranks: int, journals: Mapp
         "update": update,
         "version": version,
         "num_ranks": num_ranks,
+        "run": run,
         "journals": dict(journals),
         "files": {path.relative_to(partial).as_posix(): _fingerprint(path) for path in files},
     }
@@ -105,7 +110,7 @@ def verify(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{folder} has format {content['format']}, this version reads {FORMAT}")
     for name, expected in content["files"].items():
         _verify_file(folder / name, expected)
-    names = ("update", "version", "num_ranks", "journals")
+    names = ("update", "version", "num_ranks", "run", "journals")
     found = Checkpoint(folder, **{name: content[name] for name in names})
     if folder.name != checkpoint_name(found.update):
         raise CheckpointError(f"{folder} holds update {found.update}: it was renamed")
@@ -155,7 +160,7 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
+def _fingerprint(path: Path) -> Fingerprint:
     return {"bytes": path.stat().st_size, "sha256": digest(path)}
 
 

@@ -4,11 +4,32 @@ the file back to the size that its checkpoint knows.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+
+class JournalDigest:
+    """Size and digest of a journal that only grows; each byte is read once."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` of the journal, which need not exist."""
+        self._path = path
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    def read_on(self, size: int | None = None) -> dict[str, Any]:
+        """Size in bytes and SHA-256 of all that was written, or of the first `size` bytes."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._size)
+                while block := file.read(1 << 20 if size is None else min(1 << 20, size - self._size)):
+                    self._hash.update(block)
+                    self._size += len(block)
+        return {"bytes": self._size, "sha256": self._hash.hexdigest()}
 
 
 class Journal:

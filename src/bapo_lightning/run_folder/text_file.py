@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -15,12 +16,29 @@ from typing import Any
 def write_text(path: Path, text: str) -> Path:
     """Writes a file in a folder that exists, to the disk; returns `path`."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())  # or a power failure leaves an empty file of the new name
-    os.replace(partial, path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # or a power failure leaves an empty file of the new name
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     return path
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that it followed, says that there is no room. torch's writer has no number for
+    it.
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if isinstance(error, RuntimeError) and "inline_container.cc" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def write_json(path: Path, content: object) -> Path:

@@ -35,16 +35,22 @@ def build_callbacks(
 ) -> list[L.Callback]:
     """The configured callbacks, and those that every run has, in the order in which they act.
 
-    A callback whose constructor has a parameter `validation_sets`, `resumed` or `ranks` gets it from the run.
-    There are no `validation_sets` on ranks other than 0; the `description` goes into the manifest.
+    A callback whose constructor has a parameter of this run's (`validation_sets`, `resumed`, `ranks`,
+    `run_id`) gets it. There are no `validation_sets` on ranks other than 0; the `description` goes into the
+    manifest.
     """
-    given = {"validation_sets": validation_sets, "resumed": start.checkpoint, "ranks": ranks}
+    given = {
+        "validation_sets": validation_sets,
+        "resumed": start.checkpoint,
+        "ranks": ranks,
+        "run_id": start.run_id,
+    }
     made = [_made(node, given, start.folder) for node in config.callbacks.nodes.values()]
     if config.trainer.options["max_time"] is not None:
         made.append(Timer(config.trainer.options["max_time"]))
     made += [*build_alarms(config.callbacks.alarms), GracefulStop(), StockHooks()]
     if ranks.is_controller:
-        made.append(RunManifest(start.folder, description, start.resume_entry))
+        made.append(RunManifest(start.folder, {"id": start.run_id, **description}, start.resume_entry))
         wants_bar = config.trainer.options["enable_progress_bar"] is not False and sys.stdout.isatty()
         if wants_bar and not any(isinstance(callback, ProgressBar) for callback in made):
             made.append(RichProgressBar())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import yaml
 
@@ -25,7 +26,7 @@ from bapo_lightning.run_folder.checkpoint import (
     set_aside,
     verify,
 )
-from bapo_lightning.run_folder.journal import Journal
+from bapo_lightning.run_folder.journal import Journal, JournalDigest
 from bapo_lightning.run_folder.lock import RunLock
 from bapo_lightning.run_folder.record import read_config, read_manifest
 from bapo_lightning.run_folder.text_file import write_text
@@ -47,6 +48,7 @@ class RunStart:
     changed: Sequence[str] = ()  # configuration keys that differ from the session before
     outdated: Sequence[Path] = ()  # checkpoints that are corrupt, or newer than the one chosen
     lock: RunLock | None = field(default=None, repr=False)
+    run_id: str = field(default_factory=lambda: uuid4().hex)
 
     @property
     def resume_entry(self) -> dict[str, Any] | None:
@@ -70,8 +72,8 @@ class RunStart:
             for folder in self.outdated:
                 print(f"moved aside: {set_aside(folder)}")
             for name in JOURNALS:
-                size = self.checkpoint.journals.get(name, 0) if self.checkpoint else 0
-                Journal(self.folder / name).cut(size)
+                journal = self.checkpoint.journals.get(name) if self.checkpoint else None
+                Journal(self.folder / name).cut(journal["bytes"] if journal else 0)
         write_config(self.folder, plain)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,7 +121,9 @@ def open_run(config: RunConfig) -> RunStart | None:
     checkpoint, outdated = choose_checkpoint(folder, config.resume)
     if checkpoint is None:
         print(f"{folder} has no checkpoint yet: it begins again")
-    return RunStart(folder, False, checkpoint, allowed, outdated, lock)
+    start = RunStart(folder, False, checkpoint, allowed, outdated, lock)
+    start.run_id = run_id_of(folder) or (checkpoint.run if checkpoint else start.run_id)
+    return start
 
 
 def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
@@ -206,11 +210,11 @@ def choose_checkpoint(folder: Path, resume: str) -> tuple[Checkpoint | None, lis
             )
         return None, []
     named = [path for path in found if path.absolute() == Path(resume).absolute()]
-    chosen, reasons = first_good(named or found, lambda path: _verified(path, folder))
+    chosen, reasons = first_good(named or found, lambda path: _verified(path, folder, bool(named)))
     if chosen is None:
         raise CheckpointError(
-            f"resume={resume}: no checkpoint is good ({reasons}); name an older one as resume=FOLDER, "
-            "or leave resume out to begin a new run"
+            f"resume={resume}: no checkpoint is good ({reasons}); name one as resume=FOLDER/checkpoints/NAME "
+            "to use it in spite of changed records, or leave resume out to begin a new run"
         )
     return chosen, found[: found.index(chosen.path)]
 
@@ -254,12 +258,27 @@ def write_config(folder: Path, plain: Plain) -> None:
     write_text(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
-def _verified(path: Path, folder: Path) -> Checkpoint:
+def run_id_of(folder: Path) -> str | None:
+    """Id of a run; None if its manifest is lost."""
+    return read_manifest(folder).get("id")
+
+
+def _verified(path: Path, folder: Path, is_named: bool) -> Checkpoint:
+    """A checkpoint of this run whose records are still what they were; if it `is_named`, a change in them is
+    only told.
+    """
     checkpoint = verify(path)
-    for name, size in checkpoint.journals.items():
-        if Journal(folder / name).size < size:
+    if run_id_of(folder) not in (None, checkpoint.run):
+        raise CheckpointError(f"{path} was written by another run: move it back to where it came from")
+    for name, journal in checkpoint.journals.items():
+        if Journal(folder / name).size < journal["bytes"]:
             text = f"{folder / name} is shorter than when {path} was written: rows are missing"
             raise CheckpointError(text)
+        if JournalDigest(folder / name).read_on(journal["bytes"]) != journal:
+            text = f"{folder / name} differs from what it was when {path} was written: rows have changed"
+            if not is_named:
+                raise CheckpointError(text)
+            print(f"used all the same: {text}")
     return checkpoint
 
 

@@ -11,9 +11,10 @@ import logging
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -28,7 +29,7 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.selection import account_lines
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.errors import BapoLightningError, DiskFull
 from bapo_lightning.ranks.channel import rank_loss_raised
 from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
 from bapo_lightning.report.run.console import print_summary
@@ -36,6 +37,7 @@ from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, Checkpoint
 from bapo_lightning.run_folder.record import read_manifest, read_rollouts, read_rows
+from bapo_lightning.run_folder.text_file import is_disk_full
 from bapo_lightning.runs.build import Run, build
 from bapo_lightning.runs.resume import RunStart, open_run
 
@@ -114,20 +116,43 @@ def reported(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -
     introduce(built, config, start, ranks)
     loggers = [logger for logger in built.trainer.loggers if isinstance(logger, RunLogger)]
     try:
-        for logger in loggers:
-            logger.describe(config.plain)
-            if not start.is_new:
-                logger.catch_up(read_rows(start.folder))
+        with disk_full_told(start.folder), concluded(built, start, loggers):
+            for logger in loggers:
+                logger.describe(config.plain)
+                if not start.is_new:
+                    logger.catch_up(read_rows(start.folder))
+            yield
+    finally:
+        start.release()
+
+
+@contextmanager
+def concluded(built: Run, start: RunStart, loggers: Sequence[RunLogger]) -> Iterator[None]:
+    """Report on what happens inside, if it came to be a run."""
+    try:
         yield
     finally:
         built.data_module.close()  # Lightning leaves it open after an error
-        if (start.folder / "manifest.json").exists():  # else it failed before there was a run
+        if (start.folder / "manifest.json").exists():
             summary = write_summary(start.folder)
             plot_run(start.folder)
             print_summary(summary, start.folder)
             for logger in loggers:
                 logger.conclude(summary, read_manifest(start.folder), read_rollouts(start.folder))
-        start.release()
+
+
+@contextmanager
+def disk_full_told(folder: Path) -> Iterator[None]:
+    """Raises DiskFull, in a sentence, for every error that a full disk caused inside."""
+    try:
+        yield
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        raise DiskFull(
+            f"there is no room left to write to {folder}; make some, and go on from the last checkpoint with "
+            "resume=auto"
+        ) from None
 
 
 @contextmanager

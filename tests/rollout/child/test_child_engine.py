@@ -29,7 +29,7 @@ def engine(folder):
 
 
 def weight_files():
-    return [name for name in os.listdir("/dev/shm") if name.startswith("bapo-weights-")]
+    return [name for name in os.listdir("/dev/shm") if name.startswith(f"bapo-weights-{os.getpid()}-")]
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def odd():
 
 
 def weight_files():
-    return [name for name in os.listdir("/dev/shm") if name.startswith("bapo-weights-")]
+    return [name for name in os.listdir("/dev/shm") if name.startswith(f"bapo-weights-{os.getpid()}-")]
 
 
 def wait_until(condition, seconds=20):
@@ -159,14 +159,18 @@ if sys.argv[1] == "samples":
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("doing", "number"), [("nothing", None), ("samples", signal.SIGKILL)], ids=["ends by itself", "kill -9"]
+    ("doing", "number", "is_stopped"),
+    [("nothing", None, False), ("samples", signal.SIGKILL, False), ("samples", signal.SIGKILL, True)],
+    ids=["ends by itself", "kill -9", "kill -9 beside a stopped child"],
 )
-def test_the_child_does_not_outlive_the_trainer(doing, number):
+def test_the_child_does_not_outlive_the_trainer(doing, number, is_stopped):
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER, doing], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         child = psutil.Process(int(trainer.stdout.readline()))
+        if is_stopped:
+            child.suspend()
         if number is not None:
             trainer.send_signal(number)
         trainer.wait(20)

@@ -35,6 +35,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from bapo_lightning.errors import BapoLightningError, EngineError
+from bapo_lightning.orphans import end_with_parent
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +63,7 @@ def main(connection: Connection, parent: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: None)
     faulthandler.enable()
-    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=watch_parent, args=(parent,), daemon=True).start()
     made: list[RolloutEngine] = []
     path, cores, threads, recipe = received(connection)
 
@@ -145,7 +146,7 @@ class PipedWeights:
             wanted = Answer.NEXT
 
 
-def end_with_parent(parent: int) -> None:
+def watch_parent(parent: int) -> None:
     """Ends all of this session soon after the trainer's end, even inside native code or with an open pipe."""
     while os.getppid() == parent:
         time.sleep(PARENT_LOOK_SECONDS)
@@ -154,8 +155,12 @@ def end_with_parent(parent: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Serves on the file descriptor named by the first argument; the second is the trainer's process id."""
-    descriptor, parent = map(int, arguments)
+    """Serves on the file descriptor named by the first argument. The second is the trainer's process id, the
+    third 1 if the thread that started this lives as long as the trainer.
+    """
+    descriptor, parent, by_main_thread = map(int, arguments)
+    if by_main_thread:
+        end_with_parent()
     # Else a process below this one would hold the pipe open after this one's death.
     os.set_inheritable(descriptor, False)
     main(Connection(descriptor), parent)

@@ -44,8 +44,10 @@ class ChildProcess:
         self._connection, theirs = Pipe()
         with theirs:
             number = theirs.fileno()
+            by_main_thread = threading.current_thread() is threading.main_thread()
+            arguments = [str(number), str(os.getpid()), str(int(by_main_thread))]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bapo_lightning.rollout.child.main", str(number), str(os.getpid())],
+                [sys.executable, "-m", "bapo_lightning.rollout.child.main", *arguments],
                 stdin=subprocess.DEVNULL,
                 env=inherited() | dict(environment),
                 pass_fds=[number],
