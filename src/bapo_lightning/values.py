@@ -22,6 +22,7 @@ Name = Annotated[
     Advice("must be letters, digits and . _ + - only, as it names folders, and begin with a letter or digit"),
 ]
 Count = Annotated[int, Ge(1)]
+Size = Annotated[int, Ge(1), Le(1_000_000)]  # of what is held in memory or made at once
 CountOrZero = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]

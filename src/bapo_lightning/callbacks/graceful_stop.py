@@ -1,4 +1,4 @@
-"""Ends a run after the current update on Ctrl-C or SIGTERM, with everything saved."""
+"""Ends a run after the current update on Ctrl-C, SIGTERM or SIGHUP, with everything saved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class GracefulStop(Callback):
@@ -39,7 +39,9 @@ class GracefulStop(Callback):
                 print(f"\n{self.received}: stopping after this update; once more to stop at once", flush=True)
             self._restore()
 
-        self._previous = {number: signal.signal(number, stop) for number in STOPPING}
+        # One that is ignored stays so: nohup wants a run to outlive its terminal.
+        heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+        self._previous = {number: signal.signal(number, stop) for number in heard}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

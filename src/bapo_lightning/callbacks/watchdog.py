@@ -32,7 +32,7 @@ class Watchdog(Callback):
     def __init__(self, folder: str, minutes: NonNegative) -> None:
         """`folder` of the run; `minutes` without progress after which it writes, 0 does not watch."""
         self.path = Path(folder, "watchdog.log")
-        self._seconds = 60 * minutes
+        self._seconds = min(60 * minutes, threading.TIMEOUT_MAX)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._progress = (0.0, "")  # time and description of the last progress

@@ -73,8 +73,15 @@ def _device_problems(config: RunConfig) -> Iterator[str]:
 
 def run_folder_problems(run_folder: str) -> Iterator[str]:
     """Why the run folder cannot be made."""
+    if "://" in run_folder:
+        yield f"run_folder={run_folder} is no path of a file system; write another output_root"
+        return
     folder = Path(run_folder).absolute()
-    parent = next(parent for parent in [folder, *folder.parents] if parent.exists())
+    try:
+        parent = next(parent for parent in [folder, *folder.parents] if parent.exists())
+    except OSError as error:  # such as a name that is too long
+        yield f"run_folder={run_folder} cannot be made: {error.strerror}; write another output_root or name"
+        return
     if not parent.is_dir():
         yield f"run_folder={run_folder} cannot be made: {parent} is a file; write another output_root"
     elif not os.access(parent, os.W_OK | os.X_OK):

@@ -137,7 +137,7 @@ class RunConfig(Composed):
             return  # told by its section
         try:
             node.make()([torch.zeros(1, requires_grad=True)])
-        except (TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever it raises
             yield f"optimizer.optimizer is refused by {node.name}: {error}"
 
     def _batch_problems(self) -> Iterator[str]:

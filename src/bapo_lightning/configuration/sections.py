@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
-from bapo_lightning.values import Advice, Count, CountOrZero, Name, NonNegative, Share, TrainDtype
+from bapo_lightning.values import Advice, Count, CountOrZero, Name, NonNegative, Share, Size, TrainDtype
 
 GPU = ("auto", "gpu", "cuda")
 
@@ -76,16 +76,16 @@ class Scale(Section):
     """Sizes of a run."""
 
     name: Name
-    prompts_per_batch: Count
-    group_size: Count
-    num_rollout_batches: Count
-    max_prompt_tokens: Count
-    max_new_tokens: Count
-    partial_tokens: Count
-    overlong_buffer: Count
-    micro_batch_tokens: Count
-    validation_problems: Count
-    validation_samples: Count
+    prompts_per_batch: Size
+    group_size: Size
+    num_rollout_batches: Size
+    max_prompt_tokens: Size
+    max_new_tokens: Size
+    partial_tokens: Size
+    overlong_buffer: Size
+    micro_batch_tokens: Size
+    validation_problems: Size
+    validation_samples: Size
 
     def problems(self) -> Iterator[str]:
         """The buffer of the overlong punishment lies within a response."""

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
-from functools import partial
-from inspect import Parameter, isclass, signature
+from functools import lru_cache, partial
+from inspect import Parameter, isclass
+from inspect import signature as uncached_signature
 from typing import Any, get_type_hints
 
 from hydra.errors import InstantiationException
@@ -21,12 +22,16 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from bapo_lightning.configuration.wording import accepted, flattened, taken, value_problem
-from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.errors import BapoLightningError, ConfigError
 
 TARGET, PARTIAL = "_target_", "_partial_"
 HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}
-UNREADABLE = (InstantiationException, ImportError, AttributeError, ValueError)
+UNREADABLE = (InstantiationException, ImportError, AttributeError, ValueError, TypeError)
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # it logs the errors that it raises
+
+
+# A configuration is checked many times in one process, by sweeps and tests.
+signature = lru_cache(maxsize=1024)(uncached_signature)
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,9 @@ class Target:
         return option in signature(self.object).parameters
 
     def make(self, **given: Any) -> Any:
-        """Instantiate; `given` adds to the options. Errors of this package come unwrapped."""
+        """Instantiate; `given` adds to the options. Raises ConfigError with what the class or function says
+        to options of right types; errors of this package come as they are.
+        """
         node = _without_unset(dict(self.node))
         try:
             if not given:
@@ -67,9 +74,11 @@ class Target:
             # Hydra would turn objects among `given` into configuration.
             made = instantiate(node | {PARTIAL: True}, _convert_="all")
         except InstantiationException as error:
-            if isinstance(error.__cause__, BapoLightningError):
-                raise error.__cause__ from None
-            raise
+            cause = error.__cause__
+            if isinstance(cause, BapoLightningError):
+                raise cause from None
+            reason = f"{type(cause).__name__}: {cause}" if cause else str(error)
+            raise ConfigError([f"{self.name} refuses its options ({reason})"]) from error
         return made(**given)
 
     @classmethod
@@ -142,7 +151,12 @@ def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, 
 
 
 def _problems_of_one(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    target = node[TARGET]
+    target, is_partial = node[TARGET], node.get(PARTIAL, False)
+    if not isinstance(target, str):
+        yield f"{path}.{TARGET}={target} must be the name of a class or function, such as torch.optim.AdamW"
+        return
+    if not isinstance(is_partial, bool):
+        yield f"{path}.{PARTIAL}={is_partial} must be true or false"
     try:
         called = get_object(target)
         signature(called)
@@ -187,6 +201,7 @@ def _dataclass_of(annotation: Any) -> Any:
     return next((member for member in members if isclass(member) and is_dataclass(member)), None)
 
 
+@lru_cache(maxsize=1024)
 def _hints(called: Any) -> dict[str, Any]:
     """Annotations by parameter; none where they name what only a type checker sees."""
     function = called.__init__ if isclass(called) else called

@@ -42,6 +42,7 @@ REFUSED_FLAGS = {
     "enable_autolog_hparams": "config.yaml holds the configuration",
     "model_registry": "checkpoints are folders; write make export",
 }
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")  # the last is refused with its reason
 STOCK = "lightning.pytorch.callbacks."
 REFUSED_CALLBACKS = {
     "WeightAveraging": "the engine, checkpoints and exports would not get the averaged weights",
@@ -69,6 +70,10 @@ def trainer_problems(trainer: Target) -> Iterator[str]:
         value = trainer.options[flag]
         if type(value) is not int or value < 1:
             yield f"trainer.{flag}={value} must be a whole number of at least 1"
+    accelerator = trainer.options["accelerator"]
+    if accelerator not in ACCELERATORS:
+        names = ", ".join(ACCELERATORS)
+        yield f"trainer.accelerator={accelerator} is none of its values; write one of {names}"
 
 
 def stock_problems(key: str, node: Target, refused: dict[str, str]) -> Iterator[str]:

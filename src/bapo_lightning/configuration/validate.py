@@ -30,7 +30,7 @@ def validate(plain: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: with everything that is wrong, on any machine or on this one.
     """
-    return _checked(plain, (_between_sections, _between_ranks, machine_problems))
+    return _checked(plain, (_between_sections, _between_ranks, _on_this_machine))
 
 
 def read_run(plain: dict[str, Any]) -> RunConfig:
@@ -103,6 +103,11 @@ def _between_ranks(config: RunConfig) -> Iterator[str]:
     # Numbers of ranks that are no numbers were named already.
     if not list(trainer_problems(config.trainer)):
         yield from rank_problems(config)
+
+
+def _on_this_machine(config: RunConfig) -> Iterator[str]:
+    if not list(trainer_problems(config.trainer)):
+        yield from machine_problems(config)
 
 
 def parse(section: type[S], plain: Mapping[str, Any]) -> tuple[S | None, list[str]]:

@@ -65,6 +65,7 @@ class Bounds(TypedDict):
     high: float
 
 
+MOST_STEPS = 10_000  # of a grid: the search holds a number for each
 GRID_ADVICE = Advice("must have start, end and step, all numbers, e.g. {start: 0.6, end: 0.9, step: 0.02}")
 
 
@@ -260,6 +261,11 @@ def _grid_problems(name: str, grid: BoundRange) -> Iterator[str]:
         yield (
             f"{name}.start={grid['start']} is beyond {name}.end={grid['end']}, and the search moves up; "
             "exchange them"
+        )
+    elif (grid["end"] - grid["start"]) / grid["step"] > MOST_STEPS:
+        yield (
+            f"{name}={grid} has more than {MOST_STEPS} steps; write a larger {name}.step, or a nearer "
+            f"{name}.end"
         )
 
 

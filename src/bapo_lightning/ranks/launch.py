@@ -21,7 +21,7 @@ from typing import Any
 STARTED_BY_RUN = "BAPO_RANKS"  # variable set in the ranks that a run started itself, to their number
 LOOK_SECONDS = 0.1
 END_SECONDS = 20  # for the remaining ranks to end by themselves after one is lost
-PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.environ) -> bool:

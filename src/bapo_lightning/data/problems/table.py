@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import datasets
 import huggingface_hub
-from datasets.exceptions import DatasetsError
 
 from bapo_lightning.data.problems.cells import MissingField, UnusableRow, prefixes
 from bapo_lightning.data.problems.columns import ColumnMapping
@@ -101,7 +100,7 @@ class TableSource:
                     file_format, data_files={self.split: path}, split=self.split, **options
                 )
             return self._hub(path) if is_hub else self._folder(path)
-        except (DatasetsError, OSError, ValueError, TypeError) as error:
+        except Exception as error:  # each reader raises types of its own
             raise DataError(self._remedy(error, is_hub)) from None
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from bapo_lightning.values import Count, CountOrZero, Name, Positive
+from bapo_lightning.values import Count, CountOrZero, Name, Positive, Size
 
 StaleAction = Literal["evict", "mask"]
 ReusePriority = Literal["newest", "oldest", "reward_spread"]
@@ -25,9 +25,9 @@ class Regime:
     """What is generated when, and how long it may be trained on; by default synchronous whole rollouts."""
 
     name: Name
-    epochs: Count  # E: passes over each rollout batch
-    minibatches: Count  # M: optimizer updates in one pass
-    max_new_tokens: Count = 1  # longest response, over all its segments
+    epochs: Size  # E: passes over each rollout batch
+    minibatches: Size  # M: optimizer updates in one pass
+    max_new_tokens: Size = 1  # longest response, over all its segments
     async_generation: bool = False  # generation goes on while training
     # Hard bound on the age of a trained token, in updates; None: `natural_age`.
     max_age: CountOrZero | None = None

@@ -1,0 +1,117 @@
+"""Every leaf of three configurations with values that nobody should write: each is refused in words or is
+harmless, and none ends in a traceback.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.configuration.compositions import composed
+
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.errors import BapoLightningError, ConfigError
+
+VALUES: list[Any] = [
+    "abc", -1, 0, 1, 1.5, -0.5, 10**9, 1e30, math.nan, math.inf, True, False, None, [1, 2], {"a": 1}, "",
+]  # fmt: skip
+RUNS = {
+    "bapo": ("experiment=quickstart",),
+    "dapo": ("algorithm=dapo", "regime=async", "rollout=hf_child", "correction=truncated_is"),
+    "grpo": (
+        "algorithm=grpo", "regime=reuse", "regime.partial_tokens=8", "regime.max_age=23",
+        "correction=masked_is", "model/lora=default", "logger=csv", "reward=math_format",
+    ),
+}  # fmt: skip
+SAMPLED = 25  # one change in so many is tried where time is short
+
+
+def leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of all values that are no mapping."""
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from leaves(value, (*path, key))
+    else:
+        yield path
+
+
+@contextmanager
+def changed(plain: dict[str, Any], path: tuple[str, ...], value: Any) -> Iterator[None]:
+    """Context in which a leaf has another value."""
+    node = plain
+    for key in path[:-1]:
+        node = node[key]
+    before, node[path[-1]] = node[path[-1]], value
+    yield
+    node[path[-1]] = before
+
+
+def make_everything(plain: dict[str, Any]) -> None:
+    """Checks a configuration and makes the parts of it that need neither files nor processes."""
+    config = validate(plain)
+    algorithm = config.algorithm
+    for node in (
+        algorithm.objective,
+        algorithm.weighting,
+        algorithm.advantages,
+        algorithm.bounds,
+        algorithm.admission,
+        algorithm.length_shaping,
+        config.regime,
+        config.correction.weights,
+        config.optimizer.optimizer,
+        config.optimizer.scheduler,
+        config.rollout.weight_sync,
+    ):
+        if node is not None:
+            node.make()
+
+
+def raw_errors(plain: dict[str, Any], changes: list[tuple[tuple[str, ...], Any]]) -> list[str]:
+    """The changes that end in another error than one of ours."""
+    found = []
+    for path, value in changes:
+        with changed(plain, path, value):
+            try:
+                make_everything(plain)
+            except (ConfigError, BapoLightningError):
+                pass
+            except Exception as error:
+                found.append(f"{'.'.join(path)}={value!r}: {type(error).__name__}: {error}")
+    return found
+
+
+def all_changes(plain: dict[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
+    return [(path, value) for path in leaves(plain) for value in VALUES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS)
+def test_no_value_of_any_leaf_ends_in_a_traceback(run):
+    base = composed(*RUNS[run])
+    make_everything(base)
+    assert raw_errors(base, all_changes(base)) == []
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_some_values_of_every_run_end_in_no_traceback(run):
+    base = composed(*RUNS[run])
+    make_everything(base)
+    assert raw_errors(base, all_changes(base)[::SAMPLED]) == []
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_number_may_be_nan(run):
+    base = composed(*RUNS[run])
+    taken = []
+    for path in leaves(base):
+        with changed(base, path, math.nan):
+            try:
+                validate(base)
+                taken.append(".".join(path))
+            except ConfigError:
+                continue
+    assert taken == []
