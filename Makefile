@@ -24,7 +24,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures map record tiny-model \
-	model-smollm2 bench drill test test-all test-vllm lint clean
+	model-smollm2 bench drill invariants test test-all test-vllm lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -98,6 +98,9 @@ bench: $(READY) ## benchmarks by name, numbers in outputs/bench.json (ARGS="--on
 
 drill: $(READY) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
 	@$(VENV_PYTHON) bench/kill_and_resume.py $(ARGS)
+
+invariants: $(READY) ## the tests of docs/promises.md, each with the faults that it would have caught
+	@$(VENV_PYTHON) bench/invariants.py
 
 test: $(READY) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm -m "not slow" $(PARALLEL) $(ARGS)
