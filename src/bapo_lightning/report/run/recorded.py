@@ -18,6 +18,7 @@ from typing import Any
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.run_folder.config_keys import leaves
 from bapo_lightning.run_folder.record import RunRecord, read_run
 
 FOLDER = Path(__file__).with_name("recorded")
@@ -95,9 +96,15 @@ def write_recorded(recorded: Recorded, path: Path) -> Path:
 
 
 def find_recorded(config: Mapping[str, Any]) -> Recorded | None:
-    """The shipped curves of this configuration's protocol, or None."""
-    protocol = json.loads(json.dumps(protocol_of(config)))
-    return next((recorded for recorded in _shipped() if recorded.protocol == protocol), None)
+    """The shipped curves of this configuration's protocol, or None. Options that are unset do not count: an
+    earlier version may not have had them.
+    """
+    wanted = _set_options(json.loads(json.dumps(protocol_of(config))))
+    return next((recorded for recorded in _shipped() if _set_options(recorded.protocol) == wanted), None)
+
+
+def _set_options(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in leaves(protocol) if value is not None}
 
 
 @cache
