@@ -22,6 +22,42 @@ READY_TRL := .venv-trl/.ready
 # One process per core, four at most; the tests of a file stay in one of them, since they share its runs.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
+# What each target reads; any other variable on the command line is refused, since make would ignore it.
+READS_train := EXP ARGS
+READS_data := EXP DATA ARGS
+READS_eval := CKPT DATA ARGS
+READS_eval-table := RUNS ARGS
+READS_plan := EXP GPUS GPU ARGS
+READS_export := CKPT TO ARGS
+READS_serve := EXP ARGS
+READS_sweep := SWEEP ARGS
+READS_compare := RUNS ARGS
+READS_figures := FIG ARGS
+READS_map := MAP ARGS
+READS_record := RUNS TO
+READS_tiny-model := WORLD
+READS_model-smollm2 := ARGS
+READS_bench := ARGS
+READS_drill := ARGS
+READS_test := ARGS
+READS_test-all := ARGS
+READS_test-vllm := ARGS
+READ := $(foreach goal,$(MAKECMDGOALS),$(READS_$(goal)))
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+# Make puts variables of its command line into the environment, where these are read.
+ENVIRONMENT := PYTHON SHELL TORCH PIP_% HF_% WANDB_% CUDA_VISIBLE_DEVICES OMP_%
+UNREAD := $(filter-out $(READ) $(ENVIRONMENT),$(GIVEN))
+ifneq ($(UNREAD),)
+$(error make $(MAKECMDGOALS) does not read $(firstword $(UNREAD))$(if $(READ),; it reads $(READ))$(if $(filter ARGS,$(READ)),. Options of the command go into ARGS="KEY=VALUE ..."))
+endif
+# What each target cannot do without.
+NEEDS_export := CKPT TO
+NEEDS_record := RUNS TO
+LACKING := $(strip $(foreach goal,$(MAKECMDGOALS),$(foreach name,$(NEEDS_$(goal)),$(if $($(name)),,$(name)))))
+ifneq ($(LACKING),)
+$(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make lists what it is)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures map record tiny-model \
 	model-smollm2 bench drill invariants test test-all test-vllm lint clean
@@ -30,10 +66,10 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
-	@:
+	@$(if $(filter file,$(origin PYTHON)),:,$(VENV_PYTHON) scripts/make_venv.py is "$(PYTHON)")
 
 $(READY): pyproject.toml setup.py scripts/make_venv.py
-	@command -v $(PYTHON) >/dev/null || { echo "set-up failed: there is no '$(PYTHON)'; name a Python 3.11-3.13: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null || { echo "set-up failed: '$(PYTHON)' is no Python 3; name a Python 3.11-3.13: make setup PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) scripts/make_venv.py
 	@touch $@
 

@@ -9,6 +9,7 @@ setup(
         "bapo_lightning.conf": ["**/*.yaml"],
         "bapo_lightning": ["py.typed"],
         "bapo_lightning.report.comparison": ["templates/*"],
+        "bapo_lightning.report.page": ["templates/*"],
         "bapo_lightning.report.run": ["recorded/*.json"],
         "bapo_lightning.tiny_worlds": ["*/model/*"],
     },

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -24,10 +25,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
+from bapo_lightning.run_folder.checkpoint import list_checkpoints
 from bapo_lightning.run_folder.record import read_run
 
 # Imported before the forks below, so that a killed run costs no start of Python. This process computes
@@ -91,8 +94,10 @@ def drill(
         finish(folder / "recorded", overrides)
         overrides = [*overrides, f"regime.schedule={folder / 'recorded'}"]
     finish(whole, overrides)
-    seconds = sum(row["time/step_seconds"] for row in read_run(whole).rows)
-    kills = Counter(kill(killed, overrides, seconds / num_kills, moments) for _ in range(num_kills))
+    step_seconds = [row["time/step_seconds"] for row in read_run(whole).rows]
+    # Counted in updates, so that the last kill comes before the end on machines of every speed.
+    most = max(1, len(step_seconds) // (num_kills + 1))
+    kills = Counter(kill(killed, overrides, most, median(step_seconds), moments) for _ in range(num_kills))
     finish(killed, overrides)
     problems = [f"the run had ended before {kills['too late']} of the kills"] if kills["too late"] else []
     problems += ledger_problems(killed) + row_problems(killed)
@@ -116,35 +121,36 @@ def finish(folder: Path, overrides: Sequence[str]) -> None:
         )
 
 
-def kill(folder: Path, overrides: Sequence[str], seconds: float, moments: random.Random) -> str:
+def kill(
+    folder: Path, overrides: Sequence[str], most: int, step_seconds: float, moments: random.Random
+) -> str:
     """Begins or resumes a run and kills it at a random moment; returns the phase that the kill hit.
 
-    One kill in five comes within the start of the session, the rest up to `seconds` after its first
-    checkpoint.
+    One kill in five comes within the start of the session, the rest within a step after one of its first
+    `most` updates.
     """
     process = start_run(folder, overrides)
-    checkpoints = folder / "checkpoints"
-    seen, ended = names(checkpoints), False
-    if moments.random() < 0.2:
-        time.sleep(moments.uniform(0, 1.5))
-    else:
-        while not ended and names(checkpoints) == seen:
-            ended = os.waitpid(process, os.WNOHANG) != (0, 0)
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, seconds))
+    before, ended = updates_saved(folder), False
+    at_start = moments.random() < 0.2
+    until = before + 1 if at_start else before + moments.randint(1, most)
+    deadline = time.monotonic() + (moments.uniform(0, 1.5) if at_start else math.inf)
+    while not ended and updates_saved(folder) < until and time.monotonic() < deadline:
+        ended = os.waitpid(process, os.WNOHANG) != (0, 0)
+        time.sleep(0.001)
+    time.sleep(0 if at_start else moments.uniform(0, step_seconds))
     if ended or os.waitpid(process, os.WNOHANG) != (0, 0):
         return "too late"
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
-    found = names(checkpoints)
-    if any(name.endswith(".partial") for name in found):
+    if any((folder / "checkpoints").glob(".*.partial")):
         return "while saving"
-    return "between two saves" if found != seen else "while starting"
+    return "between two saves" if updates_saved(folder) > before else "while starting"
 
 
-def names(checkpoints: Path) -> set[str]:
-    """Returns the names in the folder of checkpoints."""
-    return {path.name for path in checkpoints.iterdir()} if checkpoints.exists() else set()
+def updates_saved(folder: Path) -> int:
+    """Returns the number of updates in the newest checkpoint."""
+    found = list_checkpoints(folder / "checkpoints")
+    return int(found[0].name.removeprefix("update")) if found else 0
 
 
 def start_run(folder: Path, overrides: Sequence[str]) -> int:
@@ -204,7 +210,7 @@ def differences(whole: Path, killed: Path) -> list[str]:
 
 def newest(folder: Path) -> Path:
     """Returns the last checkpoint."""
-    return max((folder / "checkpoints").glob("update*"))
+    return list_checkpoints(folder / "checkpoints")[0]
 
 
 def same(one: Any, other: Any) -> bool:

@@ -67,7 +67,8 @@ def compare(name: str, pairs: list[Pair], rounds: int) -> dict[str, Any]:
     Times are by the wall clock, because the workers are processes.
     """
     golds, texts = [gold for gold, _ in pairs], [text for _, text in pairs]
-    reward = MathReward(num_workers=NUM_WORKERS, timeout_seconds=60.0)
+    # math-verify takes expressions that leave something to compute.
+    reward = MathReward(unevaluated="accept", num_workers=NUM_WORKERS, timeout_seconds=60.0)
     verdicts: dict[str, list[bool]] = {}
 
     def ours() -> None:

@@ -19,6 +19,8 @@ libraries that vLLM imports.
 
 With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TRL, with the torch and
 transformers versions of `.venv`.
+
+With the arguments `is PYTHON` it stops if `.venv` was made with another version of Python than that one's.
 """
 
 from __future__ import annotations
@@ -58,10 +60,12 @@ def main() -> None:
         add_vllm()
     elif sys.argv[1:] == ["trl"]:
         make_trl()
+    elif sys.argv[1:2] == ["is"] and len(sys.argv) == 3:
+        compare_python(sys.argv[2])
     elif not sys.argv[1:]:
         make_all()
     else:
-        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give none, `vllm` or `trl`")
+        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give none, `vllm`, `trl` or `is PYTHON`")
 
 
 def make_all() -> None:
@@ -75,6 +79,16 @@ def make_all() -> None:
         stop(f"the package could not be installed: {last_error()}")
     compile_bytecode()
     say(f"ready in {time.monotonic() - started:.0f} s")
+
+
+def compare_python(python: str) -> None:
+    """Stops if this interpreter, that of `.venv`, has another version than `python`."""
+    wanted = answer(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    if not wanted:
+        stop(f"there is no '{python}'; .venv has Python {platform.python_version()}")
+    if wanted != ".".join(platform.python_version_tuple()[:2]):
+        remedy = f"make clean, then make setup PYTHON={python}"
+        stop(f".venv has Python {platform.python_version()}, and {python} is {wanted}; {remedy}")
 
 
 def use_supported_python() -> None:

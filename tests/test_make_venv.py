@@ -124,6 +124,26 @@ def test_trl_gets_an_environment_of_its_own_with_the_same_transformers(script, m
     ]
 
 
+def test_another_python_than_that_of_the_environment_is_told(script, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["make_venv.py", "is", sys.executable])
+    script.main()
+    cases = {"python2.7": "there is no 'python2.7'", "python3.99": "python3.99 is 3.99; make clean"}
+    for named, message in cases.items():
+        monkeypatch.setattr(script, "answer", lambda *command: "3.99" if command[0] == "python3.99" else "")
+        monkeypatch.setattr(sys, "argv", ["make_venv.py", "is", named])
+        with pytest.raises(SystemExit, match=re.escape(message)):
+            script.main()
+    asked = subprocess.run(
+        ["make", "--dry-run", "setup", "PYTHON=python9"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert 'make_venv.py is "python9"' in asked.stdout
+
+
+def test_make_leaves_variables_of_the_environment_alone():
+    command = ["make", "--dry-run", "setup", "TORCH=torch==2.13.0", "PIP_FIND_LINKS=wheels", "HF_HOME=x"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).returncode == 0
+
+
 def test_make_adds_vllm_after_the_environment():
     command = ["make", "--dry-run", "--always-make", "setup-vllm"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

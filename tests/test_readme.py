@@ -17,6 +17,7 @@ DOCUMENTS = [
     *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]),
 ]
 FOREIGN = {"git", "cd", "pip", "export", "source", "wandb", "tensorboard", "torchrun", "srun", "hf"}
+NEEDED = dict(re.findall(r"^NEEDS_([\w-]+) := (.*)$", MAKEFILE, re.MULTILINE))
 
 
 def shown_commands(text: str) -> list[str]:
@@ -55,6 +56,18 @@ def test_help_lists_every_target_with_its_explanation() -> None:
     assert set(listed) == TARGETS
     phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
     assert phony is not None and set(phony[1].replace("\\", "").split()) == TARGETS
+
+
+def test_make_refuses_variables_that_its_target_does_not_read() -> None:
+    recipes = (ROOT / "Makefile").read_text().partition(".DEFAULT_GOAL")[2]
+    for target, recipe in re.findall(r"^([a-z0-9-]+):.*##.*\n((?:\t.*\n)*)", recipes, re.MULTILINE):
+        reads = set(re.findall(r"\$\((?:if \$\(|or \$\()?([A-Z]+)\)", recipe)) - {"PARALLEL"}
+        for variable in {"EXP", "ARGS", "CKPT", "seed"} | reads:
+            needed = {f"{name}=x" for name in NEEDED.get(target, "").split()}
+            command = ["make", "--dry-run", target, *{*needed, f"{variable}=x"}]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            refused = f"make {target} does not read {variable}" in done.stderr
+            assert refused == (variable not in reads), (target, variable)
 
 
 @pytest.mark.parametrize("command", MAKE_COMMANDS)
@@ -96,9 +109,15 @@ def started(command: str) -> tuple[set[str], set[str]]:
     )
 
 
+def test_make_says_what_a_target_lacks() -> None:
+    done = subprocess.run(["make", "export", "CKPT=x"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "make export needs TO=..." in done.stderr
+
+
 @pytest.mark.parametrize("target", sorted(TARGETS - TOOLS))
 def test_a_target_runs_modules_and_files_that_exist(target: str) -> None:
-    modules, files = started(f"make {target}")
+    needed = [f"{name}=x" for name in NEEDED.get(target, "").split()]
+    modules, files = started(" ".join(["make", target, *needed]))
     assert modules or files
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
     assert [name for name in files if not (ROOT / name).is_file()] == []

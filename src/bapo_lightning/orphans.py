@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
+import threading
+import time
 
+_STARTER = "BAPO_STARTED_BY"  # variable: number of the process that a command must not outlive
+_LOOK_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Lets the kernel send this process a signal when the thread that started it ends, even if this one is
-    stopped or inside native code then. Does nothing elsewhere than on Linux.
+def end_with_parent() -> None:
+    """Lets the kernel kill this process when the thread that started it ends, even if this one is stopped or
+    inside native code then. Does nothing elsewhere than on Linux.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def started_by_this() -> dict[str, str]:
+    """Variables for a command that is to end with this process (see `end_with_starter`)."""
+    return {_STARTER: str(os.getpid())}
+
+
+def end_with_starter() -> None:
+    """Sends this process a SIGTERM when the one has ended that passed it `started_by_this`, if any did.
+
+    The kernel's own signal would come once for each thread of the process that ends, and a second SIGTERM
+    means that a run is to stop at once.
+    """
+    if _STARTER in os.environ:
+        starter = int(os.environ[_STARTER])
+        threading.Thread(target=_end_after, args=(starter,), name="end-with-starter", daemon=True).start()
+
+
+def _end_after(starter: int) -> None:
+    while os.getppid() == starter:
+        time.sleep(_LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)

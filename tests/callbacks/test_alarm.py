@@ -59,6 +59,18 @@ def test_it_warns_when_it_goes_on_and_says_when_it_is_over(capsys):
     )
 
 
+def test_an_alarm_that_goes_on_and_off_speaks_once_and_is_counted_at_the_end(capsys):
+    alarm = Alarm("entropy", ENTROPY, below=0.1, above=2.0)
+    counts(alarm, [0.05, 0.5, 0.05, 0.05, 0.5, 0.05])
+    resumed = Alarm("entropy", ENTROPY, below=0.1, above=2.0)
+    resumed.load_state_dict(alarm.state_dict())
+    counts(resumed, [0.5, 0.05])
+    resumed.on_train_end(SimpleNamespace(is_global_zero=True), None)
+    warning, over, count = capsys.readouterr().out.splitlines()
+    assert warning.startswith("warning: alarm entropy: ") and over.startswith("alarm entropy is over: ")
+    assert count == "alarm entropy went on 4 times, for 5 of 8 measured updates"
+
+
 def test_patience_counts_measured_updates_in_a_row(capsys):
     alarm = Alarm("entropy", ENTROPY, below=0.1, patience=3)
     assert counts(alarm, [0, 0, 1, 0, None, 0, None, 0, 0, 1, 0]) == [0, 0, 0, 0, 0, 0, 0, 1, 2, 2, 2]

@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from tests.commands import start_ranks
 
+from bapo_lightning.callbacks.graceful_stop import GracefulStop, stop_code
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO, RunCheckpoint
 from bapo_lightning.run_folder.checkpoint import list_checkpoints, verify
 
@@ -67,19 +69,25 @@ class Learner(L.LightningModule):
 
 
 class StopAfter(L.Callback):
-    def __init__(self, update):
-        self.update = update
+    def __init__(self, update, number):
+        self.update, self.number = update, number
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        trainer.should_stop = batch_idx + 1 == self.update
+        if batch_idx + 1 == self.update:
+            signal.raise_signal(self.number)
 
 
 def fit(folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, rank=0, **options):
+    number = signal.SIGTERM if rank else signal.SIGINT
     learner = Learner()
     trainer = L.Trainer(
         accelerator="cpu",
         max_epochs=1,
-        callbacks=[StopAfter(stop), RunCheckpoint(folder, every, minutes, keep, resumed)],
+        callbacks=[
+            StopAfter(stop, number),
+            GracefulStop(),
+            RunCheckpoint(folder, every, minutes, keep, resumed),
+        ],
         plugins=[DirectCheckpointIO()],
         logger=False,
         enable_checkpointing=False,
@@ -89,6 +97,7 @@ def fit(folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None
     )
     path = resumed.path / "trainer.ckpt" if resumed else None
     trainer.fit(learner, datamodule=Counting(length, rank), ckpt_path=path)
+    learner.stop_code = stop_code(trainer)
     return learner
 
 
@@ -151,7 +160,7 @@ def train_on_rank(rank, port, folder):
         "NODE_RANK": "0",
     }
     options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "rank": rank}
-    # The stop and the clock of one rank only: both must follow.
+    # The signal and the clock of one rank only: both must follow.
     learners = [
         fit(
             Path(folder) / "parts",
@@ -163,7 +172,8 @@ def train_on_rank(rank, port, folder):
     ]
     checkpoint = verify(list_checkpoints(Path(folder) / "parts/checkpoints")[0])
     learners.append(fit(Path(folder) / "parts", resumed=checkpoint, **options))
-    torch.save([learner.seen for learner in learners], Path(folder) / f"{rank}.pt")
+    seen, codes = [learner.seen for learner in learners], [learner.stop_code for learner in learners]
+    torch.save((seen, codes), Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -173,7 +183,8 @@ def test_two_ranks_stop_save_and_go_on_together(tmp_path):
         port = free.getsockname()[1]
     start_ranks(train_on_rank, args=(port, str(tmp_path)), nprocs=2)
     for rank in range(2):
-        first, rest = torch.load(tmp_path / f"{rank}.pt")
+        (first, rest), codes = torch.load(tmp_path / f"{rank}.pt")
+        assert codes == [128 + signal.SIGTERM, 0]
         assert [batch_idx for batch_idx, _ in first + rest] == list(range(9))
         if rank == 0:
             assert first == [(step, step) for step in range(5)] and rest == [

@@ -5,7 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from tests.commands import run_command
+from tests.commands import Command, run_command, wait_until
+
+from bapo_lightning.cli.command import overrides_first
+from bapo_lightning.cli.sweep import print_failures
+from bapo_lightning.run_folder.find import find_runs
+from bapo_lightning.runs.sweeps.job import STOPPED
+from bapo_lightning.runs.sweeps.plan import Plan
 
 
 def sweep(tmp_path, *overrides):
@@ -54,8 +60,19 @@ def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_saves_and_ends_when_its_sweep_is_killed(tmp_path):
+    options = ["algorithm=bapo", "debug=fast", "experiment=additions", "scale.num_rollout_batches=500"]
+    process = Command("bapo_lightning.cli.sweep", ["sweep=smoke", *options, f"output_root={tmp_path}"])
+    wait_until(lambda: any(tmp_path.glob("*/*/metrics.jsonl")), process)
+    process.kill()
+    process.communicate()
+    (manifest,) = tmp_path.glob("*/*/manifest.json")
+    wait_until(lambda: json.loads(manifest.read_text())["status"] == "interrupted", process)
+
+
+@pytest.mark.slow
 def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_own(tmp_path):
-    launcher = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    launcher = ["experiment=quickstart", "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]  # as make
     overrides = [
         "debug=fast",
         "regime=on_policy",
@@ -72,3 +89,25 @@ def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_
         "finished",
         "finished",
     ]
+    (folder,) = (tmp_path / "multirun").iterdir()
+    assert {"compare.html", "sweep.json"} <= {path.name for path in folder.iterdir()}
+    assert "2 of 2 runs" in done.stdout and f'make compare RUNS="{folder}"' in done.stdout
+    assert set(find_runs([str(folder)])) == {folder / ".." / ".." / "quickstart" / run.name for run in runs}
+
+
+def test_an_interrupted_sweep_tells_what_is_left_to_do(tmp_path, capsys):
+    plan = Plan("smoke", tmp_path, {name: (name,) for name in "abcde"}, (), {}, None, None)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    (tmp_path / "c.log").write_text("loading\nit broke\n")
+    assert print_failures(plan, {"b": STOPPED, "c": 1, "d": STOPPED, "e": STOPPED}) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"failed: c, see {tmp_path / 'c.log'}: it broke",
+        "interrupted: 1 finished, 1 failed, 1 half done, 2 not begun; the same command goes on with them",
+    ]
+    assert print_failures(plan, {"e": STOPPED}) == STOPPED
+
+
+def test_overrides_come_before_the_options_beside_which_hydra_reads_none():
+    given = ["experiment=quickstart", "-m", "algorithm=grpo,bapo", "~model.lora", "--cfg", "job", "--resolve"]
+    assert overrides_first(given) == [*given[::2][:2], "~model.lora", "-m", "--cfg", "job", "--resolve"]

@@ -175,7 +175,7 @@ def test_ctrl_c_ends_the_run_with_checkpoint_and_summary(tmp_path):
     wait_until((folder / "metrics.jsonl").exists, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate()
-    assert process.returncode == 0
+    assert process.returncode == 128 + signal.SIGINT
     assert "SIGINT: stopping after this update" in output
     assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
     assert json.loads((folder / "summary.json").read_text())["updates"] == len(rows(folder)) < 4000

@@ -49,7 +49,20 @@ def test_it_is_the_run_that_it_is_called(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_passes_every_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
-    assert found(f"experiment={name}") == []
+    assert found(f"experiment={name}", "plan.ignore=true") == []  # on a machine without GPUs as well
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_machine_without_gpus_and_memory_is_told_what_it_needs_and_can_do(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
+    monkeypatch.setattr("bapo_lightning.configuration.machine_rules.uses_cuda", lambda accelerator: False)
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**22}[name])
+    (problem,) = found(f"experiment={name}")
+    assert f"{name} needs {EXPERIMENTS[name][3]} x " in problem and "no GPU, and 17 GB of memory" in problem
+    assert problem.endswith(f"make train EXP={name} ARGS=debug=laptop")
+    assert found(f"experiment={name}", "debug=laptop") == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,7 +133,8 @@ def test_the_optimizer_is_the_paper_s_and_the_authors() -> None:
 
 @pytest.mark.parametrize("budget", [4096, 2048])
 def test_both_budgets_of_partial_rollouts_pass(budget: int) -> None:
-    config = composed("experiment=bapo_7b_partial", f"scale.partial_tokens={budget}")
+    overrides = f"scale.partial_tokens={budget}", "plan.ignore=true"
+    config = composed("experiment=bapo_7b_partial", *overrides)
     assert config["regime"]["partial_tokens"] == budget
     assert problems_of(config) == []
 

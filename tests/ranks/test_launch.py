@@ -1,9 +1,11 @@
 """When a run starts its ranks itself, and what it says when one is lost."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+from tests.commands import Command, wait_until
 
 from bapo_lightning.ranks.launch import exit_code, leads, report_lost, starts_ranks, threads, watch
 
@@ -64,3 +66,15 @@ def test_when_one_rank_is_killed_the_others_are_not_waited_for_without_end(monke
     ranks[1].kill()
     assert watch(ranks) == 137
     assert capsys.readouterr().err.count("rank 1 was ended by SIGKILL") == 1
+
+
+@pytest.mark.slow
+def test_the_ranks_save_and_end_when_the_process_that_started_them_is_killed(tmp_path):
+    folder = tmp_path / "run"
+    several = ["strategy=ddp", "trainer.devices=2", "scale.num_rollout_batches=500", f"run_folder={folder}"]
+    launcher = Command("bapo_lightning.cli.train", ["experiment=additions", "debug=fast", *several])
+    wait_until((folder / "metrics.jsonl").exists, launcher)
+    launcher.kill()
+    launcher.communicate()
+    manifest = folder / "manifest.json"
+    wait_until(lambda: json.loads(manifest.read_text())["status"] == "interrupted", launcher)

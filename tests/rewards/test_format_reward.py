@@ -37,7 +37,8 @@ def test_a_cut_response_keeps_no_format() -> None:
     [
         ("<think>a</think> b", True),
         (" <think>a\nb</think>\nb ", True),
-        ("<think></think>b", True),
+        ("<think></think>b", False),
+        ("<think> \n</think>b", False),
         ("<think>a</think>", False),
         ("a <think>b</think> c", False),
         ("<think>a</think> b <think>c</think> d", False),
@@ -56,6 +57,7 @@ def test_think_is_one_thought_at_the_beginning_and_an_answer(text: str, kept: bo
     [
         ("<think>a</think> <answer>5</answer>", True),
         ("<think>a</think><answer>5</answer>\n", True),
+        ("<think></think> <answer>5</answer>", False),
         ("<think>a</think> <answer></answer>", False),
         ("<think>a</think> 5", False),
         ("<think>a</think> <answer>5</answer> bye", False),

@@ -6,7 +6,9 @@ import shutil
 import pytest
 
 from bapo_lightning.errors import CheckpointError
+from bapo_lightning.run_folder import checkpoint
 from bapo_lightning.run_folder.checkpoint import (
+    FORMAT,
     Checkpoint,
     commit,
     list_checkpoints,
@@ -87,6 +89,14 @@ def test_any_damage_is_noticed_and_named(tmp_path, damage, message):
 def test_a_checkpoint_under_another_name_is_refused(tmp_path):
     folder = make(tmp_path, 80).rename(tmp_path / "update000090")
     with pytest.raises(CheckpointError, match="holds update 80: it was renamed"):
+        verify(folder)
+
+
+def test_a_checkpoint_of_another_format_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", FORMAT - 1)
+    folder = make(tmp_path, 80)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=f"has format {FORMAT - 1}, this version reads {FORMAT}"):
         verify(folder)
 
 

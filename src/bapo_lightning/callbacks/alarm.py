@@ -54,6 +54,11 @@ ADVICE = {
         "optimizer.optimizer.lr, the staleness (regime.epochs, regime.minibatches) or the upper bound "
         "(algorithm.bounds)"
     ),
+    ("train/grad_norm", "below"): (
+        "No token had an advantage: all answers to each problem of these updates had the same score, or all "
+        "tokens were clipped. Choose problems of medium difficulty, or write a larger scale.group_size, or "
+        "algorithm=dapo, which samples until groups differ"
+    ),
     ("mismatch/abs_logp_diff_mean", "above"): (
         "Rollout engine and trainer differ by so many nats per token on a fresh batch. Likely causes: the "
         "engine reports log-probs at another temperature or before top-p or top-k, holds stale weights, "
@@ -87,7 +92,10 @@ class State:
     num_measured: int = 0
     num_beyond_in_a_row: int = 0
     num_on: int = 0
+    num_times: int = 0  # that it went on
     is_on: bool = False
+    told: list[str] = field(default_factory=list)  # sides of the thresholds that were warned of
+    is_told: bool = False  # the warning that it is on now was printed
     usual: list[float] = field(default_factory=list)  # the last `spike.window` positive values
 
 
@@ -97,9 +105,10 @@ class Alarm(Monitor):
     of updates in which the alarm was on.
 
     It is on from the `patience`-th measured value in a row beyond a threshold until the next value within.
-    NaN is beyond every threshold. warn: prints one line when it goes on and one when it goes off. stop: ends
-    training after the current update like a signal would, with everything written and saved, and then
-    raises `TrainingError`, so that the run counts as failed.
+    NaN is beyond every threshold. warn: prints one line when it first goes on by a threshold, one when that
+    is over, and at the end of training how often it went on, if more often. stop: ends training after the
+    current update like a signal would, with everything written and saved, and then raises `TrainingError`, so
+    that the run counts as failed.
 
     Comes after all monitors whose metrics it may watch.
 
@@ -157,6 +166,16 @@ class Alarm(Monitor):
             print(f"warning: no update had {option} so far; {hint}", flush=True)
         return {f"alarms/{self.name}": self._state.num_on}
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says how often the alarm went on, if that was not told each time."""
+        state = self._state
+        if trainer.is_global_zero and state.num_times > len(state.told) and self.action == "warn":
+            print(
+                f"alarm {self.name} went on {state.num_times} times, for {state.num_on} of "
+                f"{state.num_measured} measured updates",
+                flush=True,
+            )
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Fails the run, which is saved and whose engine is closed.
 
@@ -192,18 +211,22 @@ class Alarm(Monitor):
             row = f" in {state.num_beyond_in_a_row} measured updates in a row" if self.patience > 1 else ""
             advice = NAN if side == "nan" else ADVICE.get((self.metric, side), OTHER)
             text = f"alarm {self.name}: {self.metric} is {value:.3g}, {excess}{row}"
-            self._act(f"{text} (policy version {update.version}). {advice}", update, began=not was_on)
-        elif was_on:
+            state.num_times += not was_on
+            self._act(f"{text} (policy version {update.version}). {advice}", update, side, began=not was_on)
+        elif was_on and state.is_told:
+            state.is_told = False
             text = f"alarm {self.name} is over: {self.metric} is {value:.3g}"
             print(f"{text} (policy version {update.version})", flush=True)
 
-    def _act(self, text: str, update: Update, began: bool) -> None:
+    def _act(self, text: str, update: Update, side: str, began: bool) -> None:
         if self.action == "stop":
             self._reason = text
             update.module.trainer.should_stop = True
             # The text becomes the run's error; until that is printed, this line explains why training ends.
             print(f"alarm {self.name}: stopping after this update", flush=True)
-        elif began:
+        elif began and side not in self._state.told:
+            self._state.told.append(side)
+            self._state.is_told = True
             print(f"warning: {text}", flush=True)
 
     def _beyond(self, value: float) -> tuple[str, str]:

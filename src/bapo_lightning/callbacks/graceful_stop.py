@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 from lightning import Callback, LightningModule, Trainer
 
 from bapo_lightning.callbacks.order import Order
-
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from bapo_lightning.ranks.collectives import max_over_ranks
+from bapo_lightning.ranks.launch import STOPPING
 
 
 class GracefulStop(Callback):
-    """Asks the trainer to stop at the first signal. A second one acts as it would without this callback.
+    """Asks the trainer to stop at the first signal that any rank receives. A second one acts as it would
+    without this callback.
 
     Comes before `RunCheckpoint`, which saves the update at which the trainer is asked. A signal that arrives
     while it saves takes effect one update later; otherwise the trainer would end with updates that no
@@ -25,7 +26,7 @@ class GracefulStop(Callback):
     order: ClassVar[Order] = Order.STOP
 
     def __init__(self) -> None:
-        self.received: str | None = None
+        self.received: signal.Signals | None = None
         self._previous: dict[int, Any] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -34,9 +35,12 @@ class GracefulStop(Callback):
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
-            self.received = signal.Signals(number).name
+            self.received = signal.Signals(number)
             if trainer.is_global_zero:
-                print(f"\n{self.received}: stopping after this update; once more to stop at once", flush=True)
+                print(
+                    f"\n{self.received.name}: stopping after this update; once more to stop at once",
+                    flush=True,
+                )
             self._restore()
 
         # One that is ignored stays so: nohup wants a run to outlive its terminal.
@@ -46,8 +50,11 @@ class GracefulStop(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Asks the trainer to stop."""
-        if self.received is not None:
+        """Asks the trainer to stop. All ranks learn why: the first that hears of it need not be the one that
+        writes how the run ended.
+        """
+        if number := max_over_ranks(self.received or 0):
+            self.received = signal.Signals(number)
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -62,3 +69,9 @@ class GracefulStop(Callback):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
+
+
+def stop_code(trainer: Trainer) -> int:
+    """Exit code of a run that a signal stopped, 128 and the signal's number as in a shell; 0 if none did."""
+    stops = (callback for callback in trainer.callbacks if isinstance(callback, GracefulStop))  # type: ignore[attr-defined]
+    return next((128 + stop.received for stop in stops if stop.received is not None), 0)

@@ -76,7 +76,7 @@ class RunCheckpoint(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Saves when it is time."""
-        # A signal or an alarm may have reached one rank only; all must stop, and save, at the same update.
+        # What asks for a stop may have reached one rank only; all must stop, and save, at the same update.
         trainer.should_stop = trainer.strategy.reduce_boolean_decision(trainer.should_stop, all=False)
         if self._is_due(trainer, batch_idx + 1):
             self._save(trainer, batch_idx + 1)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from lightning import Callback, LightningModule, Trainer
 
-from bapo_lightning.callbacks.graceful_stop import GracefulStop
+from bapo_lightning.callbacks.graceful_stop import stop_code
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.run_folder.record import read_manifest
 from bapo_lightning.run_folder.text_file import write_json
@@ -77,8 +77,7 @@ class RunManifest(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says whether it reached its end or was stopped."""
-        stops = [callback.received for callback in trainer.callbacks if isinstance(callback, GracefulStop)]  # type: ignore[attr-defined]
-        self._write("interrupted" if any(stops) else "finished", trainer)
+        self._write("interrupted" if stop_code(trainer) else "finished", trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Says why it failed, or that it was stopped twice."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from lightning import Callback, LightningModule, Trainer
@@ -13,35 +13,84 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
+from bapo_lightning.run_folder.checkpoint import Checkpoint
+from bapo_lightning.types import Sample
 from bapo_lightning.values import CountOrZero
+
+_PROMPT_WIDTH, _ANSWER_WIDTH = 24, 36  # characters; a line of the console has 80
 
 
 @dataclass(eq=False)
 class Validation(Callback):
     """Emits `val/<set>/{avg@k, pass@k, maj@k, ...}` every so many updates and after the last one, with the
-    weights after the update.
+    weights after the update; and once before the first, in whose record these numbers stand unless it has
+    some of its own.
 
     Not Lightning's validation loop: this way the numbers stand in the record of the update they belong to.
     """
 
     order: ClassVar[Order] = Order.MEASURE
     every: CountOrZero  # updates between two validations; 0 never validates
+    first: bool = True  # whether to validate before the first update, too
+    show: CountOrZero = 2  # problems of each set whose first answer is printed
     validation_sets: Sequence[ValidationSet] = ()  # given by the run
+    resumed: Checkpoint | None = None  # given by the run
+    _before: dict[str, float] = field(init=False, default_factory=dict)  # measured before the first update
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Answers the sets with the weights that training begins from."""
+        if self.every and self.first and self.resumed is None:
+            self._before = self._measure(trainer, 0)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Gives the engine the new weights and answers the sets."""
-        if not self.every:
-            return
-        data_module = cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
         done = batch_idx + 1
-        if done % self.every == 0 or done == data_module.num_updates:
-            if not trainer.is_global_zero:
-                return cast(WorkerDataModule, data_module).assist_evaluation()
-            with data_module.engine_for_evaluation():
-                for validation_set in self.validation_sets:
-                    outputs["metrics"].update(validation_set.evaluate(data_module.sampler))
+        num_updates = trainer.datamodule.num_updates  # type: ignore[attr-defined]
+        if self.every and (done % self.every == 0 or done == num_updates):
+            outputs["metrics"] |= self._measure(trainer, done)
+        elif batch_idx == 0:
+            outputs["metrics"] |= self._before
+            outputs["before_training"] = self._before.keys()
+
+    def _measure(self, trainer: Trainer, done: int) -> dict[str, float]:
+        """The metrics of all sets on rank 0 after so many updates; the others help, and get none."""
+        data_module = cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
+        if not trainer.is_global_zero:
+            cast(WorkerDataModule, data_module).assist_evaluation()
+            return {}
+        metrics: dict[str, float] = {}
+        with data_module.engine_for_evaluation():
+            for validation_set in self.validation_sets:
+                answers = validation_set.answers(data_module.sampler)
+                measured = validation_set.metrics(answers)
+                metrics |= measured
+                shown = answers[:: validation_set.num_samples][: self.show]
+                print("\n".join(console_lines(validation_set, shown, measured, done)), flush=True)
+        return metrics
+
+
+def console_lines(
+    validation_set: ValidationSet, shown: Sequence[Sample], measured: Mapping[str, float], done: int
+) -> list[str]:
+    """The accuracy on a set after `done` updates, and one answer to each of its first problems."""
+    name = f"{validation_set.name}/avg@{validation_set.num_samples}"
+    when = f"after {done} updates" if done else "before training"
+    lines = [f"held out {when}: {name} {measured[f'val/{name}']:.3f}"]
+    for problem, answer in zip(validation_set.problems, shown, strict=False):
+        texts = one_line(problem.prompt, _PROMPT_WIDTH), one_line(answer.text, _ANSWER_WIDTH)
+        lines.append(f"  {answer.score.status:<10} {' -> '.join(texts)}")
+    return lines
+
+
+def one_line(text: str, width: int) -> str:
+    """Text as one line of at most `width` characters, its middle left out where it is longer."""
+    line = " ".join(text.split())
+    if len(line) <= width:
+        return line
+    head = width // 3
+    return f"{line[:head]} ... {line[len(line) - (width - head - 5) :]}"
 
 
 class StockHooks(Callback):
@@ -56,7 +105,9 @@ class StockHooks(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Calls them."""
-        measured = trainer.strategy.broadcast(sorted(outputs["metrics"]))  # other ranks measure less
+        # Not what is true of other weights than a ModelCheckpoint would save now.
+        own = outputs["metrics"].keys() - outputs.get("before_training", ())
+        measured = trainer.strategy.broadcast(sorted(own))  # other ranks measure less
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EarlyStopping | ModelCheckpoint) and callback.monitor in measured:
                 callback.on_validation_end(trainer, pl_module)

@@ -50,15 +50,17 @@ class MetricsWriter(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Reads all tensors together, drops what is undefined in this update, and writes. Every rank gets the
-        values of rank 0, so that callbacks on all ranks decide alike.
+        """Reads all tensors together, drops what is undefined in this update, and writes; `outputs["values"]`
+        are those of this update. Every rank gets the values of rank 0, so that callbacks on all ranks decide
+        alike.
         """
         values = trainer.strategy.broadcast(to_floats(outputs["metrics"]))
+        outputs["values"] = values
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
         for logger in trainer.loggers:
             logger.log_metrics(values, step=batch_idx)
         if trainer.progress_bar_callback is not None:
-            shown = {short: values[name] for short, name in IN_PROGRESS_BAR.items() if name in values}
+            shown = {short: values.get(name, math.nan) for short, name in IN_PROGRESS_BAR.items()}
             pl_module.log_dict(shown, prog_bar=True, logger=False)
 
 
@@ -74,14 +76,13 @@ class ConsoleLogger(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Prints on every `every`-th update."""
+        """Prints on every `every`-th update; a dash where a number is undefined in it."""
         if (batch_idx + 1) % self.every or not trainer.is_global_zero:
             return
-        metrics = trainer.callback_metrics
+        values = outputs["values"]
         parts = [
-            f"{title} {form.format(float(metrics[name]))}"
+            f"{title} {form.format(values[name]) if name in values else '-'}"
             for title, (name, form) in ON_CONSOLE.items()
-            if name in metrics
         ]
         print(f"update {batch_idx + 1:>5}/{trainer.num_training_batches}  " + "  ".join(parts), flush=True)
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.configuration.renamed import renamed_problems
-from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.errors import BapoLightningError, ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+_FULL_ERROR = "HYDRA_FULL_ERROR"  # variable: Hydra raises errors, whole, instead of printing their ends
 
 
 def command(code: int, *errors: type[Exception]) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
@@ -54,25 +59,63 @@ def hydra_command(
     import hydra
 
     def decorate(main: Callable[[DictConfig], int | None]) -> Callable[[], int]:
+        is_asked = True  # whether the user set the variable
+
         @hydra.main(version_base="1.3", config_path=conf_dir(), config_name=config_name)
         @wraps(main)
         def composed(config: DictConfig) -> None:
+            if not is_asked:
+                os.environ.pop(_FULL_ERROR, None)
             if code := command(1)(main)(config):
                 sys.exit(code)
 
         @command(1)
         def start() -> None:
+            nonlocal is_asked
+            is_asked = _FULL_ERROR in os.environ
             if {"--help", "-h"} & set(sys.argv[1:]):
                 print(usage())
                 return
             if found := renamed_problems(sys.argv[1:]):
                 sys.exit("error: " + "\n       ".join(found))
-            sys.argv[1:] = rewrite(sys.argv[1:])
-            composed()
+            sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
+            with nullcontext() if is_asked else composition_explained(config_name):
+                composed()
 
         return start
 
     return decorate
+
+
+@contextmanager
+def composition_explained(config_name: str) -> Iterator[None]:
+    """Puts what Hydra cannot compose into a sentence.
+
+    Hydra prints its errors itself unless a variable is set; it is unset once the configuration is composed.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    os.environ[_FULL_ERROR] = "1"
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        overrides = [argument for argument in sys.argv[1:] if not _is_option(argument)]
+        raise ConfigError([explained(error, overrides, config_name)]) from None
+    finally:
+        os.environ.pop(_FULL_ERROR, None)
+
+
+def overrides_first(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with overrides before options: Hydra reads none that come after `-m` if others
+    come before it, as those of `make train ARGS="-m algorithm=grpo,bapo"` do.
+    """
+    return sorted(arguments, key=_is_option)
+
+
+def _is_option(argument: str) -> bool:
+    """Whether this is an option or the value of one, rather than an override."""
+    return argument.startswith("-") or not set("=~") & set(argument)
 
 
 def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:

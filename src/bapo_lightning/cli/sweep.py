@@ -104,14 +104,25 @@ def record(plan: Plan, codes: Mapping[str, int]) -> None:
 
 
 def print_failures(plan: Plan, codes: Mapping[str, int]) -> int:
-    """Lists the runs that failed, each with its last line of output; returns the exit code of the command."""
-    failed = [run for run, code in codes.items() if code]
+    """Lists the runs that failed, each with its last line of output, and counts what an interrupted sweep
+    leaves to do; returns the exit code of the command.
+    """
+    failed = [run for run, code in codes.items() if code not in (0, STOPPED)]
+    stopped = [run for run, code in codes.items() if code == STOPPED]
     for run in failed:
         log = log_file(plan.folder / run)
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
         print(f"failed: {run}, see {log}: {last}", file=sys.stderr)
-    return 1 if failed else 0
+    if stopped:
+        begun = sum((plan.folder / run).is_dir() for run in stopped)
+        ended = len(plan.jobs) - len(stopped) - len(failed)
+        print(
+            f"interrupted: {ended} finished, {len(failed)} failed, {begun} half done, "
+            f"{len(stopped) - begun} not begun; the same command goes on with them",
+            file=sys.stderr,
+        )
+    return 1 if failed else STOPPED if stopped else 0
 
 
 if __name__ == "__main__":

@@ -6,19 +6,19 @@ Heavy imports come after the configuration is composed, so that `--help` and a m
 from __future__ import annotations
 
 import os
-import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
+from bapo_lightning.cli.multirun import job_of_multirun, record_run
 from bapo_lightning.configuration.compose import has_default_folder, requested_ranks, resolve, run_folder
 from bapo_lightning.errors import BapoLightningError, RankLost
-from bapo_lightning.orphans import end_with_parent
-from bapo_lightning.ranks.launch import STARTED_BY_RUN, launch, leads, starts_ranks
+from bapo_lightning.orphans import end_with_starter
+from bapo_lightning.ranks.launch import STARTED_BY_RUN, has_gpu, launch, leads, starts_ranks
 from bapo_lightning.runs.resume import run_to_continue
 
 # Read by OpenMP when torch loads: threads that spin while they wait stop a small model as soon as anything
@@ -29,8 +29,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 @hydra_command("train")
 def main(config: DictConfig) -> int:
     """Trains in this process, or in as many as the run has ranks."""
-    if STARTED_BY_RUN in os.environ:  # a rank; it saves and ends if the process that started it is gone
-        end_with_parent(signal.SIGTERM)
+    end_with_starter()  # a rank or a run of a sweep saves and ends if what started it is gone
     try:
         plain = resolve(config)
         job = job_of_multirun()
@@ -39,10 +38,18 @@ def main(config: DictConfig) -> int:
             plain = resolve(config)
         devices, nodes = requested_ranks(plain)
         if starts_ranks(devices, nodes):
-            return launch(devices, arguments(plain))
-        from bapo_lightning.runs.train import train
+            if not has_gpu():  # else 8 ranks would start on a laptop, to tell that they cannot run there
+                from bapo_lightning.configuration.validate import validate
 
-        train(plain, lambda: continued(config))
+                validate(plain)
+            code = launch(devices, arguments(plain))
+        else:
+            from bapo_lightning.runs.train import train
+
+            code = train(plain, lambda: continued(config))
+        if job is not None:
+            record_run(Path(config.run_folder))
+        return code if leads() else 0  # a rank with another code would be taken for lost
     except KeyboardInterrupt:  # after training began the run itself ends in order
         if leads():
             print("interrupted", file=sys.stderr)
@@ -53,13 +60,6 @@ def main(config: DictConfig) -> int:
         if leads() and not lost:  # rank 0 knows of every rank's error
             raise
         return 1
-    return 0
-
-
-def job_of_multirun() -> int | None:
-    """Number of this job in a run of Hydra's `--multirun`, None in any other."""
-    settings = HydraConfig.get()
-    return settings.job.num if settings.mode == RunMode.MULTIRUN else None
 
 
 def arguments(plain: dict[str, Any]) -> list[str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.spelling import composition_problem
 from bapo_lightning.errors import ConfigError
 
 
@@ -22,7 +25,25 @@ def compose_run(overrides: Sequence[str]) -> dict[str, Any]:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
             return resolve(compose("train", list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError([str(error).splitlines()[0]]) from None
+        raise ConfigError([explained(error, overrides)]) from None
+
+
+def explained(error: Exception, overrides: Sequence[str], file: str = "train") -> str:
+    """A sentence about an error that `conf/<file>.yaml` with `overrides` cannot be composed for."""
+
+    def without(key: str) -> dict[str, Any]:
+        rest = [text for text in overrides if text.lstrip("+~").partition("=")[0] != key]
+        for tried in (rest, []):  # the rest may be wrong as well
+            GlobalHydra.instance().clear()
+            with (
+                suppress(HydraException, OmegaConfBaseException),
+                initialize_config_dir(conf_dir(), version_base="1.3"),
+            ):
+                composed = compose(file, tried)
+                return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
+        return {}
+
+    return composition_problem(error, without)
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:

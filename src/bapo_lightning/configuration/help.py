@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bapo_lightning.configuration.spelling import SHARED
+
 USAGE = """\
 usage: python -m bapo_lightning.cli.train [GROUP=CHOICE ...] [KEY=VALUE ...]
        make train EXP=quickstart ARGS="algorithm=grpo seed=1 regime.epochs=4"
@@ -15,7 +17,6 @@ MORE = """
   -m KEY=A,B            one run after another (Hydra's multirun); `make sweep` runs several at a time
   --hydra-help          options of Hydra itself
 """
-SHARED = ("base",)  # files that others build on and that are no choice by themselves
 NOT_HYDRA = "sweeps"  # read by `make sweep` and `make figures`
 CHOSEN_BY_OTHERS = ("rollout/engine", "rollout/weight_sync")  # parts that the files of `rollout` choose
 CHOSEN_AT = {"problem_set": "problem_set@data.train"}  # a group that has several places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from math import ceil, inf, isqrt
 from pathlib import Path
@@ -23,7 +24,7 @@ from bapo_lightning.configuration.sections import (
     Rollout,
     Scale,
 )
-from bapo_lightning.configuration.targets import Target, option_problems
+from bapo_lightning.configuration.targets import UNREADABLE, Target, option_problems
 from bapo_lightning.configuration.trainer_flags import (
     REFUSED_CALLBACKS,
     REFUSED_STRATEGIES,
@@ -33,6 +34,7 @@ from bapo_lightning.configuration.trainer_flags import (
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.ranks.strategies import single_device
+from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.values import Positive
 
 ALARM_EXAMPLE = "{metric: train/reward, below: 0.1}"
@@ -116,6 +118,10 @@ class RunConfig(Composed):
             yield from (f"{name}.{text}" for text in getattr(self, name).problems())
         if self.model.lora is not None:
             yield from (f"model.lora.{text}" for text in self.model.lora.problems())
+        with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            if is_reward_function(self.reward.object):
+                name = self.reward.name
+                yield f"reward._target_={name} returns numbers; write reward=functions reward.functions=[...]"
         yield from trainer_problems(self.trainer)
         yield from stock_problems("strategy", self.strategy, REFUSED_STRATEGIES)
         for name, node in self.callbacks.nodes.items():

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from bapo_lightning.configuration.engine_rules import engine_problems
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
-from bapo_lightning.configuration.machine_rules import machine_problems
+from bapo_lightning.configuration.machine_rules import machine_problems, memory_problems
 from bapo_lightning.configuration.rank_rules import rank_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed, Section
@@ -30,7 +30,10 @@ def validate(plain: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: with everything that is wrong, on any machine or on this one.
     """
-    return _checked(plain, (_between_sections, _between_ranks, _on_this_machine))
+    config = _checked(plain, (_between_sections, _between_ranks, _on_this_machine))
+    if problems := list(memory_problems(config)):
+        raise ConfigError(problems)
+    return config
 
 
 def read_run(plain: dict[str, Any]) -> RunConfig:

@@ -8,6 +8,7 @@ themselves.
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import socket
@@ -18,10 +19,12 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from bapo_lightning.orphans import started_by_this
+
 STARTED_BY_RUN = "BAPO_RANKS"  # variable set in the ranks that a run started itself, to their number
 LOOK_SECONDS = 0.1
 END_SECONDS = 20  # for the remaining ranks to end by themselves after one is lost
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a run after the current update
 
 
 def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.environ) -> bool:
@@ -33,6 +36,11 @@ def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.e
     return not started and not by_slurm
 
 
+def has_gpu() -> bool:
+    """Whether this machine seems to have an NVIDIA or AMD GPU, by its device files."""
+    return any(glob.glob(pattern) for pattern in ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd"))
+
+
 def leads(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is rank 0; can be asked before the ranks have met."""
     return environment.get("RANK", environment.get("SLURM_PROCID", "0")) == "0"
@@ -42,7 +50,7 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     """Trains in `num_ranks` processes with these command line arguments; returns the exit code of the run."""
     port = free_port()
     ranks = [start(rank, num_ranks, port, arguments) for rank in range(num_ranks)]
-    previous = {number: signal.signal(number, pass_on(ranks)) for number in PASSED_ON}
+    previous = {number: signal.signal(number, pass_on(ranks)) for number in STOPPING}
     try:
         return watch(ranks)
     finally:
@@ -63,7 +71,7 @@ def start(rank: int, num_ranks: int, port: int, arguments: Sequence[str]) -> sub
         "LOCAL_WORLD_SIZE": num_ranks,
         STARTED_BY_RUN: num_ranks,
     }
-    variables = {name: str(value) for name, value in numbers.items()}
+    variables = started_by_this() | {name: str(value) for name, value in numbers.items()}
     variables |= {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *arguments]
     return subprocess.Popen(

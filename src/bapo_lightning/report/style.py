@@ -5,15 +5,15 @@ matplotlib state.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -23,38 +23,52 @@ BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 INK, FAINT, GRID = "#333333", "#8A8A8A", "#E6E6E6"
 POSITIVE, NEGATIVE = SKY_BLUE, ORANGE  # tokens of either sign of the advantage, and the bound that clips them
 ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
-_OTHER_COLOURS = (ORANGE, SKY_BLUE, FAINT)
-_SETTING_COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY_BLUE, PURPLE, FAINT)
+_OTHER_COLOURS = ("#882255", "#999933", "#332288")  # wine, olive, indigo: Tol, "Colour Schemes" (2021)
+_LIGHTEST, _DARKEST = 0.45, 0.35  # shares of white and of black in the first and the last shade
 LineStyle = Literal["-", "--", ":", "-."]
 LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
 _DOTS_PER_INCH = 150
 _SPIKE = 20.0  # a value this many times the median flattens everything else on a linear axis
 
 
+@dataclass(frozen=True)
+class Look:
+    """How a setting is drawn."""
+
+    colour: str
+    line: LineStyle
+
+
 def algorithm_colour(algorithm: str) -> str:
-    """The colour of an algorithm, the same in every figure and process."""
+    """The colour of an algorithm, the same in every figure and process; a variant such as `bapo_rest` has
+    that of the algorithm it is named after.
+    """
+    if algorithm in ALGORITHM_COLOURS:
+        return ALGORITHM_COLOURS[algorithm]
     # crc32 rather than hash(), which Python salts anew in each process.
     other = _OTHER_COLOURS[zlib.crc32(algorithm.encode()) % len(_OTHER_COLOURS)]
-    return ALGORITHM_COLOURS.get(algorithm, other)
+    return ALGORITHM_COLOURS.get(algorithm.partition("_")[0], other)
 
 
-def setting_colours(algorithms: Mapping[str, str], order: Sequence[str]) -> dict[str, str]:
-    """A colour for each setting, in `order`: its algorithm's where that has no other setting, else one that
-    is not used by an algorithm here. Beyond the number of colours these repeat, with other `line_styles`.
+def setting_looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
+    """The look of each setting, given its algorithm: the algorithm is the colour. Several settings of one
+    colour are shades of it, from light to dark in the order given, with other lines.
     """
-    counts = Counter(algorithms.values())
-    own = {name: algorithm_colour(algorithms[name]) for name in order if counts[algorithms[name]] == 1}
-    free = cycle([colour for colour in _SETTING_COLOURS if colour not in own.values()])
-    return {name: own[name] if name in own else next(free) for name in order}
+    colours = {setting: algorithm_colour(algorithm) for setting, algorithm in algorithms.items()}
+    looks = {}
+    for setting, colour in colours.items():
+        peers = [name for name in colours if colours[name] == colour]
+        rank = peers.index(setting)
+        looks[setting] = Look(_shade(colour, rank, len(peers)), LINES[rank % len(LINES)])
+    return looks
 
 
-def line_styles(colours: Mapping[str, str]) -> dict[str, LineStyle]:
-    """A line for each setting: solid, or dashed or dotted where an earlier setting has the same colour."""
-    given = list(colours.values())
-    return {
-        setting: LINES[given[:rank].count(colour) % len(LINES)]
-        for rank, (setting, colour) in enumerate(colours.items())
-    }
+def _shade(colour: str, rank: int, count: int) -> str:
+    """The shade number `rank` of `count`: mixed with white before the middle, with black after it."""
+    place = 2 * rank / (count - 1) - 1 if count > 1 else 0.0  # -1 to 1
+    end, share = (1.0, -_LIGHTEST * place) if place < 0 else (0.0, _DARKEST * place)
+    red, green, blue = ((1 - share) * part + share * end for part in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def algorithm_rank(algorithm: str) -> tuple[int, str]:
@@ -93,11 +107,11 @@ def draw_legend(axes: Axes) -> None:
     axes.legend(fontsize=8, labelcolor=INK, loc="best", framealpha=0.85, edgecolor="none", facecolor="white")
 
 
-def draw_top_legend(figure: Figure, handles: list[Any], columns: int) -> None:
-    """Draws a legend of labelled lines or bars above all panels."""
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=columns, fontsize=10, frameon=False, labelcolor=INK
-    )
+def draw_top_legend(figure: Figure, handles: list[Any], columns: int, title: str | None = None) -> None:
+    """Draws a legend of labelled lines or bars above all panels; the title says what they have in common."""
+    place: dict[str, Any] = {"loc": "outside upper center", "ncols": columns, "frameon": False}
+    legend = figure.legend(handles=handles, fontsize=10, labelcolor=INK, title=title, **place)
+    legend.get_title().set(fontsize=9, color=INK)
 
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:

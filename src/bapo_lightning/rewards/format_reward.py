@@ -25,8 +25,8 @@ class FormatReward:
     Args:
         reward: judges the answers.
         format: "marked": there is a marked final answer; "think": `<think>...</think>` once, at the
-            beginning, and an answer behind it; "think_answer": `<think>...</think> <answer>...</answer>` and
-            nothing else.
+            beginning, not empty, and an answer behind it; "think_answer": `<think>...</think>
+            <answer>...</answer>` and nothing else.
         bonus: if positive, added to a score's value where the format is kept; if negative, where it is not.
 
     Raises:
@@ -61,10 +61,11 @@ def is_marked(text: str) -> bool:
 
 
 def is_think(text: str) -> bool:
-    """Whether `text` is `<think>...</think>`, once, with something behind it."""
-    thought, closed, rest = text.strip().partition("</think>")
-    is_once = thought.startswith("<think>") and "think>" not in thought[len("<think>") :] + rest
-    return is_once and bool(closed and rest.strip())
+    """Whether `text` is `<think>...</think>`, once, with something in it and something behind it."""
+    opened, closed, rest = text.strip().partition("</think>")
+    thought = opened[len("<think>") :]
+    is_once = opened.startswith("<think>") and "think>" not in thought + rest
+    return is_once and bool(closed and thought.strip() and rest.strip())
 
 
 def is_think_answer(text: str) -> bool:

@@ -7,8 +7,11 @@ text                     read as      because
 9-7   x-7   9 - 7        7            subtract from or has a space behind it: then it is an operator
 7.   7.0   .5            7, 7.0, 0.5  a dot without a digit behind it ends the sentence
 +7   007   $7   7%       7            currencies and units are passed over
-1/2   1e5                2, 5         fractions and exponents are not read: these are two numbers each
+1e5   2.5E-3   0x5       none         an exponent or the prefix of another base makes it no plain number
+1/2                      2            fractions are not read: these are two numbers
 
+Only the number counts, whatever is said about it: a box with `1, 2, 5` settles on 5, and so do `not 5` and
+`#### 5 or 6`.
 A number in plain notation has neither commas nor a plus.
 """
 
@@ -27,7 +30,8 @@ MAX_CHARACTERS = 64  # a longer number is no answer
 _BOX = "\\boxed{"
 _NUMBER = re.compile(
     r"(?:(?<![\w.)\]}%])[-+])?"  # sign
-    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+)"
+    r"(?:0[xXbBoO][0-9a-fA-F]+"
+    r"|(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+)(?:[eE][-+]?[0-9]+)?)"
 )
 
 
@@ -66,13 +70,13 @@ def final_number(text: str) -> str | None:
 
 
 def first_number_in(text: str) -> str | None:
-    """Returns the first number of `text` in plain notation, None if there is none or it is too long."""
+    """Returns the first number of `text` in plain notation, None if it is not plain, too long or missing."""
     match = _NUMBER.search(_with_ascii_minus(text))
     return None if match is None else _plain(match.group())
 
 
 def last_number_in(text: str) -> str | None:
-    """Returns the last number of `text` in plain notation, None if there is none or it is too long."""
+    """Returns the last number of `text` in plain notation, None if it is not plain, too long or missing."""
     found = _NUMBER.findall(_with_ascii_minus(text))
     return _plain(found[-1]) if found else None
 
@@ -122,4 +126,6 @@ def _with_ascii_minus(text: str) -> str:
 
 
 def _plain(number: str) -> str | None:
-    return None if len(number) > MAX_CHARACTERS else number.replace(",", "").removeprefix("+")
+    if len(number) > MAX_CHARACTERS or number.upper() != number.lower():  # it has letters
+        return None
+    return number.replace(",", "").removeprefix("+")

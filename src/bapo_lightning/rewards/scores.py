@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from bapo_lightning.errors import RewardError
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 
 UNPARSABLE = Score(0.0, ScoreStatus.UNPARSABLE)
@@ -17,6 +20,20 @@ def pairs_of(problems: list[Problem], completions: list[Completion]) -> list[tup
         counts = f"{len(problems)} problems and {len(completions)} completions"
         raise ValueError(f"each completion needs its problem: got {counts}")
     return list(zip(problems, completions, strict=True))
+
+
+def checked(scores: Any, count: int) -> list[Score]:
+    """Returns what a reward returned for `count` completions; raises RewardError if those are no scores."""
+    if not isinstance(scores, list) or len(scores) != count:
+        what = f"{len(scores)} scores" if isinstance(scores, list) else f"a {type(scores).__name__}"
+        raise RewardError(f"the reward returned {what} for {count} completions; return a list of scores")
+    for index, score in enumerate(scores):
+        if not isinstance(score, Score):
+            raise RewardError(
+                f"the reward returned {score!r} for completion {index}; return a bapo_lightning.types.Score, "
+                "or write reward=functions for functions that return numbers"
+            )
+    return scores
 
 
 def all_or_nothing(is_right: bool, answer: str) -> Score:

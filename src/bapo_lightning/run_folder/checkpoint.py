@@ -23,7 +23,7 @@ from typing import Any
 from bapo_lightning.errors import CheckpointError
 from bapo_lightning.run_folder.record import SCHEDULE_FILE, TOKEN_FILE
 
-FORMAT = 3
+FORMAT = 4
 TRAINER_FILE = "trainer.ckpt"
 DATA_FILE = "data.pt"
 MANIFEST = "checkpoint.json"

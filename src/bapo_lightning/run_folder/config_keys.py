@@ -60,7 +60,7 @@ _KEYS = {
 # What decides when a schedule of asynchronous generation begins, ends and takes something.
 _SHAPES_SCHEDULE = (
     *("regime", "scale.prompts_per_batch", "scale.group_size", "scale.num_rollout_batches"),
-    *("scale.max_new_tokens", "callbacks.validation.every"),
+    *("scale.max_new_tokens", "callbacks.validation.every", "callbacks.validation.first"),
 )
 _SHAPES_NO_SCHEDULE = ("regime.name", "regime.schedule", "regime.wait_warning_seconds")
 _ROLE_OF_KEY = {key: role for role, keys in _KEYS.items() for key in keys}

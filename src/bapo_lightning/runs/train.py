@@ -21,6 +21,7 @@ import lightning as L
 import torch
 import transformers
 
+from bapo_lightning.callbacks.graceful_stop import stop_code
 from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.configuration.plan import check_architecture, check_fit
@@ -54,12 +55,15 @@ EXPECTED_WARNINGS = (
 )
 
 
-def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> None:
+def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> int:
     """Train as one of the ranks of a run, or as the only one.
 
     Args:
         own: the resolved configuration as this process knows it.
         choose: makes the configuration with the run folder; rank 0's holds for all.
+
+    Returns:
+        The exit code: 0, or that of a run that a signal stopped.
 
     Raises:
         ConfigError: everything that is wrong, before any weight is loaded.
@@ -69,16 +73,16 @@ def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> None:
     ranks = join(*devices, config.rank_timeout_minutes, needs_group=config.is_distributed)
     try:
         with rank_loss_raised():
-            run(validate(ranks.on_controller(choose)), ranks)
+            return run(validate(ranks.on_controller(choose)), ranks)
     finally:
         ranks.close()
 
 
-def run(config: RunConfig, ranks: RankGroup = ALONE) -> None:
-    """Train as `config` says, on this rank."""
+def run(config: RunConfig, ranks: RankGroup = ALONE) -> int:
+    """Train as `config` says, on this rank; returns the exit code."""
     start = ranks.on_controller(partial(begin, config))
     if start is None:
-        return
+        return 0
     quiet_libraries()
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
@@ -86,6 +90,7 @@ def run(config: RunConfig, ranks: RankGroup = ALONE) -> None:
     built = build(config, start, ranks)
     with reported(built, config, start, ranks) if ranks.is_controller else ended(built.data_module):
         fit(built, start.checkpoint)
+    return stop_code(built.trainer)
 
 
 def begin(config: RunConfig) -> RunStart | None:

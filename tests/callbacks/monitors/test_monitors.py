@@ -2,11 +2,12 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from math import isnan, nan
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.callbacks.monitors.token_table import VERSION, VERSIONS, update
+from tests.callbacks.monitors.token_table import VERSION, VERSIONS, search, update
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 
 from bapo_lightning.callbacks.monitors import training
@@ -16,6 +17,7 @@ from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, Mismat
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.data.rollouts.validation import ValidationSet
+from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.correction import truncated_is
 from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
@@ -57,6 +59,14 @@ def test_training_counts_samples_and_cut_gradients_by_sign():
 def test_bounds_are_the_means_over_the_searches():
     # (0.7 + 0.9) / 2, (1.2 + 1.6) / 2, one of two
     assert measured(ClipBoundsMonitor()) == about(room="bapo", clip_low=0.8, clip_high=1.4, target_met=0.5)
+
+
+def test_only_what_was_searched_can_meet_its_target():
+    empty = search(0.6, 1.2, met=True, share=nan)  # nothing to balance
+    searches = [search(0.7, 1.2, met=True), search(0.9, 1.6, met=False), empty]
+    assert measured(ClipBoundsMonitor(), update(searches=searches))["bapo/target_met"] == 0.5
+    fixed = [FixedBounds(0.8, 1.2).choose([])]
+    assert isnan(measured(ClipBoundsMonitor(), update(searches=fixed))["bapo/target_met"])
 
 
 def test_the_contribution_is_that_of_the_alive_tokens():
@@ -207,11 +217,14 @@ def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
     trainer = SimpleNamespace(datamodule=data_module, is_global_zero=True)
     sums = ValidationSet("sums", [Problem("1", "", "5"), Problem("2", "", "4")], num_samples=4, seed=0)
     written = []
+    validation = Validation(2, validation_sets=[sums])
+    validation.on_train_start(trainer, None)
     for index in range(5):
         outputs = {"metrics": {}}
-        Validation(2, [sums]).on_train_batch_end(trainer, None, outputs, None, index)
+        validation.on_train_batch_end(trainer, None, outputs, None, index)
         written.append(outputs["metrics"])
-    assert [bool(metrics) for metrics in written] == [False, True, False, True, True]
+    assert [bool(metrics) for metrics in written] == [True, True, False, True, True]
+    assert written[0] == written[1]  # of the same answers
     assert written[1] == about(
         room="val/sums",
         **{

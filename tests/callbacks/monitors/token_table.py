@@ -89,5 +89,5 @@ def update(
     return Update(**(fields | changes))
 
 
-def search(low: float, high: float, met: bool) -> BoundSearch:
-    return BoundSearch(torch.tensor(low), torch.tensor(high), torch.tensor(0.4), torch.tensor(met))
+def search(low: float, high: float, met: bool, share: float = 0.4) -> BoundSearch:
+    return BoundSearch(torch.tensor(low), torch.tensor(high), torch.tensor(share), torch.tensor(met))

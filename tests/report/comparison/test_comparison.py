@@ -15,7 +15,7 @@ from bapo_lightning.report.comparison.mean_curve import mean_curve
 from bapo_lightning.report.comparison.runs import METRIC_NAMES, Run, damage, statistic_of
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
-from bapo_lightning.report.intervals import holm, paired_difference, paired_p_value
+from bapo_lightning.report.intervals import holm, mean_interval, paired_difference, paired_p_value
 
 
 # Student's t of n values 0 +- 1 shifted to a mean whose t is given: tabled two-sided probabilities.
@@ -70,8 +70,21 @@ def test_holm_multiplies_the_least_p_by_their_number_and_keeps_the_order() -> No
 def test_curves_are_averaged_where_all_runs_have_values() -> None:
     curve = mean_curve([([0, 1, 2], [1.0, 2.0, 3.0]), ([0, 2, 4], [3.0, 5.0, 7.0]), ([], [])], 1)
     assert (curve.steps, curve.means, curve.num_runs, curve.last_recorded) == ([0, 2], [2.0, 4.0], 2, (2, 4))
-    assert curve.half_widths[0] == pytest.approx(12.7062)  # deviation sqrt(2), two runs
-    assert (curve.lower[0], curve.upper[0]) == (pytest.approx(2 - 12.7062), pytest.approx(2 + 12.7062))
+    assert curve.runs == [[1.0, 3.0], [3.0, 5.0]]
+
+
+def test_a_band_has_the_scale_of_its_axis_and_ends_with_the_values() -> None:
+    values = [2.0, 2.1, 2.2, 2.4, 3.0]
+    runs = [([0, 1], [value, 0.1 if value == 2.0 else 9.0]) for value in values]
+    plain = mean_curve(runs, 1)
+    interval = mean_interval(values)
+    assert interval and interval.half_width == pytest.approx(plain.upper[0] - interval.mean)
+    geometric = mean_curve(runs, 1, logarithmic=True)
+    assert geometric.means[0] == pytest.approx(math.prod(values) ** 0.2)
+    assert geometric.lower[0] * geometric.upper[0] == pytest.approx(geometric.means[0] ** 2)
+    assert plain.upper[1] == geometric.upper[1] == 9.0  # 12.1 else: no update has a larger value
+    assert min(plain.lower + geometric.lower) >= 0.1
+    assert mean_curve([([0], [0.0]), ([0], [2.0])], 1, logarithmic=True).means == [1.0]
 
 
 def test_a_thinned_curve_keeps_its_last_point() -> None:

@@ -10,6 +10,7 @@ import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.report.synthetic_runs import RunMaker, synthetic_row, write_run
@@ -43,8 +44,8 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.fetched: list[tuple[str, str]] = []
-        self.inline: dict[str, str] = {"style": "", "script": ""}
-        self.panels: list[dict[str, object]] = []
+        self.inline: dict[str, str] = {"style": "", "script": "", "json": ""}
+        self.num_panels = 0
         self.ids: list[str] = []
         self.text = ""
         self._open = ""
@@ -56,7 +57,15 @@ class Page(HTMLParser):
         values = {name: value or "" for name, value in attributes}
         self.fetched += [(name, value) for name, value in values.items() if name in FETCHING]
         self.ids += [values["id"]] if "id" in values else []
-        self.panels += [json.loads(values["data-numbers"])] if "data-numbers" in values else []
+        self.num_panels += values.get("class") == "panel"
+        if values.get("type") == "application/json":
+            self._open = "json"
+
+    @property
+    def charts(self) -> list[dict[str, Any]]:
+        """What the script draws."""
+        found: list[dict[str, Any]] = json.loads(self.inline["json"])
+        return found
 
     def handle_endtag(self, tag: str) -> None:
         self._open = ""
@@ -89,17 +98,26 @@ def test_nothing_on_the_page_is_fetched_from_anywhere(page: Page) -> None:
     styles = page.inline["style"] + " ".join(value for name, value in page.fetched if name == "style")
     assert [url for url in re.findall(r"url\(([^)]*)", styles) if not url.startswith("#")] == []
     assert "@import" not in styles and "//" not in styles
-    assert not re.search(r"fetch|XMLHttpRequest|import|https?:", page.inline["script"])
+    addresses = page.inline["script"].replace("http://www.w3.org/2000/svg", "")  # a name, fetched by nobody
+    assert not re.search(r"fetch|XMLHttpRequest|import|https?:", addresses)
     assert not {"iframe", "object", "embed", "img", "base"} & set(page.tags)
-    assert page.tags.count("script") == 1
+    assert page.tags.count("script") == 2  # the numbers, and what draws them
 
 
 def test_every_quantity_has_a_panel_for_each_condition_with_the_numbers_of_its_curves(page: Page) -> None:
-    assert len(page.panels) == len(QUANTITIES) * 2 == page.tags.count("svg")
-    first = page.panels[0]["series"]
-    assert isinstance(first, list)
-    assert [one["setting"] for one in first] == ["grpo", "bapo"]
-    assert len(first[0]["steps"]) == len(first[0]["means"]) == len(first[0]["widths"]) == 12
+    assert len(page.charts) == len(QUANTITIES) * 2 == page.num_panels
+    curves = page.charts[0]["curves"]
+    assert [curve["label"] for curve in curves] == ["grpo", "bapo"]
+    assert curves[0]["colour"] != curves[1]["colour"]
+    assert {len(curves[0][name]) for name in ("mean", "lower", "upper")} == {12}
+    assert [len(values) for values in curves[0]["runs"]] == [12, 12]
+
+
+def test_curves_can_be_drawn_over_what_their_updates_cost(page: Page) -> None:
+    places = page.charts[0]["curves"][0]["x"]
+    assert set(places) == {"updates", "samples", "tokens"}  # these runs have no times
+    assert places["updates"] == list(range(1, 13))
+    assert all(values == sorted(values) and len(values) == 12 for values in places.values())
 
 
 def test_ids_are_unique_and_every_reference_within_the_page_has_its_target(page: Page) -> None:
@@ -116,7 +134,8 @@ def test_names_of_folders_are_text_and_runs_left_out_are_named(page: Page) -> No
 def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run: RunMaker) -> None:
     folder = make_run("run", rows=[{"step": 0, "train/reward": 0.5}])
     page = Page(render_page(compare(collect([folder])), "One", "make compare", "today"))
-    assert len(page.panels) == 1
+    assert len(page.charts) == page.num_panels == 1
+    assert list(page.charts[0]["curves"][0]["x"]) == ["updates"]
     assert "Not recorded by any run: Held-out accuracy, Policy entropy" in page.text
     assert "one seed only" in page.text
 

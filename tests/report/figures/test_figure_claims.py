@@ -65,6 +65,13 @@ def test_p_values_are_adjusted_over_all_claims() -> None:
     ]
 
 
+def test_a_verdict_needs_the_adjusted_p_value() -> None:
+    claim = judge("9", PAIR, table([0.9, 0.8, 0.7], [0.86, 0.75, 0.67]))  # p = 0.020
+    assert claim.verdict == HOLDS
+    (alone,), together = adjust([claim]), adjust([claim] * 3)
+    assert alone.verdict == HOLDS and {verdict.verdict for verdict in together} == {OPEN}
+
+
 def test_rank_correlation_is_spearmans_with_ties_at_their_mean_rank() -> None:
     assert rank_correlation([1, 2, 3, 4], [1, 4, 9, 1000]) == pytest.approx(1)
     assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)

@@ -9,10 +9,12 @@ from rich.console import Console
 from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.report.comparison.console import print_comparison
+from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
-from bapo_lightning.report.run.console import print_summary
+from bapo_lightning.report.run.console import GO_ON, print_summary
 from bapo_lightning.report.run.summary import summarise, write_summary
+from bapo_lightning.run_folder.find import SWEEP_RECORD
 
 
 def piped_console(width: int) -> Console:
@@ -56,6 +58,15 @@ def test_the_summary_of_nothing_is_short_and_honest(make_run: RunMaker) -> None:
     assert "drops" not in text
 
 
+def test_a_run_that_did_not_end_says_how_to_go_on(make_run: RunMaker) -> None:
+    for status, says in [("interrupted", True), ("failed", True), ("finished", False)]:
+        console = piped_console(80)
+        print_summary(
+            write_summary(folder := make_run(status, num_updates=4, status=status)), folder, console
+        )
+        assert (f"to go on        {GO_ON}" in printed(console)) == says
+
+
 def test_irregularities_are_told(make_run: RunMaker) -> None:
     rows = [
         {
@@ -93,6 +104,24 @@ def test_the_table_fits_without_cutting_a_number(make_run: RunMaker, width: int,
     assert all(len(line) <= width for line in text.splitlines())
 
 
+def test_a_star_needs_the_corrected_p_value(make_run: RunMaker) -> None:
+    folders = [
+        make_run(f"{name}-{seed}", algorithm=name, seed=seed, num_updates=10)
+        for name in ("grpo", "bapo")
+        for seed in range(4)
+    ]
+    comparison = compare(collect(folders))
+    console = piped_console(160)
+    print_comparison(comparison, console)
+    (cell,) = filter(comparison.is_compared, comparison.cells)
+    results = [comparison.result(cell, column) for column in COLUMNS]
+    num_shown = sum(result.verdict in ("more", "less") for result in results)
+    (row,) = (line for line in printed(console).splitlines() if line.startswith("bapo") and "+" in line)
+    assert row.count("*") == num_shown > 0
+    uncorrected = sum(result.p_value is not None and result.p_value < 0.05 for result in results)
+    assert num_shown <= uncorrected
+
+
 def test_one_seed_has_no_interval_and_a_left_out_run_is_named(make_run: RunMaker) -> None:
     folders = [make_run("good", num_updates=4), make_run("bad", seed=1, num_updates=4, status="failed")]
     console = piped_console(160)
@@ -101,3 +130,11 @@ def test_one_seed_has_no_interval_and_a_left_out_run_is_named(make_run: RunMaker
     assert "1 of 2 runs" in text
     assert "\u00b1n/a" in text
     assert f"left out: {folders[1]}: its status is 'failed' after 4 updates" in text
+
+
+def test_runs_that_a_sweep_has_not_begun_are_counted_in_one_line(make_run: RunMaker) -> None:
+    folder = make_run("good", num_updates=4)
+    (folder.parent / SWEEP_RECORD).write_text("{}")
+    warnings = compare(collect([folder, folder.parent / "later", folder.parent / "last"])).warnings
+    assert "left out: 2 of the runs of this sweep, which have not begun" in warnings
+    assert not any("later" in warning for warning in warnings)

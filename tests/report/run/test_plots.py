@@ -81,7 +81,7 @@ def test_an_algorithm_keeps_its_colour_and_place() -> None:
 
 
 def test_the_leading_curve_has_the_colour_of_the_algorithm() -> None:
-    assert [panel.curves[-1].colour for panel in run_panels("grpo")][:3] == ["#D55E00"] * 3
+    assert [panel.main.colour for panel in run_panels("grpo")][:3] == ["#D55E00"] * 3
 
 
 def test_smoothing_keeps_the_length_and_shrinks_at_the_ends() -> None:

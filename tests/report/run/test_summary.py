@@ -168,6 +168,8 @@ def test_validation_keeps_first_and_last_and_the_best_accuracy() -> None:
 def test_non_finite_values_are_counted_and_enter_no_mean() -> None:
     summary = summarise(rows_of("train/grad_norm", [1.0, float("nan"), float("inf"), 2.0]), {})
     assert (summary["grad_norm_max"], summary["non_finite_values"]) == (2.0, 2)
+    rows = rows_of("train/grad_norm", [0.0, 1.0, 0.0])
+    assert summarise(rows, {})["updates_without_gradient"] == 2
 
 
 def test_an_interrupted_run_without_updates_has_a_summary() -> None:

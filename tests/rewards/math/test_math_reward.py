@@ -1,6 +1,7 @@
 import multiprocessing
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -8,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from bapo_lightning.rewards import MathReward, score_answers
+from bapo_lightning.rewards.math.workers.pool import Verdict
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 
 CORRECT, WRONG = ScoreStatus.CORRECT, ScoreStatus.WRONG
@@ -46,6 +48,7 @@ PAIRS = [
     ("x < 3", r"(-\infty, 3)", CORRECT),
     ("[2, 5]", r"2 \le x < 5", WRONG),
     (r"2 \cdot 3!", "12", CORRECT),
+    ("12", r"2 \cdot 3!", WRONG),
     ("204_5", "204", CORRECT),
     ("204_5", "204_6", WRONG),
     ("4", "banana", WRONG),
@@ -130,8 +133,10 @@ def test_numbers_start_no_process() -> None:
 
 
 def test_a_copy_starts_again_with_the_same_options() -> None:
-    copy = pickle.loads(pickle.dumps(MathReward(accept="any", require_stop=True, num_workers=3)))
+    reward = MathReward(accept="any", require_stop=True, unevaluated="accept", batch_seconds=7, num_workers=3)
+    copy = pickle.loads(pickle.dumps(reward))
     assert (copy.accept, copy.require_stop, copy.worker_pids) == ("any", True, [])
+    assert (copy._pool.refuse_unevaluated, copy._pool.batch_seconds, copy._pool.num_workers) == (False, 7, 3)
 
 
 @pytest.mark.slow
@@ -170,11 +175,59 @@ def children() -> set[int]:
     }
 
 
+def seconds_for(reward: MathReward, texts: list[str]) -> tuple[float, list[ScoreStatus]]:
+    start = time.monotonic()
+    scores = reward.score_texts(["4"] * len(texts), texts)
+    return time.monotonic() - start, [score.status for score in scores]
+
+
+def test_equal_answers_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reward = MathReward(num_workers=2)
+    asked = []
+
+    def judge(pairs: list[tuple[str, str]], timeout_seconds: float | None) -> list[Verdict]:
+        asked.extend(pairs)
+        return [Verdict(CORRECT if answer == r"\sqrt{16}" else ScoreStatus.TIMEOUT) for _, answer in pairs]
+
+    monkeypatch.setattr(reward._pool, "judge", judge)
+    texts = [r"\boxed{\sqrt{16}}", r"\boxed{e^{e^{e^e}}}", r"\boxed{4}"] * 64
+    statuses = [score.status for score in reward.score_texts(["4"] * len(texts), texts)]
+    assert statuses == [CORRECT, ScoreStatus.TIMEOUT, CORRECT] * 64
+    assert asked == [("4", r"\sqrt{16}"), ("4", "e^{e^{e^e}}")]
+
+
+def test_slow_answers_have_a_common_budget_and_quick_ones_do_not_wait_for_them() -> None:
+    reward = MathReward(timeout_seconds=30.0, batch_seconds=1.5, num_workers=2)
+    verdict(reward, "4", r"\boxed{\sqrt{17}}")
+    unions = [
+        r"\boxed{" + r"\cup".join(f"({i},{i + 1})" for i in range(start, start + 60)) + "}"
+        for start in range(30)
+    ]
+    taken, statuses = seconds_for(reward, [*unions, r"\boxed{\sqrt{16}}", r"\boxed{\sqrt{18}}"])
+    reward.close()
+    assert statuses == [ScoreStatus.TIMEOUT] * 30 + [CORRECT, WRONG]
+    assert taken < 25.0  # 450 s if each had its deadline
+
+
 def test_wrong_options_are_named_together() -> None:
     with pytest.raises(ValidationError) as error:
-        MathReward(accept="all", timeout_seconds=0, num_workers=0, memory_megabytes=1)  # type: ignore[arg-type]
+        MathReward(
+            accept="all",  # type: ignore[arg-type]
+            unevaluated=False,  # type: ignore[arg-type]
+            timeout_seconds=0,
+            batch_seconds=-1,
+            num_workers=0,
+            memory_megabytes=1,
+        )
     places = [found["loc"] for found in error.value.errors()]
-    assert places == [("accept",), ("timeout_seconds",), ("num_workers",), ("memory_megabytes",)]
+    assert places == [
+        ("accept",),
+        ("unevaluated",),
+        ("timeout_seconds",),
+        ("batch_seconds",),
+        ("num_workers",),
+        ("memory_megabytes",),
+    ]
     assert "Input should be 'marked' or 'any'" in str(error.value)
 
 

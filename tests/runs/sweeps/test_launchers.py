@@ -36,7 +36,7 @@ def manifest(status):
     os.replace(f"{folder}/manifest.json.partial", f"{folder}/manifest.json")
 def stop(number, frame):
     manifest("interrupted")
-    sys.exit(0)
+    sys.exit(128 + number)
 signal.signal(signal.SIGTERM, stop)
 manifest("running")
 print("threads", os.environ.get("OMP_NUM_THREADS"), end=" ")

@@ -12,13 +12,19 @@ from bapo_lightning.modules.contributions import ContributionWeight, positive_sh
 
 class ClipBoundsMonitor(Monitor):
     """Emits `bapo/clip_low`, `bapo/clip_high` (ratios; their mean when every micro-batch has its own bounds)
-    and `bapo/target_met` (share of the update's searches that reached their target; 1 for fixed bounds).
+    and `bapo/target_met` (share of the update's searches that reached their target; undefined where nothing
+    was searched, since bounds are fixed or there was nothing to balance).
     """
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
-        met = torch.stack([search.met for search in update.searches]).float().mean()
-        return {"bapo/clip_low": update.low, "bapo/clip_high": update.high, "bapo/target_met": met}
+        searched = ~torch.stack([search.value for search in update.searches]).isnan()
+        met = torch.stack([search.met for search in update.searches]) & searched
+        return {
+            "bapo/clip_low": update.low,
+            "bapo/clip_high": update.high,
+            "bapo/target_met": met.sum() / searched.sum(),
+        }
 
 
 @dataclass(eq=False)

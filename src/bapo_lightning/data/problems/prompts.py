@@ -85,6 +85,18 @@ class MessagesPrompt:
         return rendered(tokenizer, self.messages(problem), self)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatOrPlainPrompt:
+    """One prompt for models with a chat format, another for those without."""
+
+    chat: ChatPrompt
+    plain: PlainPrompt
+
+    def __call__(self, tokenizer: Any, problem: Problem) -> array[int]:
+        """Returns the token ids of the prompt."""
+        return (self.chat if tokenizer.chat_template else self.plain)(tokenizer, problem)
+
+
 def rendered(
     tokenizer: Any, messages: list[dict[str, str]], prompt: ChatPrompt | MessagesPrompt
 ) -> array[int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from typing import Any, Literal
+from typing import Any
 
+from bapo_lightning.data.problems.held_out import Part, is_in
 from bapo_lightning.errors import DataError
 from bapo_lightning.rewards.reasoning_gym_score import reasoning_gym
 from bapo_lightning.types import Problem
@@ -16,7 +16,7 @@ def reasoning_gym_problems(
     size: Count,
     seed: int,
     parameters: dict[str, Any],
-    split: Literal["train", "validation"],
+    split: Part,
     validation_share: Share,
     limit: Count | None = None,
 ) -> list[Problem]:
@@ -48,9 +48,7 @@ def reasoning_gym_problems(
         text = "" if answer is None else str(answer)
         first_of_question.setdefault(question, Problem(f"{task}/{seed}/{index}", question, text, task, entry))
     chosen = [
-        problem
-        for question, problem in first_of_question.items()
-        if (_position(question) < validation_share) is (split == "validation")
+        problem for question, problem in first_of_question.items() if is_in(split, question, validation_share)
     ]
     if not chosen:
         raise DataError(
@@ -58,8 +56,3 @@ def reasoning_gym_problems(
             f"validation_share={validation_share}; write a larger size, or another share"
         )
     return chosen[:limit]
-
-
-def _position(question: str) -> float:
-    """Hashes a question to a number in [0, 1), evenly spread and always the same."""
-    return int.from_bytes(sha256(question.encode()).digest()[:6]) / 2**48

@@ -15,9 +15,11 @@ import huggingface_hub
 
 from bapo_lightning.data.problems.cells import MissingField, UnusableRow, prefixes
 from bapo_lightning.data.problems.columns import ColumnMapping
+from bapo_lightning.data.problems.held_out import Part, is_in
 from bapo_lightning.errors import DataError
+from bapo_lightning.hub import stay_offline_without_hub
 from bapo_lightning.types import Problem
-from bapo_lightning.values import Count
+from bapo_lightning.values import Count, Share
 
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv"}
 
@@ -26,7 +28,7 @@ class ProblemSet(list[Problem]):
     """Problems in the order of their table.
 
     `origin` is where they were read from, e.g. "openai/gsm8k (main, split train)", `num_rows` the number of
-    the table's rows before `limit`, and `left_out` the number of rows that gave no problem, by reason.
+    the table's rows before `limit`, and `left_out` the number of rows that are not among them, by reason.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ def problem_table(
     merge_repeats: bool = False,
     unusable: Literal["refuse", "leave_out"] = "refuse",
     licence: str | None = None,
+    part: Part | None = None,
+    validation_share: Share = 0.1,
 ) -> ProblemSet:
     """Reads one problem per row, in the order of the rows. `conf/problem_set/base.yaml` explains the options.
 
@@ -69,6 +73,15 @@ def problem_table(
         rows = rows.select_columns(_columns(source, mapping, rows.column_names))
         rows = rows if limit is None else rows.select(range(min(limit, num_rows)))
         problems, left_out = _read(name, source, mapping, rows, merge_repeats, unusable == "leave_out")
+        if part is not None:
+            own = [problem for problem in problems if is_in(part, problem.prompt, validation_share)]
+            left_out["in the other part"] = len(problems) - len(own)
+            if not own:
+                raise DataError(
+                    f"none of the {len(problems)} problems of {source} belongs to its part {part!r} with "
+                    f"validation_share={validation_share}; write a larger share or use more rows"
+                )
+            problems = own
     except DataError as error:
         raise DataError(f"problem set {name}: {error}") from None
     return ProblemSet(problems, str(source), num_rows, left_out)
@@ -116,6 +129,7 @@ class TableSource:
         return self._load(path)
 
     def _hub(self, path: str) -> datasets.Dataset:
+        stay_offline_without_hub()
         try:
             return self._load(path, revision=self.revision)
         except ConnectionError:

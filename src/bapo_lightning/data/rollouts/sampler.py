@@ -18,6 +18,7 @@ import torch
 
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.rewards.scores import checked
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.seeds import request_seed
@@ -75,7 +76,7 @@ class RolloutSampler:
     def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
         """Scores each rollout against the problem at its place. Raises ValueError for an unfinished one."""
         completions = [self._completion(rollout) for rollout in rollouts]
-        scores = self.reward(problems, completions)
+        scores = checked(self.reward(problems, completions), len(completions))
         shaping = self.length_shaping or (lambda length: 0.0)
         return [
             Sample(rollout, completion.text, score, score.value + shaping(rollout.length))

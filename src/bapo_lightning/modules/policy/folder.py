@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
+from bapo_lightning.hub import stay_offline_without_hub
+
 PACKAGE_PREFIX = "package://"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
@@ -17,6 +19,8 @@ def model_path(path: str) -> str:
     inside an installed package.
     """
     if not path.startswith(PACKAGE_PREFIX):
+        if not Path(path).exists():
+            stay_offline_without_hub()
         return path
     package, _, inside = path.removeprefix(PACKAGE_PREFIX).partition("/")
     return str(files(package).joinpath(inside))

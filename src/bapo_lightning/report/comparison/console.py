@@ -12,7 +12,8 @@ from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Cell, Comparison
 from bapo_lightning.report.intervals import Interval
 
-_Rows = Mapping[Cell, list[Interval | None]]  # an interval for each of COLUMNS
+# For each of COLUMNS an interval, and whether it gets a star.
+_Rows = Mapping[Cell, list[tuple[Interval | None, bool]]]
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -21,18 +22,18 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     counts = f"\n[bold]{len(comparison.usable)} of {len(comparison.runs)} runs[/]"
     console.print(f"{counts}, mean ± 95 % interval over seeds", highlight=False)
     results = {cell: [comparison.result(cell, column) for column in COLUMNS] for cell in comparison.cells}
-    values = {cell: [result.value for result in row] for cell, row in results.items()}
+    values = {cell: [(result.value, False) for result in row] for cell, row in results.items()}
     console.print(_fitting_table(values, console, star=False))
     console.print()
     differences = {
-        cell: [result.difference for result in row]
+        cell: [(result.difference, result.verdict in ("more", "less")) for result in row]
         for cell, row in results.items()
         if comparison.is_compared(cell)
     }
     if differences:
         console.print(
-            f"[bold]Difference to {comparison.reference}[/] at the same staleness, by seed; * = the interval "
-            "excludes 0",
+            f"[bold]Difference to {comparison.reference}[/] at the same staleness, by seed; * = p < 0.05, "
+            "corrected for all in a column",
             highlight=False,
         )
         console.print(_fitting_table(differences, console, star=True))
@@ -59,16 +60,16 @@ def _table(rows: _Rows, separator: str, star: bool) -> Table:
         table.add_row(
             setting.replace(" ", "\n  "),
             condition.replace(", ", "\n").replace(" tokens a pass", "/pass"),
-            str(max((interval.count for interval in intervals if interval), default=0)),
-            *(_interval_text(interval, separator, star) for interval in intervals),
+            str(max((interval.count for interval, _ in intervals if interval), default=0)),
+            *(_interval_text(*interval, separator, star) for interval in intervals),
         )
     return table
 
 
-def _interval_text(interval: Interval | None, separator: str, star: bool) -> str:
+def _interval_text(interval: Interval | None, has_star: bool, separator: str, star: bool) -> str:
     if interval is None:
         return "-"
-    mark = ("*" if interval.excludes_zero else " ") if star else ""
+    mark = ("*" if has_star else " ") if star else ""
     # All columns must fit 80 characters.
     decimals = 1 if abs(interval.mean) >= 10 else 3 if separator == " " else 2
     return interval.text(decimals, "+" if star else "", between=f"{mark}{separator}±")

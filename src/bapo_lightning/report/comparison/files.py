@@ -22,7 +22,7 @@ RESULT_COLUMNS = (
     *("setting", "condition", "metric", "statistic", "num_seeds", "mean", "half_width"),
     *("reference", "num_pairs", "difference", "difference_half_width", "p_value", "p_adjusted"),
 )
-CURVE_COLUMNS = ("setting", "condition", "metric", "update", "mean", "half_width", "num_runs")
+CURVE_COLUMNS = ("setting", "condition", "metric", "update", "mean", "lower", "upper", "num_runs")
 
 
 def write_study(comparison: Comparison, folder: Path) -> list[Path]:
@@ -73,13 +73,13 @@ def write_results(comparison: Comparison, path: Path) -> Path:
 
 
 def write_curves(comparison: Comparison, path: Path) -> Path:
-    """Writes one line per setting, condition, metric and update; returns `path`. Half-widths are of 95 %,
+    """Writes one line per setting, condition, metric and update; returns `path`. The interval is of 95 %,
     empty with one run.
     """
     lines = [
-        [*key, step, mean, width if curve.num_runs > 1 else None, curve.num_runs]
+        [*key, step, mean, *(ends if curve.num_runs > 1 else (None, None)), curve.num_runs]
         for key, curve in comparison.curves.items()
-        for step, mean, width in zip(curve.steps, curve.means, curve.half_widths, strict=True)
+        for step, mean, *ends in zip(curve.steps, curve.means, curve.lower, curve.upper, strict=True)
     ]
     return write_csv(path, CURVE_COLUMNS, lines)
 

@@ -6,13 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from bapo_lightning.report.comparison.charts import AXES, make_charts
 from bapo_lightning.report.comparison.runs import QUANTITIES, STATISTICS, damage
-from bapo_lightning.report.comparison.svg import draw_panels
 from bapo_lightning.report.comparison.table import Comparison
 from bapo_lightning.report.intervals import Interval
-from bapo_lightning.report.style import line_styles
+from bapo_lightning.report.page.environment import page_environment
 
 TEMPLATES = Path(__file__).with_name("templates")
 HEADLINES = QUANTITIES[:5]  # columns of the table on top
@@ -20,14 +18,7 @@ HEADLINES = QUANTITIES[:5]  # columns of the table on top
 
 def render_page(comparison: Comparison, title: str, command: str, made_at: str) -> str:
     """Renders the page, which names the command that made it and the time, for people."""
-    # Autoescape: folder names, settings and errors are text that others wrote.
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(TEMPLATES)
     environment.filters |= {"interval": interval_text, "p": p_text, "number": number_text}
     environment.filters |= {"duration": duration_text, "last_part": lambda path: Path(path).name}
     template = environment.get_template("compare.html.j2")
@@ -38,19 +29,15 @@ def _content(comparison: Comparison) -> dict[str, Any]:
     """Variables of the template."""
     drawn = {metric for (_, _, metric), curve in comparison.curves.items() if curve.steps}
     recorded = [quantity for quantity in QUANTITIES if quantity.metric in drawn]
-    colours = comparison.colours
     return {
         "comparison": comparison,
-        "colours": colours,
-        "lines": line_styles(colours),
+        "looks": comparison.looks,
+        "axes": AXES,
         "statistics": STATISTICS,
         "quantities": recorded,
         "headlines": [quantity for quantity in HEADLINES if quantity in recorded],
         "missing": [quantity for quantity in QUANTITIES if quantity not in recorded],
-        "panels": {
-            quantity.metric: draw_panels(comparison, quantity, colours, f"panel-{rank}")
-            for rank, quantity in enumerate(recorded)
-        },
+        "charts": [chart for quantity in recorded for chart in make_charts(comparison, quantity)],
         "damage": damage,
         "seeds": sorted({run.seed for run in comparison.usable}),
         "environments": environments(comparison),

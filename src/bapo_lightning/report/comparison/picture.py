@@ -14,14 +14,17 @@ from bapo_lightning.report import style
 from bapo_lightning.report.comparison.mean_curve import draw_mean
 from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Comparison
+from bapo_lightning.report.run.held_out import HELD_OUT
 
 _DOTS = {
+    "accuracy_last": ("Held-out accuracy", "avg@k after training"),
     "reward_last": ("Final reward", "mean reward per sample"),
     "entropy_last": ("Final entropy", "entropy per token [nats]"),
     "grad_norm_max": ("Largest gradient norm", "L2 norm"),
     "positive_share": ("Positive share of the gradient", "share [fraction]"),
 }
 _CURVES = (
+    (HELD_OUT, "Held-out accuracy", "avg@k, mean over the sets"),
     ("train/reward", "Reward", "mean reward per sample"),
     ("policy/entropy", "Policy entropy", "entropy per token [nats]"),
 )
@@ -29,8 +32,8 @@ _CURVES = (
 
 def draw_comparison(comparison: Comparison, path: Path) -> Path:
     """Draws one PNG and returns `path`. Every interval and band is 95 % over seeds."""
-    figure = style.new_figure(14.0, 9.4)
-    parts = figure.subfigures(2, 1, height_ratios=(1.0, 1.35), hspace=0.04, squeeze=False)
+    figure = style.new_figure(16.0, 11.6)
+    parts = figure.subfigures(2, 1, height_ratios=(1.0, 2.0), hspace=0.04, squeeze=False)
     top, bottom = parts[:, 0]
     title = "After training: mean and 95 % interval over seeds, one faint dot per run"
     top.suptitle(title, fontsize=11, color=style.INK)
@@ -39,25 +42,23 @@ def draw_comparison(comparison: Comparison, path: Path) -> Path:
         _draw_dots(axes, comparison, key)
     bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=style.INK)
     _draw_all_curves(bottom, comparison)
-    colours = comparison.colours
-    lines = style.line_styles(colours)
     handles = []
-    for name, colour in colours.items():
+    for name, look in comparison.looks.items():
         count = sum(run.setting == name for run in comparison.usable)
         label = f"{name} ({count} run{'' if count == 1 else 's'})"
         handles.append(
-            Line2D([], [], color=colour, marker="o", linestyle=lines[name], linewidth=1.8, label=label)
+            Line2D([], [], color=look.colour, marker="o", linestyle=look.line, linewidth=1.8, label=label)
         )
-    style.draw_top_legend(figure, handles, min(len(colours), 4))
+    style.draw_top_legend(figure, handles, min(len(handles), 4))
     return style.save_png(figure, path)
 
 
 def _draw_dots(axes: Axes, comparison: Comparison, key: str) -> None:
     (column,) = (column for column in COLUMNS if column.key == key)
-    colours, conditions = comparison.colours, comparison.conditions
+    looks, conditions = comparison.looks, comparison.conditions
     drawn: list[float] = []
-    for rank, (setting, colour) in enumerate(colours.items()):
-        offset = 0.6 * ((rank + 0.5) / len(colours) - 0.5)
+    for rank, (setting, look) in enumerate(looks.items()):
+        colour, offset = look.colour, 0.6 * ((rank + 0.5) / len(looks) - 0.5)
         for index, condition in enumerate(conditions):
             result = comparison.results.get((setting, condition, column.metric, column.statistic))
             if result is None or result.value is None:
@@ -77,15 +78,15 @@ def _draw_dots(axes: Axes, comparison: Comparison, key: str) -> None:
 
 
 def _draw_all_curves(figure: SubFigure, comparison: Comparison) -> None:
-    colours, conditions = comparison.colours, comparison.conditions
-    lines = style.line_styles(colours)
-    grid = figure.subplots(len(_CURVES), len(conditions), sharex="col", sharey="row", squeeze=False)
-    for row, (metric, title, ylabel) in zip(grid, _CURVES, strict=True):
+    conditions = comparison.conditions
+    curves, cells = comparison.curves, comparison.cells
+    recorded = [curve for curve in _CURVES if any(curves[*cell, curve[0]].steps for cell in cells)]
+    grid = figure.subplots(len(recorded), len(conditions), sharex="col", sharey="row", squeeze=False)
+    for row, (metric, title, ylabel) in zip(grid, recorded, strict=True):
         for axes, condition in zip(row, conditions, strict=True):
-            xlabel = "optimizer update" if metric == _CURVES[-1][0] else ""
+            xlabel = "optimizer update" if metric == recorded[-1][0] else ""
             is_first = condition == conditions[0]
             style.style_axes(axes, f"{title}, staleness {condition}", xlabel, ylabel if is_first else "")
-            for setting, colour in colours.items():
+            for setting, look in comparison.looks.items():
                 if (setting, condition) in comparison.cells:
-                    curve = comparison.curves[setting, condition, metric]
-                    draw_mean(axes, curve, colour, lines[setting])
+                    draw_mean(axes, comparison.curves[setting, condition, metric], look)

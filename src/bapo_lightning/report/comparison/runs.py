@@ -13,10 +13,12 @@ from statistics import fmean
 from typing import Any
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.report.run.held_out import HELD_OUT, series
 from bapo_lightning.report.run.summary import moving_average, summarise_record
+from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import Columns, RunRecord, finite, read_run
 
-HELD_OUT = "val/avg@k"  # mean over all validation sets
+NOT_BEGUN = "it has not begun"  # problem of a run that a sweep has planned
 Curve = tuple[list[int], list[float]]  # updates, values
 
 
@@ -28,7 +30,8 @@ class Quantity:
     title: str
     unit: str
     extreme: str  # best, lowest or largest: the name of the extreme of its moving average
-    spiky: bool = False  # rare large values matter: the extreme is the largest value itself
+    # Rare large values matter: the extreme is the largest value itself, and curves are geometric means.
+    spiky: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ QUANTITIES = (
     Quantity(HELD_OUT, "Held-out accuracy", "avg@k, mean over the sets", "best"),
     Quantity("policy/entropy", "Policy entropy", "nats per token", "lowest"),
     Quantity("bapo/positive_share", "Positive share of the gradient", "fraction", "lowest"),
-    Quantity("train/grad_norm", "Gradient norm", "L2, before clipping", "largest", spiky=True),
+    Quantity("train/grad_norm", "Gradient norm", "L2 before clipping, geom. mean", "largest", spiky=True),
     Quantity("train/clip_fraction", "Clipped tokens", "fraction", "largest"),
     Quantity("bapo/clip_high", "Upper bound", "importance ratio", "largest"),
     Quantity("bapo/clip_low", "Lower bound", "importance ratio", "largest"),
@@ -57,6 +60,9 @@ QUANTITIES = (
     Quantity("staleness/age_queueing_mean", "Age: part in the queue", "updates", "largest"),
 )
 METRIC_NAMES = tuple(quantity.metric for quantity in QUANTITIES)
+# What an update cost, for horizontal axes; the last is of one update, the others of all so far.
+COSTS = {"samples": "progress/samples", "tokens": "progress/tokens", "minutes": "time/step_seconds"}
+COMPARED_CURVES = (*METRIC_NAMES, *COSTS.values())
 STATISTICS = {
     "final": "mean of the last tenth",
     "extreme": "best or most extreme moving average",
@@ -100,6 +106,8 @@ class Run:
 
 def read(path: Path, curves: Sequence[str]) -> Run:
     """Reads a folder and the curves of the metrics `curves`."""
+    if not path.exists() and (path.parent / SWEEP_RECORD).exists():
+        return Run(str(path), NOT_BEGUN)
     try:
         record = read_run(path)
     except DataError as error:
@@ -114,7 +122,7 @@ def read(path: Path, curves: Sequence[str]) -> Run:
         config=record.config,
         manifest=record.manifest,
         summary=summary,
-        curves={name: held_out(record) if name == HELD_OUT else record.series(name) for name in curves},
+        curves={name: series(record, name) for name in curves},
         condition=condition_of(summary["staleness"], record.config),
     )
 
@@ -167,20 +175,6 @@ def damage(run: Run) -> dict[str, int]:
     counts = {**run.summary["drops"], **{name: run.summary[name] for name in irregular}}
     counts["resumes"] = len(run.manifest.get("resumes", []))
     return {name.replace("_", " "): count for name, count in counts.items() if count}
-
-
-def held_out(record: RunRecord, statistic: str = "avg") -> Curve:
-    """Mean of avg@k or pass@k over the validation sets, for the largest k of each, at the updates at which
-    all of them were measured.
-    """
-    largest: dict[str, int] = {}
-    for name in {name for row in record.rows for name in row if name.startswith("val/")}:
-        kind, _, k = name.rpartition("@")
-        if kind.endswith(f"/{statistic}"):
-            largest[kind] = max(int(k), largest.get(kind, 0))
-    tables = [dict(zip(*record.series(f"{kind}@{k}"), strict=True)) for kind, k in sorted(largest.items())]
-    steps = sorted(set.intersection(*map(set, tables))) if tables else []
-    return steps, [fmean(table[step] for table in tables) for step in steps]
 
 
 def _problem(record: RunRecord) -> str | None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison.runs import METRIC_NAMES, Run, read
+from bapo_lightning.report.comparison.runs import COMPARED_CURVES, Run, read
 from bapo_lightning.report.style import algorithm_rank
 from bapo_lightning.run_folder.config_keys import is_listed, is_setting, leaves, short_names, value_text
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
-def collect(folders: Iterable[str | Path], curves: Sequence[str] = METRIC_NAMES) -> list[Run]:
+def collect(folders: Iterable[str | Path], curves: Sequence[str] = COMPARED_CURVES) -> list[Run]:
     """Reads runs with the series of the metrics `curves`, and names their settings.
 
     Of two finished runs with one setting, condition and seed the later one counts, and the earlier one's
@@ -101,7 +101,7 @@ def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dic
             for setting, group in tables.items()
         }
         texts = {setting: ", ".join(found) for setting, found in values.items()}
-        if len(set(texts.values())) > 1 or any(", " in text for text in texts.values()):
+        if len(set(texts.values())) > 1 or any(len(found) > 1 for found in values.values()):
             differing[key] = texts
     return differing
 

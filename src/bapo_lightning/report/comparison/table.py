@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
-from bapo_lightning.report.comparison.runs import COMPARED, QUANTITIES, Column, Run, statistic_of
+from bapo_lightning.report.comparison.runs import COMPARED, NOT_BEGUN, QUANTITIES, Column, Run, statistic_of
 from bapo_lightning.report.comparison.settings import (
     choose_reference,
     conditions_in_order,
@@ -21,7 +21,7 @@ from bapo_lightning.report.comparison.settings import (
     settings_in_order,
 )
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
-from bapo_lightning.report.style import setting_colours
+from bapo_lightning.report.style import Look, setting_looks
 from bapo_lightning.run_folder.config_keys import leaves, should_be_alike
 
 Cell = tuple[str, str]  # setting, condition
@@ -82,12 +82,16 @@ class Comparison:
     @property
     def warnings(self) -> list[str]:
         """Lines below the table: the runs that are left out, and the notes."""
-        return [*(f"left out: {run.path}: {run.problem}" for run in self.left_out), *self.notes]
+        begun = [run for run in self.left_out if run.problem != NOT_BEGUN]
+        waiting = len(self.left_out) - len(begun)
+        missing = [f"left out: {waiting} of the runs of this sweep, which have not begun"] if waiting else []
+        return [*(f"left out: {run.path}: {run.problem}" for run in begun), *missing, *self.notes]
 
     @property
-    def colours(self) -> dict[str, str]:
-        """Colour of each setting, in their order."""
-        return setting_colours({run.setting: run.algorithm for run in self.usable}, self.settings)
+    def looks(self) -> dict[str, Look]:
+        """Look of each setting, in their order."""
+        algorithms = {run.setting: run.algorithm for run in self.usable}
+        return setting_looks({setting: algorithms[setting] for setting in self.settings})
 
     def result(self, cell: Cell, column: Column) -> Result:
         """The result that a column of the short table shows."""
@@ -119,7 +123,7 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
     }
     curves = {
         (*cell, quantity.metric): mean_curve(
-            [run.curves[quantity.metric] for run in found], found[0].staleness
+            [run.curves[quantity.metric] for run in found], found[0].staleness, quantity.spiky
         )
         for cell, found in cells.items()
         for quantity in QUANTITIES

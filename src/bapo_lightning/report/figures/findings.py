@@ -17,6 +17,7 @@ from bapo_lightning.report.intervals import Interval, holm, mean_interval, paire
 from bapo_lightning.run_folder.text_file import write_json, write_text
 
 Table = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> value's name -> seed -> value
+LEVEL = 0.05  # of the p-value, corrected for all claims, below which an ordering was shown
 HOLDS, OPPOSITE, OPEN, NO_DATA = "holds", "the opposite holds", "not shown", "no data"
 
 
@@ -53,8 +54,8 @@ class Findings:
 
 
 def judge(figure: str, claim: Claim, table: Table) -> Verdict:
-    """Judges a claim: `holds` or `the opposite holds` when the 95 % interval lies wholly on that side of
-    zero, else `not shown`.
+    """Judges a claim alone: `holds` or `the opposite holds` when the 95 % interval lies wholly on that side
+    of zero, else `not shown`.
     """
 
     def values_of(variant: str | None) -> Mapping[int, float]:
@@ -75,9 +76,18 @@ def judge(figure: str, claim: Claim, table: Table) -> Verdict:
 
 
 def adjust(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Adds p-values adjusted by Holm's method over all verdicts."""
+    """Judges claims together: adds p-values adjusted by Holm's method over all of them, and takes back the
+    verdicts that these do not bear.
+    """
     adjusted = holm([verdict.p_value for verdict in verdicts])
-    return [replace(verdict, adjusted=p_value) for verdict, p_value in zip(verdicts, adjusted, strict=True)]
+    return [
+        replace(
+            verdict,
+            adjusted=p_value,
+            verdict=verdict.verdict if p_value is None or p_value < LEVEL else OPEN,
+        )
+        for verdict, p_value in zip(verdicts, adjusted, strict=True)
+    ]
 
 
 def print_findings(findings: Findings, console: Console | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -34,9 +34,7 @@ _VALUE_TITLES = {
 }
 _LOGARITHMIC = {"train/grad_norm"}
 _COLUMNS = 2
-_VARIANT_COLOURS = (style.BLUE, style.ORANGE, style.VERMILLION, style.GREEN, style.PURPLE, style.SKY_BLUE)
-_BASELINE_LOOKS = ((style.VERMILLION, "//"), (style.ORANGE, ".."), (style.GREEN, "xx"))
-_LAST_LOOK = (style.BLUE, "")  # of the last series, which the others are compared with
+_HATCHES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # of bars, by the line of their look
 
 
 def seeds_text(count: int) -> str:
@@ -48,44 +46,39 @@ def draw_curves(figure: Figure, runs: RunsByVariant) -> Canvas:
     """Draws one panel for each metric of the figure, one line for each variant."""
     rows = -(-len(figure.metrics) // _COLUMNS)
     canvas = style.new_figure(11.0, 0.7 + 3.0 * rows)
-    looks = _variant_looks(figure, runs)
+    looks = style.setting_looks(
+        {variant: runs[variant][0].algorithm for variant in figure.variants if runs[variant]}
+    )
     panels = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
     for number, (axes, metric) in enumerate(zip(panels, figure.metrics, strict=False)):
         title, ylabel = _METRIC_TITLES[metric]
         is_last_row = number >= len(figure.metrics) - _COLUMNS
         style.style_axes(axes, title, XLABEL if is_last_row else "", ylabel)
         reached: list[float] = []
-        for variant, (colour, line) in looks.items():
+        for variant, look in looks.items():
             period = runs[variant][0].staleness
             curves = [run.curves[metric] for run in runs[variant] if run.curves[metric][1]]
             if curves:
-                draw_mean(axes, mean_curve(curves, period), colour, line, period)
+                draw_mean(axes, mean_curve(curves, period, metric in _LOGARITHMIC), look, period)
             for _, values in curves:
                 reached += style.smoothed(values, style.smoothing_window(len(values), period))
         if reached:
             _scale_to(axes, min(reached), max(reached), metric in _LOGARITHMIC)
         else:
             style.say_missing(axes, "was not recorded")
-    labels = [f"{figure.labels[variant]} ({seeds_text(len(runs[variant]))})" for variant in looks]
     handles = [
-        Line2D([], [], color=colour, linestyle=line, linewidth=2.0, label=label)
-        for label, (colour, line) in zip(labels, looks.values(), strict=True)
+        Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2.0, label=figure.labels[variant])
+        for variant, look in looks.items()
     ]
     if handles:
-        style.draw_top_legend(canvas, handles, 2)
+        style.draw_top_legend(canvas, handles, 2, means_text([len(runs[variant]) for variant in looks]))
     return canvas
 
 
-def _variant_looks(figure: Figure, runs: RunsByVariant) -> dict[str, tuple[str, style.LineStyle]]:
-    """Colour and line of each variant that has runs: its algorithm's colour where each algorithm has one
-    variant, else the next of a list.
-    """
-    drawn = [variant for variant in figure.variants if runs[variant]]
-    algorithms = [runs[variant][0].algorithm for variant in drawn]
-    alone = len(set(algorithms)) == len(algorithms)
-    colours = map(style.algorithm_colour, algorithms) if alone else cycle(_VARIANT_COLOURS)
-    looks = zip(colours, cycle(style.LINES), strict=False)
-    return dict(zip(drawn, looks, strict=False))
+def means_text(counts: Sequence[int]) -> str:
+    """What lines and bands are, for a legend, given the number of runs of each."""
+    least, most = min(counts), max(counts)
+    return f"mean over {seeds_text(most) if least == most else f'{least} to {most} seeds'}, 95 % band"
 
 
 def _scale_to(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
@@ -124,8 +117,8 @@ def draw_shares(figure: Figure, runs: RunsByVariant) -> Canvas:
             continue
         period = runs[variant][0].staleness
         mirrored = [(steps, [1 - value for value in values]) for steps, values in curves]
-        draw_mean(axes, mean_curve(mirrored, period), style.NEGATIVE, "--", period, "negative")
-        draw_mean(axes, mean_curve(curves, period), style.POSITIVE, "-", period, "positive")
+        draw_mean(axes, mean_curve(mirrored, period), style.Look(style.NEGATIVE, "--"), period, "negative")
+        draw_mean(axes, mean_curve(curves, period), style.Look(style.POSITIVE, "-"), period, "positive")
         axes.axhline(0.5, color=style.INK, linewidth=0.8, linestyle=":")
         style.draw_legend(axes)
     return canvas
@@ -138,7 +131,7 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
     canvas = style.new_figure(11.0, 4.2)
     groups = list(dict.fromkeys(name for row in figure.series.values() for name in row))
     width = 0.8 / len(figure.series)
-    looks = [*_BASELINE_LOOKS[: len(figure.series) - 1], _LAST_LOOK]
+    looks = style.setting_looks({label: _algorithm(row, runs) for label, row in figure.series.items()})
     panels = canvas.subplots(1, len(figure.values), squeeze=False)[0]
     for axes, value in zip(panels, figure.values, strict=True):
         title, ylabel = _VALUE_TITLES[value]
@@ -148,7 +141,7 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
             for index, group in enumerate(groups):
                 members = runs.get(row.get(group, ""), ())
                 found = [number for run in members if (number := VALUES[value](run)) is not None]
-                _draw_bar(axes, index + offset, found, width, looks[rank], label if index == 0 else None)
+                _draw_bar(axes, index + offset, found, width, looks[label], label if index == 0 else None)
         axes.set_xticks(range(len(groups)), groups)
         axes.set_xlim(-0.5, len(groups) - 0.5)
     handles, _ = canvas.axes[0].get_legend_handles_labels()
@@ -157,15 +150,18 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
     return canvas
 
 
+def _algorithm(row: Mapping[str, str], runs: RunsByVariant) -> str:
+    """The algorithm of a series of bars; none where nothing was run."""
+    return next((run.algorithm for variant in row.values() for run in runs.get(variant, ())), "")
+
+
 def _draw_bar(
-    axes: Axes, x: float, values: list[float], width: float, look: tuple[str, str], label: str | None
+    axes: Axes, x: float, values: list[float], width: float, look: style.Look, label: str | None
 ) -> None:
     interval = mean_interval(values)
     if interval is None:
         return
-    colour, hatch = look
-    axes.bar(
-        x, interval.mean, 0.92 * width, color=colour, alpha=0.75, hatch=hatch, edgecolor="white", label=label
-    )
+    bar = axes.bar(x, interval.mean, 0.92 * width, color=look.colour, alpha=0.75, label=label)
+    bar.patches[0].set(hatch=_HATCHES[look.line], edgecolor="white")
     axes.errorbar(x, interval.mean, interval.half_width or 0.0, color=style.INK, capsize=3, linewidth=1.2)
     axes.scatter([x] * len(values), values, s=10, color=style.INK, alpha=0.45, linewidths=0, zorder=3)

@@ -38,8 +38,9 @@ def draw_tokens(figure: Figure, runs: RunsByVariant) -> Canvas:
     style.style_axes(entropies, "Entropy by ratio", ratio, f"mean entropy [nats], {over}")
     if tables:
         _draw_scatter(canvas, scatter, tables)
-        _draw_classes(probabilities, tables, "probability", style.BLUE)
-        _draw_classes(entropies, tables, "entropy", style.VERMILLION)
+        colour = style.algorithm_colour(runs[variant][0].algorithm)
+        _draw_classes(probabilities, tables, "probability", colour)
+        _draw_classes(entropies, tables, "entropy", colour)
     else:
         for axes in panels:
             style.say_missing(axes, "no tokens were recorded")
@@ -93,7 +94,8 @@ def draw_entropy_rule(figure: Figure, runs: RunsByVariant) -> Canvas:
             style.say_missing(axes, "was not measured (callbacks.entropy_rule.every)")
             continue
         xs, ys = [1e4 * predicted for predicted, _ in pairs], [1e4 * measured for _, measured in pairs]
-        axes.scatter(xs, ys, s=9, alpha=0.35, color=style.BLUE, linewidths=0)
+        colour = style.algorithm_colour(runs[variant][0].algorithm)
+        axes.scatter(xs, ys, s=9, alpha=0.35, color=colour, linewidths=0)
         for values, limit in ((xs, axes.set_xlim), (ys, axes.set_ylim)):
             reach = sorted(map(abs, values))[int(_KEPT * (len(values) - 1))] or 1.0
             limit(-1.1 * reach, 1.1 * reach)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
-from bapo_lightning.report.comparison.runs import COLUMNS, HELD_OUT, Run, statistic_of
+from bapo_lightning.report.comparison.runs import COLUMNS, Run, statistic_of
+from bapo_lightning.report.run.held_out import HELD_OUT
 
 PREDICTED, MEASURED = "entropy_rule/predicted_delta", "entropy_rule/measured_delta"
 LOSS_SHARE, TOKEN_SHARE = "bapo/positive_share", "bapo/positive_token_fraction"

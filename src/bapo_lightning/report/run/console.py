@@ -14,6 +14,7 @@ from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
 _LABEL_WIDTH = 16  # of the longest label, so that all summaries are aligned
+GO_ON = "the same command with resume=auto"
 _ARTEFACTS = (
     "summary.json",
     "metrics.jsonl",
@@ -64,7 +65,8 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     shares = {"mean": share["overall"], "first half": share["first_half"], "unclipped": share["unclipped"]}
     target_met = {"target met in": _percent(share["target_met_fraction"])}
     means = {"low": bounds["clip_low_mean"], "high": bounds["clip_high_mean"]}
-    raised = {"high raised in": _percent(bounds["clip_high_raised_fraction"])}
+    is_searched = share["target_met_fraction"] is not None
+    raised = {"high raised in": _percent(bounds["clip_high_raised_fraction"]) if is_searched else ""}
     clipped = {name: _percent(fraction, 1) for name, fraction in summary["clip_fraction"].items()}
     ages = _labelled(_numbers(summary["age"]))
     idle = {name: _percent(fraction) for name, fraction in summary["idle"].items()}
@@ -73,7 +75,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("reward", _trend(summary["reward"], "best")),
         *((name.removeprefix("val/"), _validation(values)) for name, values in summary["validation"].items()),
         ("entropy", _trend(summary["entropy"], "lowest", " nats")),
-        ("gradient norm", _labelled(_numbers({"largest": summary["grad_norm_max"]}))),
+        ("gradient norm", _gradient(summary)),
         ("positive share", _labelled(_numbers(shares) | target_met)),
         ("ratio bounds", _labelled(_numbers(means) | raised)),
         ("clipped tokens", _labelled(clipped)),
@@ -85,6 +87,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         *((f"epoch {epoch}", _counts(fates.items())) for epoch, fates in newest_epochs),
         ("irregular", _irregularities(summary)),
         *_beside(summary.get("beside")),
+        ("to go on", GO_ON if summary.get("status") in ("interrupted", "failed") else ""),
     ]
 
 
@@ -106,6 +109,12 @@ def _trend(trend: dict[str, float | None], extreme: str, unit: str = "") -> str:
         return "not recorded"
     first, last, most = (_number(trend[name]) for name in ("first", "last", extreme))
     return f"{first} -> {last}{unit}  ({extreme} {most})"
+
+
+def _gradient(summary: dict[str, Any]) -> str:
+    missing = summary.get("updates_without_gradient")
+    none = {"none in": _plural(missing, "update")} if missing else {}
+    return _labelled(_numbers({"largest": summary["grad_norm_max"]}) | none)
 
 
 def _validation(values: dict[str, float]) -> str:

@@ -5,6 +5,7 @@ A quantity that was never recorded leaves a panel that says so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from bapo_lightning.report import style
+from bapo_lightning.report.run.held_out import HELD_OUT, series
 from bapo_lightning.report.run.recorded import Band, Recorded, find_recorded
 from bapo_lightning.run_folder.record import RunRecord, finite, read_run
 
 _XLABEL = "optimizer update"
+_MOST_CHOICES = 2  # of a bound, named in its legend
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Curve:
     label: str = ""
     line: str = "-"
     spiky: bool = False  # rare large values matter: moving median over joined raw points
+    choices: bool = False  # few values, far apart: every update is drawn, and no average, which none has
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,11 @@ class Panel:
     ylabel: str
     curves: tuple[Curve, ...]
     decorate: Callable[[Axes, RunRecord], None] | None = None
+
+    @property
+    def main(self) -> Curve:
+        """The curve that recorded ones are drawn beside: the first solid line."""
+        return next(curve for curve in self.curves if curve.line == "-")
 
 
 def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]:
@@ -77,40 +86,41 @@ def run_panels(algorithm: str) -> tuple[Panel, ...]:
         Curve("bapo/positive_share", colour, "at the chosen bounds"),
     )
     bounds = (
-        Curve("bapo/clip_high", style.POSITIVE, "upper bound"),
-        Curve("bapo/clip_low", style.NEGATIVE, "lower bound"),
+        Curve("bapo/clip_high", style.POSITIVE, "upper bound", choices=True),
+        Curve("bapo/clip_low", style.NEGATIVE, "lower bound", choices=True),
     )
     clipped = (
         Curve("train/clip_fraction_positive", style.POSITIVE, "of positive tokens", "--"),
         Curve("train/clip_fraction_negative", style.NEGATIVE, "of negative tokens", "-."),
         Curve("train/clip_fraction", style.BLACK, "of all tokens"),
     )
-    reward, entropy = (Curve(metric, colour) for metric in ("train/reward", "policy/entropy"))
+    reward = Curve("train/reward", colour, "in training"), Curve(HELD_OUT, style.BLACK, "held out", "--")
+    entropy = Curve("policy/entropy", colour)
     norm = Curve("train/grad_norm", colour, spiky=True)
     unit = "entropy per token [nats]"
     return (
-        Panel("reward", "Reward", "mean reward per sample", (reward,)),
+        Panel("reward", "Reward", "mean per sample", reward),
         Panel("entropy", "Policy entropy", unit, (entropy,), _from_zero),
         Panel("positive_share", "Positive share of the gradient", "share [fraction]", share, _draw_target),
-        Panel("bounds", "Clipping bounds", "importance ratio", bounds, _draw_trust_region),
+        Panel("bounds", "Clipping bounds", "importance ratio, every update", bounds, _draw_one),
         Panel("grad_norm", "Gradient norm", "L2 norm", (norm,), _scale_grad_norm),
         Panel("clip_fraction", "Clipped tokens", "fraction of tokens", clipped, _from_zero),
     )
 
 
 def draw_panel(axes: Axes, panel: Panel, record: RunRecord, recorded: Recorded | None = None) -> None:
-    """Draws one panel without the curves that the run lacks, and behind its last curve the recorded ones of
+    """Draws one panel without the curves that the run lacks, and behind its main curve the recorded ones of
     its protocol; a panel without any curve says so.
     """
     style.style_axes(axes, panel.title, _XLABEL, panel.ylabel)
-    drawn = [(curve, *record.series(curve.metric)) for curve in panel.curves]
+    drawn = [(curve, *series(record, curve.metric)) for curve in panel.curves]
     drawn = [(curve, steps, values) for curve, steps, values in drawn if values]
     if not drawn:
-        style.say_missing(axes, f"{panel.curves[-1].metric}\nwas not recorded")
+        style.say_missing(axes, f"{panel.main.metric}\nwas not recorded")
         return
-    band = recorded.curves.get(panel.curves[-1].metric) if recorded else None
+    band = recorded.curves.get(panel.main.metric) if recorded else None
     if recorded and band:
-        _draw_band(axes, band, recorded.label)
+        _draw_band(axes, band, recorded)
     for curve, steps, values in drawn:
         _draw_curve(axes, curve, steps, values, batch_period(record.manifest))
     if panel.decorate:
@@ -120,12 +130,11 @@ def draw_panel(axes: Axes, panel: Panel, record: RunRecord, recorded: Recorded |
         style.draw_legend(axes)
 
 
-def _draw_band(axes: Axes, band: Band, label: str) -> None:
+def _draw_band(axes: Axes, band: Band, recorded: Recorded) -> None:
     mean, half_width = np.array(band.mean), np.array(band.half_width)
-    axes.fill_between(
-        band.steps, mean - half_width, mean + half_width, color=style.FAINT, alpha=0.25, linewidth=0
-    )
-    axes.plot(band.steps, mean, color=style.FAINT, linewidth=1.2, linestyle="--", label=label)
+    colour = style.algorithm_colour(recorded.algorithm)
+    axes.fill_between(band.steps, mean - half_width, mean + half_width, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(band.steps, mean, color=colour, linewidth=1.2, label=recorded.label)
 
 
 def batch_period(manifest: dict[str, Any]) -> int:
@@ -140,12 +149,15 @@ def _draw_curve(axes: Axes, curve: Curve, steps: list[int], values: list[float],
         axes.plot(steps, values, color=curve.colour, alpha=0.35, linewidth=0.8)
     else:
         axes.scatter(steps, values, s=7, color=curve.colour, alpha=0.3, linewidths=0)
+    if curve.choices:
+        axes.scatter([], [], s=12, color=curve.colour, label=_with_shares(curve.label, values))
+        return
     window = style.smoothing_window(len(values), period)
     middle = style.smoothed(values, window, median if curve.spiky else fmean)
     mark = "o" if len(values) == 1 else ""
-    axes.plot(
-        steps, middle, color=curve.colour, linewidth=1.8, linestyle=curve.line, marker=mark, label=curve.label
-    )
+    above = 3 if curve.line != "-" else 2  # a broken line hides nothing
+    looks: dict[str, Any] = {"linewidth": 1.8, "linestyle": curve.line, "marker": mark, "zorder": above}
+    axes.plot(steps, middle, color=curve.colour, label=curve.label, **looks)
 
 
 def target_share(config: dict[str, Any]) -> tuple[float, str] | None:
@@ -174,13 +186,14 @@ def _draw_target(axes: Axes, record: RunRecord) -> None:
         axes.axhline(share, color=style.INK, linewidth=1.0, linestyle=":", label=label)
 
 
-def _draw_trust_region(axes: Axes, record: RunRecord) -> None:
+def _draw_one(axes: Axes, record: RunRecord) -> None:
     axes.axhline(1.0, color=style.FAINT, linewidth=0.8, linestyle=":")
-    (low_steps, lows), (high_steps, highs) = record.series("bapo/clip_low"), record.series("bapo/clip_high")
-    if lows and low_steps == high_steps:
-        window = style.smoothing_window(len(lows), batch_period(record.manifest))
-        lower, upper = style.smoothed(lows, window), style.smoothed(highs, window)
-        axes.fill_between(low_steps, lower, upper, color=style.GRID, alpha=0.6, linewidth=0, zorder=0)
+
+
+def _with_shares(label: str, values: list[float]) -> str:
+    """A label that also says how often the most frequent values were chosen."""
+    common = Counter(round(value, 3) for value in values).most_common(_MOST_CHOICES)
+    return f"{label}: " + ", ".join(f"{value:g} in {count / len(values):.0%}" for value, count in common)
 
 
 def _from_zero(axes: Axes, record: RunRecord) -> None:

@@ -55,6 +55,7 @@ def summarise(
         "entropy": _trend(values["policy/entropy"]),
         "response_length": _trend(values["train/response_length"]),
         "grad_norm_max": max(values["train/grad_norm"], default=None),
+        "updates_without_gradient": sum(norm == 0 for norm in values["train/grad_norm"]),
         "positive_share": _positive_share(values),
         "bounds": _bounds(values, config or {}),
         "clip_fraction": {

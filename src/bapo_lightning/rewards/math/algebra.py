@@ -18,41 +18,50 @@ from latex2sympy2_extended.latex2sympy2 import convert_to_pct
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.grader import should_treat_as_complex, verify
 
-from bapo_lightning.rewards.math.converter import Converter, Unreadable, exact_number
-from bapo_lightning.rewards.math.quick import clean
+from bapo_lightning.rewards.math.closed_form import is_evaluated
+from bapo_lightning.rewards.math.converter import FLOAT_DIGITS, Converter, Unreadable, exact_number
+from bapo_lightning.rewards.math.quick import clean, plain_characters, read_number
+from bapo_lightning.rewards.math.relations import chain_of, holds, in_one_order
+from bapo_lightning.rewards.math.sentences import has_words, is_prose
 from bapo_lightning.rewards.math.size_limit import TooLarge, check_nesting, check_size
+from bapo_lightning.rewards.math.units import TEXT_UNIT
 
 # `quick` removes units, because it distinguishes 6m from 6 metres; `extract` removes boxes.
 NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
-_TEXT_UNIT = re.compile(
-    r"(?<=[0-9}\s])\s*\\(?:text|textbf|textit|textnormal|textrm|mathrm|mbox)\s*"
-    r"\{(?!\s*(?:and|or)\s*\})[^{}0-9]*\}(?:\^\{?[0-9]\}?)?$"
-)
+_UNIT_AT_THE_END = re.compile(rf"(?<=[0-9}}\s]){TEXT_UNIT}$")
 _PYTHON_POWER = re.compile(r"\*\*")
-_WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
-_SENTENCE_WORD = re.compile(r"answers?|the|therefore|thus|hence|then|results?|values?|solutions?|are")
-_FOREIGN_LETTERS = 6  # beyond the Greek ones that a formula may have
 _PLUS_SIGN = re.compile(r"(?:^|(?<=[A-Za-z:=]\s)|(?<=[:=]))\+(?=[0-9.])")
-_MATH_WORD = re.compile(r"sin|cos|tan|cot|sec|csc|log|exp|sqrt|and|max|min|mod|det|gcd|lcm|inf|infinity")
+_ABOUT = re.compile(r"^\s*\\approx(?![a-zA-Z])")
+_POWER_OF_TEN = re.compile(r"(?<![A-Za-z\\])([0-9]\.?)[eE]([-+]?[0-9]{1,9})(?![0-9.])")  # 1.5e-3
+_POINT_ALONE = re.compile(r"(?<=[0-9])\.(?![0-9.])")
+_IMAGINARY = re.compile(r"(?<=[0-9])i(?![a-zA-Z])")
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Mn", "Me"}
-_COMMAND = re.compile(r"\\[a-zA-Z]+\s*\{[^{}]*\}")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?")
+_EQUALS = re.compile(r"(?<![\\<>!])=")
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 mv_parser.TIMEOUT_WARNING_SHOWN = True  # the deadline is the pool's
 
 
-def equivalent(gold: str, answer: str) -> bool:
-    """Whether `answer` equals `gold`, readable or not. Raises TooLarge if comparing them would never end."""
+def equivalent(gold: str, answer: str, refuse_unevaluated: bool = True) -> bool:
+    """Whether `answer` equals `gold`, readable or not. Raises TooLarge if comparing them would never end.
+
+    `refuse_unevaluated`: an answer with operations that are the problem rather than its answer is not equal
+    (see `closed_form`).
+    """
     golds, answers = readings(gold), readings(answer)
-    pairs = list(itertools.product(golds, answers))
-    if any(itertools.starmap(same_tree, pairs)):
+    if any(itertools.starmap(same_tree, itertools.product(golds, answers))):
         return True
     for expression in (*golds, *answers):
         check_size(expression)
-    return any(verify(*pair, timeout_seconds=None, allow_set_relation_comp=True) for pair in pairs)
+    answers = tuple(filter(holds, answers))
+    return any(
+        (not refuse_unevaluated or is_evaluated(*pair))
+        and verify(*in_one_order(*pair), timeout_seconds=None, allow_set_relation_comp=True)
+        for pair in itertools.product(golds, answers)
+    )
 
 
 def readings(text: str) -> tuple[Any, ...]:
@@ -60,43 +69,71 @@ def readings(text: str) -> tuple[Any, ...]:
 
     Empty if nothing is readable.
     """
+    text = plain_characters(text)
     if is_prose(text):
         return tuple(read_in_prose(text))
     if any(unicodedata.category(character) in _INVISIBLE for character in text if character not in "\n\t\r"):
         return ()  # a 4, a zero-width space and another 4 are not 4
     expression = read_latex(clean(text))
-    return tuple(read_in_prose(text)) if expression is None else (expression,)
-
-
-def is_prose(text: str) -> bool:
-    """Whether `text` is a sentence rather than a formula.
-
-    A sentence has two ordinary words outside of commands, or one beside a formula in dollars, or a word that
-    introduces an answer, or many letters that are not ASCII.
-    """
-    if sum(character.isalpha() and not character.isascii() for character in text) >= _FOREIGN_LETTERS:
-        return True
-    plain = text if "$" in text else _COMMAND.sub(" ", text)
-    words = [word.lower() for word in _WORDS.findall(plain) if not _MATH_WORD.fullmatch(word.lower())]
-    return len(words) >= 2 or (
-        len(words) == 1 and (_SENTENCE_WORD.fullmatch(words[0]) is not None or "$" in text.strip("$ .\n"))
-    )
+    if expression is not None:
+        return (expression,)
+    # `5 | 6` and `\neq 5` are formulas that cannot be read; only words may stand around a number.
+    return tuple(read_in_prose(text)) if has_words(text) else ()
 
 
 @lru_cache(maxsize=512)
 def read_latex(text: str) -> Any:
     """Returns the expression that cleaned `text` writes, None if it is not readable. Raises TooLarge."""
+    number = _number(text)
+    if number is not None:
+        return number
     check_nesting(text)
     for candidate in _spellings(text):
         latex = normalize_latex(candidate, NORMALIZATION)
-        for part in dict.fromkeys((latex, mv_parser.get_last_eq(latex))):
-            try:
-                return Converter(is_real=not should_treat_as_complex(part)).parse(part)
-            except TooLarge:
-                raise
-            except Exception:  # the library raises many types for unreadable text, up to plain Exception
-                continue
+        expression = _converted(latex)
+        if expression is None and not {",", ";"} & set(latex):
+            expression = chain_of([_side(side) for side in _EQUALS.split(latex)])
+        if expression is not None:
+            return expression
     return None
+
+
+def _number(text: str) -> Any:
+    """Returns the number that cleaned `text` is; None if it is none, or a division that comes out whole."""
+    number = read_number(text)
+    if number is None or number.is_division:
+        return None
+    value = sympy.Rational(number.value.numerator, number.value.denominator)
+    value = sympy.Float(value, FLOAT_DIGITS) if number.is_decimal else value
+    return convert_to_pct(value) if number.is_percent else value
+
+
+def _side(latex: str) -> Any:
+    number = _number(clean(latex))
+    return _converted(latex) if number is None else number
+
+
+def _converted(latex: str) -> Any:
+    try:
+        is_complex = should_treat_as_complex(latex) or _IMAGINARY.search(latex)
+        expression = Converter(is_real=not is_complex).parse(_IMAGINARY.sub(" i", latex))
+    except TooLarge:
+        raise
+    except Exception:  # the library raises many types for unreadable text, up to plain Exception
+        return None
+    return None if computes_with_infinity(expression) else expression
+
+
+def computes_with_infinity(expression: Any) -> bool:
+    r"""Whether infinity is a part of some arithmetic, as in `1/\infty`, which sympy takes for 0."""
+    if not isinstance(expression, sympy.Basic):
+        return False
+    for node in sympy.preorder_traversal(expression):
+        is_operation = isinstance(node, sympy.Add | sympy.Mul | sympy.Pow | sympy.Function)
+        is_sign = isinstance(node, sympy.Mul) and len(node.args) == 2 and sympy.S.NegativeOne in node.args
+        if is_operation and not is_sign and {sympy.oo, -sympy.oo} & set(node.args):
+            return True
+    return False
 
 
 def read_in_prose(text: str) -> list[Any]:
@@ -119,8 +156,12 @@ def same_tree(left: Any, right: Any) -> bool:
 
 def _spellings(text: str) -> list[str]:
     """Returns `text` without the unit at its end, and `text` itself."""
-    text = _PYTHON_POWER.sub("^", _DEGREES.sub("", text))
-    return list(dict.fromkeys((_TEXT_UNIT.sub("", text) or text, text)))
+    text = _ABOUT.sub("", _PYTHON_POWER.sub("^", _DEGREES.sub("", text)))
+    left, equals, right = text.rpartition("=")
+    if "," in right and read_number(right.strip()) is not None:
+        text = left + equals + right.replace(",", "")  # x = 15,450
+    text = _POWER_OF_TEN.sub(r"\1 \\cdot 10^{\2}", _POINT_ALONE.sub("", text))
+    return list(dict.fromkeys((_UNIT_AT_THE_END.sub("", text) or text, text)))
 
 
 def _read_plain(match: re.Match[str]) -> tuple[Any, str]:

@@ -3,12 +3,14 @@
 `latex2sympy2_extended` reads LaTeX with a grammar and builds the expression from the tree. Only the digits of
 numbers, `gcd` and `lcm` pass through `sympify` or `nsimplify`, which evaluate text as Python; those steps are
 replaced here. Operations that would compute something large while reading (binomials, matrices of zeros,
-eigenvalues) are left unevaluated or refused.
+eigenvalues) are left unevaluated or refused. What an answer leaves to compute stays visible in the expression
+(`closed_form` looks for it): divisions that come out whole, determinants, products of numbers.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import reduce
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,8 @@ from latex2sympy2_extended.antlr_parser import PSLexer, PSParser
 from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy, comma_number_regex
 
 from bapo_lightning.rewards.math.size_limit import MAX_DIGITS, MAX_FLOAT_EXPONENT, TooLarge, check_size
+
+FLOAT_DIGITS = 30  # of a decimal, at least: it is compared as it is written
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([-+]?[0-9]+))?")
@@ -49,9 +53,12 @@ def exact_number(text: str) -> Any:
     match = _DECIMAL.fullmatch(text)
     if match is None:
         raise Unreadable(f"{text!r} is no number")
+    whole, _, decimals = text.partition(".")
+    if not decimals.strip("0") and _INTEGER.fullmatch(whole):
+        return sympy.Integer(int(whole))  # 1.0 is exactly 1
     if match.group(1) is not None and abs(int(match.group(1))) > MAX_FLOAT_EXPONENT:
         raise TooLarge(f"the number {text}")
-    return sympy.Float(text)
+    return sympy.Float(text, max(FLOAT_DIGITS, len(text)))
 
 
 class Converter(_Latex2Sympy):
@@ -77,6 +84,45 @@ class Converter(_Latex2Sympy):
         """Returns the number that digits write, with or without commas between them."""
         return exact_number(text.replace(",", "").replace(" ", ""))
 
+    def convert_postfix_list(self, arr: list[Any], i: int = 0) -> Any:
+        r"""Reads factors in a row. `6(7)` is a product, `6\frac{1}{2}` the library's mixed number."""
+        if i == len(arr) - 1:
+            return super().convert_postfix_list(arr, i)
+        first = self.convert_postfix(arr[i])
+        rest = self.convert_postfix_list(arr, i + 1)
+        if isinstance(first, list):
+            return sympy.Derivative(rest, first[0])
+        if getattr(first, "is_Matrix", False) or getattr(rest, "is_Matrix", False):
+            return self.mat_mul_flat(first, rest)
+        is_fraction = isinstance(rest, sympy.Rational) and rest.p > 0 and rest.q > 1
+        if isinstance(first, sympy.Integer) and is_fraction and arr[i + 1].getText().startswith("\\frac"):
+            return sympy.Rational(first * rest.q + (rest.p if first >= 0 else -rest.p), rest.q)
+        return self.mul_flat(first, rest)
+
+    def convert_frac(self, frac: Any) -> Any:
+        """Keeps a division that comes out whole as it is."""
+        value = super().convert_frac(frac)
+        return self._undivided(value, frac.lower.getText(), self.convert_expr, frac.lower)
+
+    def convert_mp(self, mp: Any) -> Any:
+        """Keeps a division that comes out whole as it is."""
+        value = super().convert_mp(mp)
+        if not (mp.DIV() or mp.CMD_DIV() or mp.COLON()):
+            return value
+        lower = (mp.mp if hasattr(mp, "mp") else mp.mp_nofunc)(1)
+        return self._undivided(value, lower.getText(), self.convert_mp, lower)
+
+    def convert_comp(self, comp: Any) -> Any:
+        """Keeps a determinant visible."""
+        value = super().convert_comp(comp)
+        return sympy.UnevaluatedExpr(value) if getattr(comp, "det", lambda: None)() else value
+
+    def convert_interval(self, expr: Any) -> Any:
+        """Reads `[5, 5]` as a pair: it is no way to write 5."""
+        interval = super().convert_interval(expr)
+        is_pair = isinstance(interval, sympy.FiniteSet)
+        return sympy.Tuple(*interval.args * 2) if is_pair else interval
+
     def convert_binom(self, binom: Any) -> Any:
         """Leaves a binomial coefficient unevaluated."""
         return sympy.binomial(self.convert_expr(binom.upper), self.convert_expr(binom.lower), evaluate=False)
@@ -88,6 +134,8 @@ class Converter(_Latex2Sympy):
             name = head.start.text[1:]
             if name == "operatorname" and head.func_operator_name.getText() in _REFUSED_OPERATORS:
                 raise Unreadable("a matrix command")
+            if name == "det":
+                return sympy.UnevaluatedExpr(super().convert_func(func))
             if name in ("Gamma", "gamma") and func.func_normal_single_arg():
                 argument = func.func_single_arg() or func.func_single_arg_noparens()
                 return sympy.gamma(self.convert_func_arg(argument), evaluate=False)
@@ -101,6 +149,15 @@ class Converter(_Latex2Sympy):
         if not all(isinstance(value, sympy.Integer) for value in values):
             raise Unreadable(f"{f} of something that is no whole number")
         return sympy.UnevaluatedExpr(reduce(sympy.igcd if f == "gcd" else sympy.ilcm, values))
+
+    @staticmethod
+    def _undivided(value: Any, lower_text: str, convert: Callable[[Any], Any], lower: Any) -> Any:
+        """Returns a quotient of whole numbers that is a whole number, as a product with a power."""
+        if not isinstance(value, sympy.Integer) or lower_text == "1":
+            return value
+        divisor = convert(lower)
+        inverse = sympy.Pow(divisor, -1, evaluate=False)
+        return sympy.Mul(value * divisor, inverse, evaluate=False)
 
     def _parser(self, latex: str, mode: Any) -> Any:
         lexer = PSLexer(InputStream(latex))

@@ -1,30 +1,38 @@
 r"""Verdicts that need no algebra: equal text, and equal numbers in any common notation.
 
 A number is what `read_number` reads: integers and decimals with thousands separators (`1,234`, `1{,}234`,
-`1\,234`), fractions (`3/4`, `\frac{3}{4}`, `\frac34`), mixed numbers (`1\frac{3}{4}`), powers of ten
-(`1.5e-3`, `1.5 \times 10^{-3}`), with a currency, a per cent sign or a unit (`90^\circ`, `125\text{ miles}`,
-`5 apples`). Two numbers are equal when they are exactly equal as fractions, or, where one of them is written
-as a decimal, when they agree to `DECIMALS` places and to `RELATIVE`. A percentage equals its number and its
-hundredth.
+`1\,234`), fractions (`3/4`, `\frac{3}{4}`, `\frac34`), mixed numbers (`1\frac{3}{4}`, `1 3/4`), powers of ten
+(`1.5e-3`, `1.5 \times 10^{-3}`, `10^{-9}`), with a currency, a per cent sign, a unit (`90^\circ`,
+`125\text{ miles}`) or a scale (`5 million`); `units` has what may stand behind a number.
+
+Two numbers are equal when they are exactly equal as fractions, or, where one of them is a decimal, when they
+agree to six places and to `RELATIVE` (`agree`). A decimal that is whole, 1.0, is exact. A percentage equals
+its number and its hundredth.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
-DECIMALS = 6  # math-verify's
+from bapo_lightning.rewards.math.extract import closing_brace
+from bapo_lightning.rewards.math.texts import text_verdict
+from bapo_lightning.rewards.math.units import SCALED, SCALES, TEXT_COMMAND, UNIT
+
+HALF_A_UNIT = Fraction(1, 2 * 10**6)  # of the sixth decimal place; math-verify rounds to six
 RELATIVE = Fraction(2, 10**6)  # math-verify has no such bound and takes 5.3e-9 for 1e-9
 MAX_DIGITS = 400
 MAX_EXPONENT = 300
 
-_SIGN = {"−": "-", "–": "-", "﹣": "-", "－": "-"}
 _SYMBOLS = {
-    **_SIGN,
-    "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ",
-    "°": r"^{\circ}", "²": "^{2}", "³": "^{3}", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ",
-    "∩": r"\cap ", "∈": r"\in ", "½": r"\frac{1}{2}", "％": "%", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+    "−": "-", "–": "-", "﹣": "-", "－": "-", "＋": "+", "＝": "=", "／": "/", "．": ".", "，": ",",
+    "（": "(", "）": ")", "％": "%", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ",
+    "∞": r"\infty ", "√": r"\sqrt ", "°": r"^{\circ}", "²": "^{2}", "³": "^{3}", "≤": r"\le ", "≥": r"\ge ",
+    "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "½": r"\frac{1}{2}", "\u00a0": " ",
+    "\u2009": " ", "\u202f": " ",
 }  # fmt: skip
 _TRANSLATION = str.maketrans(_SYMBOLS)
 _WRAPPERS = tuple(
@@ -34,48 +42,35 @@ _WRAPPERS = tuple(
         r"\$([^$]*)\$",
         r"\\\(((?:(?!\\\)).)*)\\\)",
         r"\\\[((?:(?!\\\]).)*)\\\]",
-        r"\\(?:boxed|fbox|text|textbf|textrm|textit|textnormal|mathrm|mathbf|mbox|displaystyle)\s*\{([^{}]*)\}",
-        r"\{([^{}]*)\}",
+        r"\\(?:boxed|fbox|text|textbf|textrm|textit|textnormal|mathrm|mbox|displaystyle)\s*\{([^{}]*)\}",
         r"\*\*([^*]*)\*\*",
     )
 )
+_DECORATION = r"\\(?:(?:underline|boldsymbol|mathbf|bm|bf|rm)(?![a-zA-Z])|(?:text)?color\s*\{[^{}]*\})"
+_DECORATED = re.compile(rf"{_DECORATION}\s*\{{([^{{}}]*)\}}")  # \boldsymbol{5}, \color{red}{5}
 _SPACING = re.compile(
     r"\\(?:left|right|big|Big|bigl|bigr|displaystyle|limits)(?![a-zA-Z])"
-    r"|(?<!\\)\\[!,;: ]|~|\\q?quad(?![a-zA-Z])"
+    rf"|{_DECORATION}|(?<!\\)\\[!,;: ]|~|\\q?quad(?![a-zA-Z])"
 )
 _THIN_SPACE = re.compile(r"(?<=[0-9])(?:\\,|\\ |\{,\}|,\\!|,\\,)\s*(?=[0-9]{3}(?![0-9]))")
 _FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))")
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_TEXT_COMMAND = re.compile(rf"{TEXT_COMMAND}\{{([^{{}}]*)\}}")
 _CHOICE = re.compile(r"\(([A-Za-z])\)")
 
 _DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)|[0-9]+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
-# A word is a unit if it has four letters (`3 ab` stays a product) or is one of these short ones, unless it
-# changes the number.
-_NO_UNIT = (
-    r"(?!(?:and|or|to|mod|alpha|beta|gamma|delta|theta|lambda|sigma|omega|sqrt|infinity|half|dozen|hundred"
-    r"|thousand|[mb]illion|trillion|squared|cubed|factorial|times|plus|minus|over|choose|percent)\b)"
-)
-_WORD = (
-    rf"{_NO_UNIT}(?:[A-Za-z]{{4,}}|[cmk]m|[km]?g|ft|in|lbs?|oz|mi|hrs?|mins?|secs?|mph|days?|cups?|men|USD)"
-)
-_UNIT = (
-    r"(?:\s*\\(?:text|textbf|textit|textrm|textnormal|mathrm|mbox)\s*"
-    r"\{(?!\s*[ap]\.?m)[^{}0-9]*\}(?:\^\{?[0-9]\}?)?"
-    rf"|\s*\^\s*\{{?\s*\\circ\s*\}}?(?:\s*[CF])?|\s*\\degree"
-    rf"|\s+{_WORD}(?:\s+{_NO_UNIT}[a-z]{{2,}}){{0,2}}(?:\^\{{?[23]\}}?)?"
-    r"|\s*(?:[cmk]m|kg|mph|ft)(?:\^\{?[23]\}?)?)"
-)
 _BASED = re.compile(r"([0-9A-Za-z]{1,100})_\{?\s*(?:\\text\{)?([0-9]{1,2})\}?\}?")  # 1021_3
 _NUMBER = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:\\?[$€£¥]|\\\$)?\s*(?P<sign2>-?)\s*"
     rf"(?:(?P<whole>[0-9]{{1,9}})?\s*\\frac\{{\s*(?P<topsign>-?)\s*(?P<top>{_DECIMAL})\s*\}}"
     rf"\{{\s*(?P<bottom>{_DECIMAL})\s*\}}"
+    r"|(?P<mixed>[0-9]{1,9})\s+(?P<upper>[0-9]{1,9})\s*/\s*(?P<lower>[0-9]{1,9})"
     rf"|(?P<numerator>{_DECIMAL})\s*/\s*(?P<denominator>{_DECIMAL})"
+    r"|10\s*\^\s*\{?\s*(?P<ten>[-+]?[0-9]{1,4})\s*\}?"
     rf"|(?P<mantissa>{_DECIMAL})(?:[eE](?P<exponent>[-+]?[0-9]{{1,4}})"
     rf"|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*(?P<power>[-+]?[0-9]{{1,4}})\s*\}}?)?)"
-    rf"(?:(?P<percent>\s*(?:\\?%|percent|per\s+cent))|{_UNIT})?"
+    rf"(?:(?P<percent>\s*(?:\\?%|percent|per\s+cent))|{SCALED}|{UNIT})?"
 )
 
 
@@ -84,17 +79,18 @@ class PlainNumber:
     """An exact value, and its notation."""
 
     value: Fraction
-    is_decimal: bool = False
+    is_decimal: bool = False  # a decimal with digits behind the point that count
     is_percent: bool = False
+    is_division: bool = False  # a fraction that comes out whole: 84/2
 
     def equals(self, other: PlainNumber) -> bool:
         """Whether both are the same number by the rules at the top of this file."""
-        if _agree(self.value, other.value, self.is_decimal or other.is_decimal):
+        if agree(self.value, other.value, self.is_decimal or other.is_decimal):
             return True
         if self.is_percent == other.is_percent:
             return False
         scale = Fraction(1, 100) if self.is_percent else Fraction(100)
-        return _agree(self.value * scale, other.value, self.is_decimal or other.is_decimal)
+        return agree(self.value * scale, other.value, self.is_decimal or other.is_decimal)
 
     def __str__(self) -> str:
         return f"{self.value}%" if self.is_percent else str(self.value)
@@ -102,10 +98,18 @@ class PlainNumber:
 
 def clean(text: str) -> str:
     """Returns `text` with one notation per symbol and without spacing commands and marks around it."""
-    text = text.translate(_TRANSLATION).strip()
-    text = _SPACING.sub(" ", _THIN_SPACE.sub(",", text)).replace("{,}", ",")
+    text = plain_characters(text).strip()
+    text = _SPACING.sub(" ", _DECORATED.sub(r" \1 ", _THIN_SPACE.sub(",", text))).replace("{,}", ",")
     text = _FRACTION_COMMAND.sub(r"\\frac", text).replace(r"\%", "%")
     return unwrapped(text)
+
+
+def plain_characters(text: str) -> str:
+    """Returns `text` with the decimal digits of any script (`４２`, `٤٢`) and common symbols in ASCII."""
+    if text.isascii():
+        return text
+    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    return text.translate(_TRANSLATION)
 
 
 def unwrapped(text: str) -> str:
@@ -117,6 +121,8 @@ def unwrapped(text: str) -> str:
             match = wrapper.fullmatch(text)
             if match is not None:
                 text = match.group(1)
+        if text.startswith("{") and closing_brace(text, 1) == len(text) - 1:
+            text = text[1:-1]
         if text == before:
             return text
     return text
@@ -124,18 +130,34 @@ def unwrapped(text: str) -> str:
 
 def read_number(text: str) -> PlainNumber | None:
     """Returns the number that cleaned `text` is; None if it is none or is longer than `MAX_DIGITS`."""
-    if len(text) > MAX_DIGITS:
-        return None
+    return _read_number(text) if len(text) <= MAX_DIGITS else None
+
+
+@lru_cache(maxsize=4096)  # an answer is read twice, a gold answer once for each response
+def _read_number(text: str) -> PlainNumber | None:
+    if text.isascii() and text.isdigit():
+        return PlainNumber(Fraction(int(text)))
     match = _NUMBER.fullmatch(_SHORT_FRACTION.sub(_with_braces, text) if "frac" in text else text)
     if match is None:
         return None
     part = match.groupdict()
-    value, is_decimal = _value(part)
+    value = _value(part)
     if value is None:
         return None
+    scale = part["scale"] or part["text_scale"]
+    value *= SCALES[scale.lower()] if scale else 1
     if (part["sign"] == "-") != (part["sign2"] == "-"):
         value = -value
-    return PlainNumber(value, is_decimal, part["percent"] is not None)
+    top, bottom = part["top"] or part["numerator"], part["bottom"] or part["denominator"]
+    has_point = any("." in digits for digits in (top, bottom, part["mantissa"]) if digits)
+    has_small_power = (part["exponent"] or part["power"] or "").startswith("-")
+    is_whole = value.denominator == 1
+    return PlainNumber(
+        value,
+        is_decimal=(has_point or has_small_power) and not is_whole,
+        is_percent=part["percent"] is not None,
+        is_division=bottom is not None and is_whole and _fraction(bottom) != 1,
+    )
 
 
 def normal_form(cleaned: str) -> str:
@@ -157,27 +179,32 @@ def normal_text(cleaned: str) -> str:
     return choice.group(1) if choice is not None else text
 
 
-def quick_verdict(gold: str, answer: str) -> bool | None:
+def quick_verdict(gold: str, answer: str, refuse_unevaluated: bool = True) -> bool | None:
     """Whether two cleaned texts are equal; None if that takes algebra to decide."""
     if gold == answer:
         return bool(gold)
     gold_number, answer_number = read_number(gold), read_number(answer)
     if gold_number is not None and answer_number is not None:
+        if refuse_unevaluated and answer_number.is_division and not gold_number.is_division:
+            return False
         return gold_number.equals(answer_number)
     bases = _BASED.fullmatch(gold), _BASED.fullmatch(answer)
     if bases[0] is not None and bases[1] is not None:
-        return _in_base(bases[0]) == _in_base(bases[1])
+        is_converted = bases[0][2] == bases[1][2] or not refuse_unevaluated
+        return is_converted and _in_base(bases[0]) == _in_base(bases[1])
     if gold_number is None and answer_number is None and normal_text(gold) == normal_text(answer) != "":
         return True
-    return None
+    return text_verdict(gold, answer)
 
 
-def _agree(first: Fraction, second: Fraction, tolerant: bool) -> bool:
-    if first == second:
-        return True
-    if not tolerant or abs(first - second) > RELATIVE * max(abs(first), abs(second)):
-        return False
-    return round(first, DECIMALS) == round(second, DECIMALS)
+def agree(first: Fraction, second: Fraction, tolerant: bool) -> bool:
+    """Whether two values are equal: exactly, or, where one side is a decimal (`tolerant`), within half a unit
+    of the sixth decimal place and relatively.
+    """
+    difference = abs(first - second)
+    if difference == 0 or not tolerant:
+        return difference == 0
+    return difference <= HALF_A_UNIT and difference <= RELATIVE * max(abs(first), abs(second))
 
 
 def _in_base(match: re.Match[str]) -> int | tuple[str, str]:
@@ -189,21 +216,21 @@ def _in_base(match: re.Match[str]) -> int | tuple[str, str]:
         return digits, base
 
 
-def _value(part: dict[str, str | None]) -> tuple[Fraction | None, bool]:
-    """Returns the value without its sign, and whether it is written as a decimal."""
-    if part["top"] is not None or part["numerator"] is not None:
-        top, bottom = part["top"] or part["numerator"], part["bottom"] or part["denominator"]
-        assert top is not None and bottom is not None
+def _value(part: dict[str, str | None]) -> Fraction | None:
+    """Returns the value without its sign."""
+    top, bottom = part["top"] or part["numerator"], part["bottom"] or part["denominator"]
+    if top is not None and bottom is not None:
         if _fraction(bottom) == 0 or (part["whole"] and part["topsign"]):
-            return None, False
+            return None
         value = _fraction(top) / _fraction(bottom)
-        value = -value if part["topsign"] else value
-        return value + int(part["whole"] or 0), "." in top or "." in bottom
-    mantissa, exponent = part["mantissa"], int(part["exponent"] or part["power"] or 0)
-    assert mantissa is not None
+        return (-value if part["topsign"] else value) + int(part["whole"] or 0)
+    if part["mixed"] is not None:
+        upper, lower = int(part["upper"] or 0), int(part["lower"] or 0)
+        return int(part["mixed"]) + Fraction(upper, lower) if upper < lower else None
+    exponent = int(part["exponent"] or part["power"] or part["ten"] or 0)
     if abs(exponent) > MAX_EXPONENT:
-        return None, False
-    return _fraction(mantissa) * Fraction(10) ** exponent, "." in mantissa or exponent < 0
+        return None
+    return _fraction(part["mantissa"] or "1") * Fraction(10) ** exponent
 
 
 def _fraction(digits: str) -> Fraction:

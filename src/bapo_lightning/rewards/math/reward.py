@@ -17,12 +17,14 @@ from pydantic import validate_call
 
 from bapo_lightning.rewards.math.extract import final_answer
 from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict
+from bapo_lightning.rewards.math.sentences import is_prose, value_named
 from bapo_lightning.rewards.math.workers.pool import VerifierPool
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 from bapo_lightning.values import Count, Positive
 
 Accept = Literal["marked", "any"]
+Unevaluated = Literal["refuse", "accept"]
 MAX_UNMARKED_CHARACTERS = 20_000  # at the end of a text without a mark
 MAX_VOTE_CHARACTERS = 200  # of `Score.answer`
 MIN_MEMORY_MEGABYTES = 64  # less is too little for algebra
@@ -30,7 +32,7 @@ DEFAULT_TIMEOUT_SECONDS = 5.0
 
 
 class MathReward:
-    """Callable `(problems, completions) -> scores`, from any thread. Owns worker processes from the first
+    r"""Callable `(problems, completions) -> scores`, from any thread. Owns worker processes from the first
     call to `close`.
 
     Args:
@@ -39,7 +41,11 @@ class MathReward:
             its last formula or number is.
         require_stop: makes a response that was cut at the token limit unparsable; otherwise its last mark
             counts.
+        unevaluated: "refuse": where the gold answer is a number, an answer that leaves something to compute
+            is WRONG (`12 \cdot 13`, see `closed_form`). "accept": any expression with the value is right.
         timeout_seconds: for one answer; an answer that takes longer is TIMEOUT.
+        batch_seconds: for all slow answers of one call, those of more than `tries.FIRST_TRY_SECONDS`; what
+            has not been decided when they have passed is TIMEOUT.
         num_workers: processes; None: one per core, at most 8.
         memory_megabytes: memory that one answer may take in a worker.
 
@@ -52,12 +58,21 @@ class MathReward:
         self,
         accept: Accept = "marked",
         require_stop: bool = False,
+        unevaluated: Unevaluated = "refuse",
         timeout_seconds: Positive = DEFAULT_TIMEOUT_SECONDS,
+        batch_seconds: Positive = 60.0,
         num_workers: Count | None = None,
         memory_megabytes: Annotated[int, Ge(MIN_MEMORY_MEGABYTES)] = 512,
     ) -> None:
         self.accept, self.require_stop = accept, require_stop
-        self._pool = VerifierPool(num_workers or default_num_workers(), timeout_seconds, memory_megabytes)
+        self.refuse_unevaluated = unevaluated == "refuse"
+        self._pool = VerifierPool(
+            num_workers or default_num_workers(),
+            timeout_seconds,
+            memory_megabytes,
+            batch_seconds,
+            self.refuse_unevaluated,
+        )
 
     def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
         """Scores each completion against the problem at the same index: 1.0 for CORRECT, 0.0 otherwise."""
@@ -73,24 +88,25 @@ class MathReward:
     ) -> list[Score]:
         """Scores each text against the gold answer at the same index.
 
-        `timeout_seconds`, if given, replaces the reward's own.
+        `timeout_seconds`, if given, replaces the reward's deadline of an answer and its budget of a call.
         """
         scores: dict[int, Score] = {}
-        undecided: list[tuple[int, str, str]] = []
+        undecided: dict[tuple[str, str], list[int]] = {}  # equal pairs are judged once
         for index, (gold, text) in enumerate(zip(golds, texts, strict=True)):
             answer = self.answer_of(text)
             if answer is None:
                 scores[index] = UNPARSABLE
                 continue
-            expected, cleaned = gold_answer(gold), clean(answer)
-            equal = quick_verdict(clean(expected), cleaned)
+            expected = gold_answer(gold)
+            equal, answer, cleaned = self._quick_verdict(expected, answer, text)
             if equal is None:
-                undecided.append((index, expected, answer))
+                undecided.setdefault((expected, answer), []).append(index)
             scores[index] = all_or_nothing(equal is True, normal_form(cleaned)[:MAX_VOTE_CHARACTERS])
-        verdicts = self._pool.judge([(gold, answer) for _, gold, answer in undecided], timeout_seconds)
-        for (index, _, _), verdict in zip(undecided, verdicts, strict=True):
+        verdicts = self._pool.judge(list(undecided), timeout_seconds)
+        for indices, verdict in zip(undecided.values(), verdicts, strict=True):
             value = float(verdict.status is ScoreStatus.CORRECT)
-            scores[index] = Score(value, verdict.status, scores[index].answer)
+            for index in indices:
+                scores[index] = Score(value, verdict.status, scores[index].answer)
         return [scores[index] for index in range(len(texts))]
 
     def answer_of(self, text: str) -> str | None:
@@ -99,6 +115,18 @@ class MathReward:
         if answer is not None or self.accept == "marked":
             return answer or None
         return text[-MAX_UNMARKED_CHARACTERS:].strip() or None
+
+    def _quick_verdict(self, gold: str, answer: str, text: str) -> tuple[bool | None, str, str]:
+        """Returns whether `answer` is right, None if that takes algebra; and what it comes to, if the mark in
+        `text` has a sentence behind it, as it stands and cleaned.
+        """
+        expected, cleaned = clean(gold), clean(answer)
+        if expected != cleaned and is_prose(answer) and final_answer(text) is not None:
+            named = value_named(answer)
+            if named is None:
+                return False, answer, cleaned
+            answer, cleaned = named, clean(named)
+        return quick_verdict(expected, cleaned, self.refuse_unevaluated), answer, cleaned
 
     @property
     def worker_pids(self) -> list[int]:

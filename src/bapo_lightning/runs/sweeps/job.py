@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.errors import DataError
-from bapo_lightning.run_folder.record import read_manifest
+from bapo_lightning.orphans import started_by_this
+from bapo_lightning.ranks.launch import STOPPING
 
 STOPPED = 130  # exit code of a run that was stopped before its end, or never begun
 NOTICE = signal.SIGUSR2  # SLURM's notice that a job will be stopped, as submitit asks for it
@@ -37,12 +37,12 @@ class TrainJob:
     def __call__(self, environment: Mapping[str, str] | None = None) -> int:
         """Trains and returns the exit code. `environment` holds variables of this run alone."""
         threads = {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
-        variables = {**os.environ, **threads, **(environment or {})}
+        variables = {**os.environ, **threads, **started_by_this(), **(environment or {})}
         with log_file(self.folder).open("a", encoding="utf-8") as log, _notice_ignored():
             process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, env=variables)
         self._process_id = process.pid
         code = process.wait()
-        return STOPPED if code == 0 and not has_finished(self.folder) else code
+        return STOPPED if code - 128 in STOPPING else code
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
         """Lets the run save itself and submits it again; submitit's signal handler calls it at a notice."""
@@ -61,14 +61,6 @@ class TrainJob:
 def log_file(folder: Path) -> Path:
     """File for the console output of a run: beside its folder, which does not exist beforehand."""
     return folder.with_name(f"{folder.name}.log")
-
-
-def has_finished(folder: Path) -> bool:
-    """Whether a run reached its end; one that was asked to stop also exits with code 0."""
-    try:
-        return bool(read_manifest(folder).get("status") == "finished")
-    except DataError:
-        return False
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from bapo_lightning.rewards.math.workers.pool import Verdict, VerifierPool
 from bapo_lightning.types import ScoreStatus
 
 RIGHT = ("4", r"\sqrt{16}")
-HANGS = ("4", r"\sum_{i=1}^{900}\sum_{j=1}^{900}\sum_{k=1}^{900} i^j")
+HANGS = ("4", r"\cup".join(f"({i},{i + 1})" for i in range(100)))
 CORRECT = Verdict(ScoreStatus.CORRECT)
 
 

@@ -1,4 +1,4 @@
-"""A pool of processes that judge answers, each answer within its deadline.
+"""A pool of processes that judge answers, each within its deadline and all slow ones within a common budget.
 
 Any thread may call `judge`; calls take turns. A forked copy of this process starts workers of its own at its
 first use of the pool.
@@ -7,6 +7,7 @@ first use of the pool.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -61,9 +62,17 @@ class _Server:
 class VerifierPool:
     """Judges pairs of gold answer and answer in `num_workers` processes, started at the first use."""
 
-    def __init__(self, num_workers: int, timeout_seconds: float, memory_megabytes: int) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        timeout_seconds: float,
+        memory_megabytes: int,
+        batch_seconds: float = math.inf,
+        refuse_unevaluated: bool = True,
+    ) -> None:
         self.num_workers, self.memory_megabytes = num_workers, memory_megabytes
-        self.timeout_seconds = timeout_seconds
+        self.timeout_seconds, self.batch_seconds = timeout_seconds, batch_seconds
+        self.refuse_unevaluated = refuse_unevaluated
         self.worker_pids: list[int] = []  # empty before the first use
         self._server: _Server | None = None
         self._finalizer: weakref.finalize[..., VerifierPool] | None = None
@@ -74,7 +83,8 @@ class VerifierPool:
 
         Args:
             pairs: texts of bounded length.
-            timeout_seconds: for one answer; None stands for the pool's.
+            timeout_seconds: for one answer; None stands for the pool's. A call with a deadline of its own has
+                no budget.
 
         Raises:
             RewardError: no worker can be started, the server died, or the pool was closed meanwhile.
@@ -84,11 +94,14 @@ class VerifierPool:
         if self._owner != os.getpid():  # forked: the lock may be held by a thread that does not exist here
             self._lock, self._owner = threading.Lock(), os.getpid()
             self.close()
-        seconds = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        limits = self.timeout_seconds, self.batch_seconds
+        if timeout_seconds is not None:
+            limits = timeout_seconds, math.inf
+        request = json.dumps([pairs, *limits, self.refuse_unevaluated]).encode()
         with self._lock:
             server = self._running()
             try:
-                server.requests.send_bytes(json.dumps([pairs, seconds]).encode())
+                server.requests.send_bytes(request)
                 verdicts, self.worker_pids = json.loads(server.verdicts.recv_bytes())
             except BaseException as error:
                 was_closed = self._server is not server
@@ -107,7 +120,8 @@ class VerifierPool:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process has workers of its own."""
-        return VerifierPool, (self.num_workers, self.timeout_seconds, self.memory_megabytes)
+        options = self.num_workers, self.timeout_seconds, self.memory_megabytes
+        return VerifierPool, (*options, self.batch_seconds, self.refuse_unevaluated)
 
     def _running(self) -> _Server:
         """Returns the server, started if there is none or if it has died."""

@@ -9,36 +9,44 @@ again in every worker, and fail in forked and in daemonic processes. The server 
 fork a worker safely, within milliseconds. It ends when the trainer closes the pipe of requests or dies, and
 its workers end with it, however it ends.
 
-Messages are JSON. A request is `[[[gold, answer], ...], seconds per answer]`. A reply is `[[[status, reason],
-...], process ids of the workers]`; the first reply holds no verdicts and says that the server is ready.
+Messages are JSON. A request is `[[[gold, answer], ...], seconds per answer, seconds for all slow answers,
+whether to refuse what is not evaluated]`. A reply is `[[[status, reason], ...], process ids of the workers]`;
+the first reply holds no verdicts and says that the server is ready.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import multiprocessing
 import os
-import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
+from bapo_lightning.orphans import end_with_parent
+from bapo_lightning.rewards.math.workers.tries import Tries
 from bapo_lightning.rewards.math.workers.worker import serve, warm_up
 from bapo_lightning.types import ScoreStatus
-
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>: the signal that this process gets when its parent dies
 
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
     process: ForkProcess
     connection: Connection
+
+
+@dataclass(slots=True)
+class _Try:
+    """An answer, by its index, that a worker judges since `begun` and until `deadline` at most."""
+
+    index: int
+    worker: _Worker
+    begun: float
+    deadline: float
 
 
 class Server:
@@ -57,8 +65,7 @@ class Server:
         try:
             self._reply([])
             while True:
-                pairs, seconds = json.loads(self._requests.recv_bytes())
-                self._reply(self._judge(pairs, seconds))
+                self._reply(self._judge(*json.loads(self._requests.recv_bytes())))
         except (EOFError, BrokenPipeError):
             return  # daemonic workers end with this process
 
@@ -66,30 +73,36 @@ class Server:
         pids = [worker.process.pid for worker in self._workers]
         self._verdicts.send_bytes(json.dumps([verdicts, pids]).encode())
 
-    def _judge(self, pairs: list[list[str]], seconds: float) -> list[tuple[str, str]]:
-        verdicts = [("", "")] * len(pairs)
-        waiting, idle = deque(enumerate(pairs)), list(self._workers)
-        busy: dict[Connection, tuple[int, _Worker, float]] = {}
-        while waiting or busy:
-            while waiting and idle:
-                index, pair = waiting.popleft()
-                worker = self._hand_over(idle.pop(), [*pair, seconds])
-                busy[worker.connection] = (index, worker, time.monotonic() + seconds)
-            next_deadline = min(deadline for _, _, deadline in busy.values())
+    def _judge(
+        self, pairs: list[list[str]], seconds: float, batch_seconds: float, refuse_unevaluated: bool
+    ) -> list[tuple[str, str]]:
+        lengths = [len(answer) for _, answer in pairs]
+        tries = Tries(lengths, seconds, batch_seconds * len(self._workers))
+        idle, busy = list(self._workers), dict[Connection, _Try]()
+        while tries or busy:
+            while tries and idle:
+                index, allowed = tries.take()
+                worker = self._hand_over(idle.pop(), [*pairs[index], refuse_unevaluated, seconds])
+                begun = time.monotonic()
+                busy[worker.connection] = _Try(index, worker, begun, begun + allowed)
+            next_deadline = min(running.deadline for running in busy.values())
             ready = wait([self._requests, *busy], max(0.0, next_deadline - time.monotonic()))
             if self._requests in ready:
                 raise EOFError("the trainer does not wait for these verdicts any more")
             now = time.monotonic()
-            for connection, (index, worker, deadline) in list(busy.items()):
+            for connection, running in list(busy.items()):
+                verdict, is_last = None, True
                 if connection in ready:
-                    verdicts[index], is_last = _received(connection)
-                elif now >= deadline:
-                    verdicts[index], is_last = (ScoreStatus.TIMEOUT, ""), True
-                else:
+                    verdict, is_last = _received(connection)
+                elif now < running.deadline:
                     continue
+                elif more := tries.more_seconds(now - running.begun):
+                    running.deadline = now + more
+                    continue
+                tries.settle(running.index, verdict, now - running.begun)
                 del busy[connection]
-                idle.append(self._replaced(worker) if is_last else worker)
-        return verdicts
+                idle.append(self._replaced(running.worker) if is_last else running.worker)
+        return tries.verdicts
 
     def _hand_over(self, worker: _Worker, task: list[object]) -> _Worker:
         """Sends the task to the worker, or to its replacement if the worker died while it was idle."""
@@ -121,7 +134,7 @@ def _live(connection: Connection, inherited: list[Connection], memory_megabytes:
     """The life of a worker, which holds no pipe of the server or of another worker."""
     for other in inherited:
         other.close()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     serve(connection, memory_megabytes)
 
 

@@ -1,8 +1,8 @@
 """A verifier worker: reads a gold answer and an answer from its connection, sends back a verdict, and so on;
 and what the server prepares once for all workers.
 
-A message in is JSON `[gold, answer, seconds]`. A message out is `[status, reason, is_last]` with a status of
-`types.ScoreStatus`; after its last message the worker ends.
+A message in is JSON `[gold, answer, whether to refuse what is not evaluated, seconds]`. A message out is
+`[status, reason, is_last]` with a status of `types.ScoreStatus`; after its last message the worker ends.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def serve(connection: Connection, memory_megabytes: int) -> None:
     memory_at_start = peak_memory()
     while True:
         try:
-            gold, answer, seconds = json.loads(connection.recv_bytes())
+            gold, answer, refuse_unevaluated, seconds = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return
         limit_cpu_seconds(seconds)
         sandbox.refusals.clear()
-        status, reason = judge(gold, answer)
+        status, reason = judge(gold, answer, refuse_unevaluated)
         swollen = peak_memory() - memory_at_start > memory_megabytes * MEGABYTE // 2
         if status is ScoreStatus.WRONG and (sandbox.refusals or swollen):
             # The libraries take an exception for "not equal", so that this verdict means nothing.
@@ -56,10 +56,12 @@ def serve(connection: Connection, memory_megabytes: int) -> None:
             return
 
 
-def judge(gold: str, answer: str) -> tuple[ScoreStatus, str]:
+def judge(gold: str, answer: str, refuse_unevaluated: bool = True) -> tuple[ScoreStatus, str]:
     """Returns the status of the answer, and the reason if judging failed."""
     try:
-        return (ScoreStatus.CORRECT if equivalent(gold, answer) else ScoreStatus.WRONG), ""
+        return (
+            ScoreStatus.CORRECT if equivalent(gold, answer, refuse_unevaluated) else ScoreStatus.WRONG
+        ), ""
     except TooLarge as error:
         return ScoreStatus.FAILED, str(error)
     except (RecursionError, MemoryError) as error:

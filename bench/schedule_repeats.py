@@ -1,0 +1,68 @@
+"""How far runs repeat that follow a recorded schedule: a run is recorded, and two others follow it.
+
+    python bench/schedule_repeats.py [experiment=smollm2_arithmetic rollout=vllm_child ...]
+
+Overrides are those of the runs, which are asynchronous.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from itertools import combinations
+from pathlib import Path
+
+import torch
+from kill_and_resume import newest, without_times
+
+from bapo_lightning.run_folder.checkpoint import TRAINER_FILE
+from bapo_lightning.run_folder.record import read_rows
+
+SETTINGS = ("experiment=additions", "regime=async", "rollout=hf_child", "scale.num_rollout_batches=4")
+
+
+def main() -> None:
+    """Prints what is equal in each pair of the runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        recorded, first, second = (Path(folder, name) for name in ("recorded", "followed", "followed again"))
+        train(recorded)
+        for follower in (first, second):
+            train(follower, f"regime.schedule={recorded}")
+        for one, other in combinations((recorded, first, second), 2):
+            print(f"{one.name} and {other.name}: {comparison(one, other)}", flush=True)
+
+
+def train(folder: Path, *overrides: str) -> None:
+    """Trains in a process of its own; its output appears only if it fails."""
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *SETTINGS, *sys.argv[1:], *overrides]
+    done = subprocess.run(
+        [*command, f"run_folder={folder}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        sys.exit(done.stdout)
+
+
+def comparison(one: Path, other: Path) -> str:
+    """What is equal in two runs, and how far their last weights are apart."""
+    rows = [[without_times(row) for row in read_rows(run)] for run in (one, other)]
+    equal = [first == second for first, second in zip(*rows, strict=True)]
+    num_equal = equal.index(False) if False in equal else len(equal)
+    schedules = [(run / "schedule.jsonl").read_bytes() for run in (one, other)]
+    found, expected = weights(other), weights(one)
+    apart = max(float((found[name] - weight).abs().max()) for name, weight in expected.items())
+    return (
+        f"schedule {'equal' if schedules[0] == schedules[1] else 'differs'}, metrics equal in the first "
+        f"{num_equal} of {len(equal)} updates, last weights at most {apart:.1e} apart"
+    )
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Last weights of a run."""
+    checkpoint = torch.load(newest(folder) / TRAINER_FILE, weights_only=True)
+    state: dict[str, torch.Tensor] = checkpoint["state_dict"]
+    return state
+
+
+if __name__ == "__main__":
+    main()

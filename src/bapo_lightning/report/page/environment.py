@@ -1,0 +1,23 @@
+"""Templates of pages, with the style sheet and the script for curves that all of them include."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+_SHARED = Path(__file__).with_name("templates")
+
+
+def page_environment(templates: Path) -> Environment:
+    """Returns an environment that finds the templates in `templates` and the shared ones.
+
+    It escapes everything: folder names, settings, errors and samples are text that others wrote.
+    """
+    return Environment(
+        loader=FileSystemLoader([templates, _SHARED]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,123 @@
+"""Rewards of TRL's signature: `def reward(prompts, completions, **columns) -> list[float | None]`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter, signature
+from numbers import Real
+from typing import Any
+
+from hydra.utils import get_object
+
+from bapo_lightning.errors import RewardError
+from bapo_lightning.rewards.math.extract import final_answer
+from bapo_lightning.rewards.scores import pairs_of
+from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+
+RewardFunction = Callable[..., Sequence[float | None]]
+
+
+class FunctionRewards:
+    """Callable `(problems, completions) -> scores`: the weighted sum of what functions return.
+
+    A function is called with keywords: `prompts` and `completions` (texts), `answer` (gold answers),
+    `source`, `problem_id`, `num_tokens`, `was_cut` (at the token limit), and the keys of the problems'
+    metadata, each a list with an entry per completion. One without `**columns` gets those that it names. None
+    says that the function does not apply to that completion.
+
+    Args:
+        functions: the functions, or their dotted names.
+        weights: one for each; None: 1.
+        correct_from: a completion whose sum is at least this counts as right in accuracies.
+
+    Raises:
+        ValueError: there is no function, or not one weight for each.
+    """
+
+    def __init__(
+        self,
+        functions: list[str | RewardFunction],
+        weights: list[float] | None = None,
+        correct_from: float = 1.0,
+    ) -> None:
+        if found := list(self.problems({"functions": functions, "weights": weights})):
+            raise ValueError("; ".join(found))
+        self._functions = [get_object(given) if isinstance(given, str) else given for given in functions]
+        self._weights, self._correct_from = weights or [1.0] * len(functions), correct_from
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with the options of the constructor."""
+        functions, weights = options["functions"], options["weights"]
+        if not functions:
+            yield "functions=[] judges nothing; write the names of functions, such as [my_rewards.brief]"
+        if weights is not None and len(weights) != len(functions):
+            yield f"weights has {len(weights)} values for {len(functions)} functions; write one for each"
+        for name in functions:
+            try:
+                if isinstance(name, str) and not callable(get_object(name)):
+                    yield f"functions: {name} is no function"
+            except Exception as error:  # whatever the user's module raises when it is imported
+                yield f"functions: {name} cannot be imported ({_reason(error)})"
+
+    def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
+        """Scores each completion against the problem at the same index.
+
+        Raises:
+            RewardError: a function fails, or returns anything else than a number or None per completion.
+        """
+        columns = _columns(pairs_of(problems, completions))
+        values = [_values(function, columns, len(problems)) for function in self._functions]
+        return [
+            self._score(list(row), completion) for *row, completion in zip(*values, completions, strict=True)
+        ]
+
+    def _score(self, row: list[float | None], completion: Completion) -> Score:
+        parts = [w * value for w, value in zip(self._weights, row, strict=True) if value is not None]
+        if not parts:
+            return Score(0.0, ScoreStatus.FAILED)
+        total = math.fsum(parts)
+        status = ScoreStatus.CORRECT if total >= self._correct_from else ScoreStatus.WRONG
+        return Score(total, status, final_answer(completion.text) or "")
+
+
+def is_reward_function(called: Any) -> bool:
+    """Whether a function has TRL's signature rather than `(problems, completions)`."""
+    return "completions" in (names := signature(called).parameters) and "problems" not in names
+
+
+def _columns(pairs: Sequence[tuple[Problem, Completion]]) -> dict[str, list[Any]]:
+    keys = dict.fromkeys(key for problem, _ in pairs for key in problem.metadata)
+    return {key: [problem.metadata.get(key) for problem, _ in pairs] for key in keys} | {
+        "prompts": [problem.prompt for problem, _ in pairs],
+        "completions": [completion.text for _, completion in pairs],
+        "answer": [problem.answer for problem, _ in pairs],
+        "source": [problem.source for problem, _ in pairs],
+        "problem_id": [problem.id for problem, _ in pairs],
+        "num_tokens": [completion.num_tokens for _, completion in pairs],
+        "was_cut": [completion.finish is not FinishReason.STOP for _, completion in pairs],
+    }
+
+
+def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: int) -> list[float | None]:
+    """What a function returns for `count` completions, checked."""
+    name = f"reward function {getattr(function, '__module__', '')}.{getattr(function, '__name__', function)}"
+    parameters = signature(function).parameters
+    takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())
+    given = columns if takes_all else {key: columns[key] for key in parameters if key in columns}
+    try:
+        returned = list(function(**given))
+    except Exception as error:
+        raise RewardError(f"{name} failed: {type(error).__name__}: {error}") from error
+    if len(returned) != count:
+        raise RewardError(f"{name} returned {len(returned)} values for {count} completions; return one each")
+    for index, value in enumerate(returned):
+        if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
+            raise RewardError(f"{name} returned {value!r} for completion {index}; return a number, or None")
+    return [None if value is None else float(value) for value in returned]
+
+
+def _reason(error: Exception) -> str:
+    """The last line of an error: Hydra's first one says only that there was one."""
+    return str(error.__cause__ or error).strip().splitlines()[-1]

@@ -1,0 +1,48 @@
+r"""Words behind a number: units, which change nothing, and words that make another number of it.
+
+`5\text{ apples}` and `5 miles per hour` are 5. `5 million` is 5000000. `5\text{ or six}`, `5\text{ halves}`,
+`5\text{ plus one}` and `3\text{ p.m.}` are no plain numbers: something follows that is no unit.
+"""
+
+from __future__ import annotations
+
+SCALES = {
+    "dozen": 12, "hundred": 100, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7,
+    "billion": 10**9, "trillion": 10**12,
+}  # fmt: skip
+_SCALE = rf"(?i:{'|'.join(SCALES)})"
+# Behind the number itself these are no unit; `5 cm squared` and `5 dollars per dozen` have them later.
+_NOT_FIRST = (
+    r"(?i:and|to|mod|modulo|plus|minus|over|choose|squared|cubed|factorial|divided|multiplied|remainder|base"
+    r"|times(?=\s+\w)|per\s?cent(?:age)?|pct|[ap]\.?\s?m|double|triple|sqrt|infinity"
+    r"|alpha|beta|gamma|delta|theta|lambda|sigma|omega|kilos?|mega|giga|milli|micro|scores?"
+    rf"|(?:{'|'.join(SCALES)})s?|(?:third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth"
+    r"|twelfth|twentieth|hundredth|thousandth|millionth)s?)"
+)
+_NUMBER_WORD = (
+    r"(?i:or|than|half|halves|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+    r"|[a-z]{3,5}teen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)"
+)
+_NOWHERE = rf"(?:{_NUMBER_WORD}|(?i:but|not|no|if|is|are|was|were|isn't|wrong|answer))"
+_END = r"(?![^\W\d_])"  # of a word
+CHANGES = rf"(?:{_NOT_FIRST}|{_NUMBER_WORD}){_END}"  # in a sentence, behind a number
+_UNIT_ONLY = rf"(?!\s*{_NOT_FIRST}{_END})(?![^{{}}\\$,;]*?(?<![^\W_]){_NOWHERE}{_END})"
+
+TEXT_COMMAND = r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mbox)\s*"
+_RAISED = r"(?:\^\{?-?[0-9]\}?)?"
+_UNIT_LETTERS = r"[^{}0-9,;:=<>+?!|\\$%]{0,80}"
+TEXT_UNIT = rf"\s*{TEXT_COMMAND}\{{{_UNIT_ONLY}{_UNIT_LETTERS}\}}{_RAISED}"
+# A bare word is a unit if it has four letters (`3 ab` stays a product) or is one of these short ones.
+_WORD = (
+    r"(?:[A-Za-z]{4,}|[cmk]m|[km]?g|ft|in|lbs?|oz|mi|hrs?|mins?|secs?|mph|days?|cups?|men|USD)(?![A-Za-z])"
+)
+_BARE_UNIT = rf"\s{{1,5}}{_UNIT_ONLY}{_WORD}(?:\s+[a-z]{{2,}}){{0,2}}(?:\^\{{?[23]\}}?)?"
+UNIT = (
+    rf"(?:{TEXT_UNIT}|\s*\^\s*\{{?\s*\\circ\s*\}}?(?:\s*[CF])?|\s*\\degree|{_BARE_UNIT}"
+    r"|\s*(?:[cmk]m|kg|mph|ft)(?:\^\{?[23]\}?)?)"
+)
+# `5 million`, `5\text{ million dollars}`
+SCALED = (
+    rf"(?:\s{{1,5}}(?P<scale>{_SCALE}){_END}(?:{_BARE_UNIT}|{TEXT_UNIT})?"
+    rf"|\s*{TEXT_COMMAND}\{{\s*(?P<text_scale>{_SCALE}){_END}(?:\s+{_UNIT_ONLY}{_UNIT_LETTERS})?\s*\}})"
+)

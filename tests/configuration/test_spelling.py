@@ -1,0 +1,42 @@
+import pytest
+
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("sed=4", "sed is not an option; did you mean seed?"),
+        ("lr=1e-4", "lr is not an option; did you mean optimizer.optimizer.lr?"),
+        ("regime.epoch=4", "regime.epoch is not an option; did you mean regime.epochs?"),
+        ("callbacks.alarms.entropi.above=3", "did you mean callbacks.alarms.entropy.above?"),
+        ("algorithm.clip.low=3", "did you mean algorithm.bounds.low?"),
+        ("algoritm=grpo", "algoritm is not an option; did you mean algorithm?"),
+        (
+            "trainer.detect_anomaly=true",
+            "; write +trainer.detect_anomaly for another option",
+        ),
+        ("nothing_like_it=1", "the configuration takes name, seed"),
+        ("~sed", "sed is not an option; did you mean seed?"),
+        ("+seed=4", "seed is an option already; leave out the + before it"),
+        (
+            "algorithm=gpro",
+            "algorithm=gpro is no choice; did you mean grpo? it takes bapo, ",
+        ),
+        ("logger=[wanb]", "logger=wanb is no choice; did you mean wandb? it takes csv, wandb"),
+        ("problem_set@data.train=table", "problem_set@data.train is not chosen here"),
+        ("run_folder=outputs/läuft", """put the value in quotes: 'run_folder="outputs/läuft"'"""),
+    ],
+)
+def test_a_sentence_names_the_key_or_the_choice_that_is_meant(override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        compose_run([override, "debug=fast"])
+    (problem,) = error.value.problems
+    assert words in problem
+    assert "\n" not in problem and "base," not in problem
+
+
+def test_two_mistakes_do_not_hide_the_keys_that_there_are() -> None:
+    with pytest.raises(ConfigError, match="sed is not an option; did you mean seed"):
+        compose_run(["sed=4", "algoritm=grpo"])

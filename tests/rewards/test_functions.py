@@ -1,0 +1,108 @@
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from bapo_lightning.errors import RewardError
+from bapo_lightning.rewards.functions import FunctionRewards, is_reward_function
+from bapo_lightning.rewards.scores import checked
+from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text()
+PROBLEMS = [Problem("a", "2 + 3 =", "5", "sums", {"level": 1}), Problem("b", "4 + 5 =", "9", "sums")]
+COMPLETIONS = [
+    Completion(r"it is \boxed{5}", 4, FinishReason.STOP),
+    Completion("eight", 1, FinishReason.LENGTH),
+]
+
+
+def right(completions, answer, **columns):
+    return [float(gold in text) for gold, text in zip(answer, completions, strict=True)]
+
+
+def penalty(num_tokens):
+    return [-0.1 * count if count > 1 else None for count in num_tokens]
+
+
+def never(**columns):
+    return [None] * len(columns["completions"])
+
+
+def test_the_functions_are_weighed_and_summed():
+    scores = FunctionRewards([right, penalty], [2.0, 1.0], correct_from=1.5)(PROBLEMS, COMPLETIONS)
+    assert scores == [Score(1.6, ScoreStatus.CORRECT, "5"), Score(0.0, ScoreStatus.WRONG)]
+    assert FunctionRewards([never])(PROBLEMS, COMPLETIONS) == [
+        Score(0.0, ScoreStatus.FAILED),
+        Score(0.0, ScoreStatus.FAILED),
+    ]
+
+
+def test_a_function_sees_every_column():
+    seen = {}
+
+    def look(prompts, completions, **columns):
+        seen.update(columns, prompts=prompts, completions=completions)
+        return [0, 0]
+
+    FunctionRewards([look])(PROBLEMS, COMPLETIONS)
+    assert seen == {
+        "prompts": ["2 + 3 =", "4 + 5 ="],
+        "completions": [r"it is \boxed{5}", "eight"],
+        "answer": ["5", "9"],
+        "source": ["sums", "sums"],
+        "problem_id": ["a", "b"],
+        "num_tokens": [4, 1],
+        "was_cut": [False, True],
+        "level": [1, None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda completions: [1.0], r"returned 1 values for 2 completions; return one each"),
+        (lambda completions: ["good", 1], "returned 'good' for completion 0; return a number, or None"),
+        (lambda completions: [1.0, float("nan")], "returned nan for completion 1"),
+        (lambda completions: [1 / 0], "failed: ZeroDivisionError: division by zero"),
+        (lambda prompts, labels: [0, 0], "failed: TypeError: .* 'labels'"),
+    ],
+)
+def test_what_is_no_number_per_completion_is_named(function, words):
+    with pytest.raises(RewardError, match=rf"reward function {__name__}.<lambda> {words}"):
+        FunctionRewards([function])(PROBLEMS, COMPLETIONS)
+
+
+def test_the_functions_of_the_guide_by_name(tmp_path, monkeypatch):
+    code = re.search(r"^```python\n(# my_numbers.py\n.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)[1]
+    (tmp_path / "my_numbers.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_numbers", raising=False)
+    reward = FunctionRewards(["my_numbers.exact", "my_numbers.brief"], [1, 0.1])
+    assert [score.value for score in reward(PROBLEMS, COMPLETIONS)] == [1.1, 0.1]
+    options = {"functions": ["my_numbers.exakt", "my_numbers"], "weights": [1]}
+    problems = list(FunctionRewards.problems(options))
+    assert problems[0] == "weights has 1 values for 2 functions; write one for each"
+    assert problems[1].startswith("functions: my_numbers.exakt cannot be imported (")
+    with pytest.raises(ValueError, match=r"functions=\[\] judges nothing"):
+        FunctionRewards([])
+
+
+def test_the_two_signatures_are_told_apart():
+    assert is_reward_function(right) and not is_reward_function(FunctionRewards)
+    assert not is_reward_function(lambda problems, completions: [])
+
+
+def test_a_reward_that_returns_no_scores_is_told_what_to_return():
+    good = [Score(1.0, ScoreStatus.CORRECT)]
+    assert checked(good, 1) is good
+    for returned, words in [
+        (
+            [0.5],
+            "returned 0.5 for completion 0; return a bapo_lightning.types.Score, or write",
+        ),
+        ([], "returned 0 scores for 1 completions; return a list of scores"),
+        (None, "returned a NoneType for 1 completions"),
+    ]:
+        with pytest.raises(RewardError, match=f"the reward {words}"):
+            checked(returned, 1)
