@@ -243,19 +243,11 @@ def pip_install(*arguments: str, venv: Path = VENV) -> bool:
     """Installs packages and returns whether pip succeeded; its output goes to the log. Bytecode is compiled
     later, because `compileall` uses all cores and pip only one.
     """
-    command = [
-        str(venv / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--no-compile",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
+    python = str(venv / "bin" / "python")
+    quiet = ("--no-compile", "--disable-pip-version-check", "--no-input", "--retries", "2", "--timeout", "30")
+    command = [python, "-m", "pip", "install", *quiet, *arguments]
     with LOG.open("a") as log:
-        done = subprocess.run(
-            [*command, "--retries", "2", "--timeout", "30", *arguments], cwd=ROOT, stdout=log, stderr=log
-        )
+        done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log)
     return done.returncode == 0
 
 

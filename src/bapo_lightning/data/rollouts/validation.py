@@ -30,7 +30,8 @@ class ValidationSet:
         """Returns `val/<set>/<metric>` for every metric of `evaluation.outcome` that is defined."""
         outcomes = [outcome_of(answer) for answer in answers]
         starts = range(0, len(outcomes), self.num_samples)
-        metrics = evaluation_metrics(self.num_samples)
+        # Only one rank has the answers; the others would be waited for.
+        metrics = evaluation_metrics(self.num_samples, sync_on_compute=False)
         metrics.update([outcomes[first : first + self.num_samples] for first in starts])
         values = {name: float(value) for name, value in metrics.compute().items()}
         return {f"val/{self.name}/{name}": value for name, value in values.items() if not math.isnan(value)}
