@@ -97,7 +97,7 @@ def test_every_problem_set_can_be_trained_and_validated_on(name):
     assert found("data=gsm8k", *overrides, *paths) == []
 
 
-@pytest.mark.parametrize("name", names("prompt"))
+@pytest.mark.parametrize("name", names("data/prompt"))
 def test_every_prompt_passes(name):
     assert found("data=gsm8k", f"data/prompt={name}") == []
 
