@@ -2,4 +2,22 @@
 Lightning.
 """
 
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bapo_lightning.library import BapoModule, RolloutDataModule, configure, fit
+
 __version__ = "0.1.0"
+__all__ = ["BapoModule", "RolloutDataModule", "configure", "fit"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for when it is asked for: torch takes seconds, and commands answer before."""
+    if name in __all__:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do; see cli.train
+        return getattr(import_module("bapo_lightning.library"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,6 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.run_folder.checkpoint import Checkpoint
 from bapo_lightning.types import Sample
 from bapo_lightning.values import CountOrZero
 
@@ -34,12 +33,11 @@ class Validation(Callback):
     first: bool = True  # whether to validate before the first update, too
     show: CountOrZero = 2  # problems of each set whose first answer is printed
     validation_sets: Sequence[ValidationSet] = ()  # given by the run
-    resumed: Checkpoint | None = None  # given by the run
     _before: dict[str, float] = field(init=False, default_factory=dict)  # measured before the first update
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Answers the sets with the weights that training begins from."""
-        if self.every and self.first and self.resumed is None:
+        if self.every and self.first and not trainer.global_step:
             self._before = self._measure(trainer, 0)
 
     def on_train_batch_end(

@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # variable: Hydra raises errors, whole, instead of printing their ends
 
 
-def command(code: int, *errors: type[Exception]) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
+def command(
+    code: int, *errors: type[Exception], usage: Callable[[], str] | None = None
+) -> Callable[[Callable[..., int | None]], Callable[..., int]]:
     """Decorates a function that returns an exit code, or None for 0.
 
     An error of this package, or one of `errors`, becomes a line on stderr and the exit code `code`.
+    `usage` makes the text for `--help`, unless the function answers that itself.
     """
     expected: tuple[type[Exception], ...] = (BapoLightningError, *errors)
 
@@ -34,6 +38,8 @@ def command(code: int, *errors: type[Exception]) -> Callable[[Callable[..., int 
         @wraps(main)
         def guarded(*arguments: Any) -> int:
             try:
+                if usage is not None and answered(sys.argv[1:], usage):
+                    return 0
                 return main(*arguments) or 0
             except expected as error:
                 print(f"error: {error}", file=sys.stderr)
@@ -42,6 +48,17 @@ def command(code: int, *errors: type[Exception]) -> Callable[[Callable[..., int 
         return guarded
 
     return decorate
+
+
+def answered(arguments: Sequence[str], usage: Callable[[], str]) -> bool:
+    """Whether all that was asked for was the usage or the version, which is printed."""
+    if {"--help", "-h"} & set(arguments):
+        print(usage())
+    elif "--version" in arguments:
+        print(f"bapo-lightning {__version__}")
+    else:
+        return False
+    return True
 
 
 def hydra_command(
@@ -69,13 +86,10 @@ def hydra_command(
             if code := command(1)(main)(config):
                 sys.exit(code)
 
-        @command(1)
+        @command(1, usage=usage)
         def start() -> None:
             nonlocal is_asked
             is_asked = _FULL_ERROR in os.environ
-            if {"--help", "-h"} & set(sys.argv[1:]):
-                print(usage())
-                return
             if found := renamed_problems(sys.argv[1:]):
                 sys.exit("error: " + "\n       ".join(found))
             sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
@@ -121,7 +135,9 @@ def _is_option(argument: str) -> bool:
 def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
     """Returns a parser for the command `name`, described by the first line of its module's docstring."""
     description = (doc or "").partition("\n")[0]
-    return argparse.ArgumentParser(prog=f"python -m bapo_lightning.cli.{name}", description=description)
+    parser = argparse.ArgumentParser(prog=f"python -m bapo_lightning {name}", description=description)
+    parser.add_argument("--version", action="version", version=f"bapo-lightning {__version__}")
+    return parser
 
 
 def table_parser(

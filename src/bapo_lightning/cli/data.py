@@ -10,12 +10,15 @@ import sys
 from array import array
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +30,10 @@ if TYPE_CHECKING:
 MAX_SHOWN_CHARACTERS = 1000
 
 
-@hydra_command("train")
+HELP = ("data", 'data DATA=gsm8k ARGS="+show=3"', "Shows what would be trained on, and trains nothing.")
+
+
+@hydra_command("train", lambda: help_text(Path(conf_dir()), *HELP))
 def main(config: DictConfig) -> None:
     """Checks, reads, describes."""
     plain = resolve(config)

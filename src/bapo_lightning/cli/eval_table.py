@@ -26,7 +26,7 @@ from bapo_lightning.runs.evaluation.table import print_comparison, write_markdow
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command; its exit code is 2 when there is nothing to compare."""
     text, named = "folder of an evaluation, or a glob", ("NAME", "evaluation")
-    parser = table_parser("eval_table", __doc__, "evaluations", named, metavar="FOLDER", help=text)
+    parser = table_parser("eval-table", __doc__, "evaluations", named, metavar="FOLDER", help=text)
     parsed = parser.parse_args(arguments)
     folders = find_evaluations(parsed.folders)
     evaluations, left_out = collect(folders)

@@ -23,8 +23,7 @@ from bapo_lightning.runs.evaluation.subject import CHOICES_WITHOUT_RUN, belongs_
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see cli.train
 SETS, CHECKPOINT = "sets=", "checkpoint="
 USAGE = """\
-usage: python -m bapo_lightning.cli.evaluate checkpoint=CHECKPOINT [sets=NAME,NAME] [GROUP=CHOICE ...]
-    [KEY=VALUE ...]
+usage: python -m bapo_lightning eval checkpoint=CHECKPOINT [sets=NAME,NAME] [GROUP=CHOICE ...] [KEY=VALUE ...]
        make eval CKPT=CHECKPOINT DATA=aime24,aime25 ARGS="k=16 rollout=vllm"
 
 CHECKPOINT: a run folder, one of its checkpoints, a model folder, or a hub name. Sets, each a file of

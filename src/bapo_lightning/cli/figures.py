@@ -10,15 +10,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.report.figures.draw import draw_figures
 from bapo_lightning.report.figures.findings import print_findings
 from bapo_lightning.runs.sweeps.figures import read_figures_plan
 
 
-@command(2)
+def help_text() -> str:
+    """What `--help` prints."""
+    files = sorted(Path(conf_dir(), "sweeps/figures").glob("*.yaml"))
+    shown = usage(
+        "figures [figure=2,9] [seed=1,2] [KEY=VALUE ...]",
+        "figures FIG=2,9",
+        "Trains the runs of the paper's figures in small, draws them, and judges the claims. Figures:",
+    )
+    return "\n".join([shown, *choices(files)])
+
+
+@command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
     plan = read_figures_plan(sys.argv[1:] if arguments is None else arguments)

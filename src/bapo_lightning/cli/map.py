@@ -11,6 +11,8 @@ from pathlib import Path
 
 from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.report.map.page import render
 from bapo_lightning.report.map.picture import draw_gap, draw_phases
 from bapo_lightning.report.map.verdicts import read_results
@@ -21,7 +23,18 @@ from bapo_lightning.runs.map.language import collect, plan_runs
 from bapo_lightning.runs.map.plan import MapConfig, read_map
 
 
-@command(2)
+def help_text() -> str:
+    """What `--help` prints."""
+    files = sorted(Path(conf_dir(), "maps").glob("*.yaml"))
+    shown = usage(
+        "map [map=NAME] [KEY=VALUE ...]",
+        "map MAP=locks",
+        "Computes where clipping bounds matter. Maps:",
+    )
+    return "\n".join([shown, *choices(files)])
+
+
+@command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code is 1 when a training run failed, 2 when nothing could be started."""
     config = read_map(sys.argv[1:] if arguments is None else arguments)

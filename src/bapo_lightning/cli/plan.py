@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.help import help_text
 from bapo_lightning.plan.console import plan_text
 
 WILL_NOT_FIT = 3  # exit code
 
 
-@hydra_command("train")
+HELP = (
+    "plan",
+    "plan EXP=bapo_7b GPUS=8 GPU=h100_80gb",
+    "Prints the memory, work and time that a run would need.",
+)
+
+
+@hydra_command("train", lambda: help_text(Path(conf_dir()), *HELP))
 def main(config: DictConfig) -> int:
     """Prints the plan; the exit code is 3 where it does not fit."""
     plain = resolve(config)

@@ -6,12 +6,11 @@ then shows these curves in its summary and plots.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bapo_lightning.cli.command import command
+from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.report.run.recorded import record, write_recorded
 from bapo_lightning.run_folder.find import find_runs
 
@@ -19,9 +18,7 @@ from bapo_lightning.run_folder.find import find_runs
 @command(2)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command; its exit code is 2 when the runs cannot be averaged."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("record", __doc__)
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="run folder, glob, or folder of runs")
     parser.add_argument("--output", type=Path, required=True, help="file to write")
     parsed = parser.parse_args(arguments)

@@ -12,10 +12,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bapo_lightning.cli.command import command
 from bapo_lightning.cli.report import main as report
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.text_file import write_json
@@ -24,7 +27,18 @@ from bapo_lightning.runs.sweeps.launchers import local_slots, num_cores, run_loc
 from bapo_lightning.runs.sweeps.plan import Plan, compose_runs, finished_runs, read_plan
 
 
-@command(2)
+def help_text() -> str:
+    """What `--help` prints."""
+    files = sorted(Path(conf_dir(), "sweeps").glob("*.yaml"))
+    shown = usage(
+        "sweep [sweep=NAME] [KEY=VALUE,VALUE ...]",
+        'sweep SWEEP=baselines ARGS="seed=0,1"',
+        "Trains all runs of a sweep, and compares them in one table. Sweeps:",
+    )
+    return "\n".join([shown, *choices(files)])
+
+
+@command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
     plan = read_plan(sys.argv[1:] if arguments is None else arguments)

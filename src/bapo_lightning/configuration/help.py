@@ -1,17 +1,21 @@
-"""What `--help` prints: the choices of every configuration group, each with the first line of its file."""
+"""What `--help` prints: how a command is called, and choices, each with the first line of its file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from bapo_lightning.configuration.spelling import SHARED
 
 USAGE = """\
-usage: python -m bapo_lightning.cli.train [GROUP=CHOICE ...] [KEY=VALUE ...]
-       make train EXP=quickstart ARGS="algorithm=grpo seed=1 regime.epochs=4"
+usage: python -m bapo_lightning {command}
+       make {example}
 
-Trains a policy and writes a run folder under outputs/. Groups and their choices:
+{purpose}
 """
+TRAINS = "Trains a policy and writes a run folder under outputs/."
+TRAIN = ("train", 'train EXP=quickstart ARGS="algorithm=grpo seed=1 regime.epochs=4"', TRAINS)
+KEYS = "[GROUP=CHOICE ...] [KEY=VALUE ...]"
 MORE = """
   --cfg job --resolve   print the composed configuration, with every key that can be set
   -m KEY=A,B            one run after another (Hydra's multirun); `make sweep` runs several at a time
@@ -22,17 +26,27 @@ CHOSEN_BY_OTHERS = ("rollout/engine", "rollout/weight_sync")  # parts that the f
 CHOSEN_AT = {"problem_set": "problem_set@data.train"}  # a group that has several places
 
 
-def help_text(conf: Path) -> str:
-    """The help, read from the configuration files below `conf`."""
-    lines = [USAGE]
+def usage(command: str, example: str, purpose: str) -> str:
+    """The first lines of a command's help: its arguments, `make` with an example, what it does."""
+    return USAGE.format(command=command, example=example, purpose=purpose)
+
+
+def help_text(conf: Path, command: str = TRAIN[0], example: str = TRAIN[1], purpose: str = TRAIN[2]) -> str:
+    """The help of a command that reads a run's configuration from below `conf`."""
+    lines = [usage(f"{command} {KEYS}", example, f"{purpose} Groups and their choices:")]
     for folder in sorted(path for path in conf.rglob("*") if path.is_dir()):
         group = folder.relative_to(conf).as_posix()
         files = sorted(file for file in folder.glob("*.yaml") if file.stem not in SHARED)
         if group.partition("/")[0] == NOT_HYDRA or group in CHOSEN_BY_OTHERS or not files:
             continue
         lines.append(f"  {CHOSEN_AT.get(group, group)}=")
-        lines += [f"    {file.stem:<18} {description(file)}" for file in files]
+        lines += choices(files)
     return "\n".join([*lines, MORE])
+
+
+def choices(files: Iterable[Path]) -> list[str]:
+    """A line for each of these files of `conf/`: its name and what it is."""
+    return [f"    {file.stem:<18} {description(file)}" for file in files]
 
 
 def description(file: Path) -> str:

@@ -57,7 +57,7 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> Run:
     """
     inputs, data_module, module, strategy = ranks.everywhere(partial(_build_parts, config, ranks))
     ranks.on_controller(lambda: start.prepare(config.plain))
-    sets = _validation_sets(config, inputs) if inputs else []
+    sets = validation_sets(config, inputs) if inputs else []
     account = inputs.problems.account if inputs else {}
     callbacks = build_callbacks(config, start, ranks, sets, _description(config, account))
     loggers = build_loggers(config, start.folder) if ranks.is_controller else []
@@ -100,11 +100,19 @@ def _build_parts(
 
 def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> RolloutDataModule:
     """Engine, sampler, queue: everything before the update."""
+    channels, engine = _channels(config, ranks), build_engine(config, ranks)
+    if not channels:
+        return RolloutDataModule(**data_parts(config, inputs, engine), folder=config.folder)
+    distributed = _distributed_engine(config, engine, channels)
+    parts = data_parts(config, inputs, distributed, distributed.num_engines)
+    return ControllerDataModule(*channels, **parts, folder=config.folder)
+
+
+def data_parts(
+    config: RunConfig, inputs: Inputs, engine: RolloutEngine, num_engines: int = 1
+) -> dict[str, Any]:
+    """Arguments of a RolloutDataModule that samples with `engine`, which is so many engines together."""
     scale, algorithm, rollout = config.scale, config.algorithm, config.rollout
-    channels, engine, num_engines = _channels(config, ranks), build_engine(config, ranks), 1
-    if channels:
-        engine = distributed = _distributed_engine(config, engine, channels)
-        num_engines = distributed.num_engines
     stops = stop_token_ids(model_path(config.model.path), inputs.tokenizer)
     weight_sync, vocab_size = rollout.weight_sync.make(), inputs.tokenizer.vocab_size
     restarting = RestartingEngine(engine, weight_sync, vocab_size, rollout.max_restarts, num_engines)
@@ -119,21 +127,19 @@ def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Ro
         length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
         advantages=algorithm.advantages.make(),
     )
-    make_module = partial(ControllerDataModule, *channels) if channels else RolloutDataModule
     problems = inputs.problems
-    return make_module(
-        sampler=sampler,
-        stream=ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),
-        admission=algorithm.admission.make(),
-        regime=config.staleness,
-        group_size=scale.group_size,
-        prompts_per_batch=scale.prompts_per_batch,
-        num_rollout_batches=scale.num_rollout_batches,
-        seed=config.seed,
-        recompute_logprobs=config.recomputes_logprobs,
-        folder=config.folder,
-        schedule=read_recorded_schedule(config),
-    )
+    return {
+        "sampler": sampler,
+        "stream": ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),
+        "admission": algorithm.admission.make(),
+        "regime": config.staleness,
+        "group_size": scale.group_size,
+        "prompts_per_batch": scale.prompts_per_batch,
+        "num_rollout_batches": scale.num_rollout_batches,
+        "seed": config.seed,
+        "recompute_logprobs": config.recomputes_logprobs,
+        "schedule": read_recorded_schedule(config),
+    }
 
 
 def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule:
@@ -145,23 +151,28 @@ def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule
 
 
 def build_module(config: RunConfig, strategy: Any) -> BapoModule:
-    """Policy, bound rule, objective, optimizer: the update."""
+    """The update, sharded as the strategy asks."""
+    sharding = strategy.sharding if isinstance(strategy, ShardedStrategy) else None
+    return BapoModule(**module_parts(config), sharding=sharding)
+
+
+def module_parts(config: RunConfig) -> dict[str, Any]:
+    """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
     algorithm, optimizer, weights = config.algorithm, config.optimizer, config.correction.weights
     options = ModelOptions.of(config.model, model_path(config.model.path))
-    return BapoModule(
-        make_policy=partial(build_policy, options, config.rollout.temperature),
-        bound_rule=algorithm.bounds.make(),
-        objective=algorithm.objective.make(),
-        weighting=algorithm.weighting.make(),
-        optimizer=optimizer.optimizer.make(),
-        scheduler=optimizer.scheduler.make(),
-        micro_batch_tokens=config.scale.micro_batch_tokens,
-        max_grad_norm=optimizer.max_grad_norm,
-        max_age=config.staleness.age_bound,
-        max_nonfinite_in_a_row=optimizer.max_nonfinite_in_a_row,
-        correction=weights.make() if weights else None,
-        sharding=strategy.sharding if isinstance(strategy, ShardedStrategy) else None,
-    )
+    return {
+        "make_policy": partial(build_policy, options, config.rollout.temperature),
+        "bound_rule": algorithm.bounds.make(),
+        "objective": algorithm.objective.make(),
+        "weighting": algorithm.weighting.make(),
+        "optimizer": optimizer.optimizer.make(),
+        "scheduler": optimizer.scheduler.make(),
+        "micro_batch_tokens": config.scale.micro_batch_tokens,
+        "max_grad_norm": optimizer.max_grad_norm,
+        "max_age": config.staleness.age_bound,
+        "max_nonfinite_in_a_row": optimizer.max_nonfinite_in_a_row,
+        "correction": weights.make() if weights else None,
+    }
 
 
 def _channels(config: RunConfig, ranks: RankGroup) -> tuple[Channel, ...]:
@@ -183,7 +194,8 @@ def _distributed_engine(
     return DistributedEngine(LocalEngine(engine), control, engines, ranks_per_engine, on_controller_only)
 
 
-def _validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
+def validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
+    """Held-out problems, with the number of answers to each."""
     samples, usual = config.data.validation_samples, config.scale.validation_samples
     return [
         ValidationSet(name, problems, samples.get(name, usual), VALIDATION_SEED)

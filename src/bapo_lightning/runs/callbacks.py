@@ -57,6 +57,14 @@ def build_callbacks(
     return in_order(made)
 
 
+def build_monitors(config: RunConfig, validation_sets: Sequence[ValidationSet]) -> list[L.Callback]:
+    """The configured callbacks that measure, warn and log; none that writes into a run folder."""
+    given = {"validation_sets": validation_sets}
+    nodes = [node for node in config.callbacks.nodes.values() if not node.takes("folder")]
+    made = [_made(node, given, Path(config.output_root)) for node in nodes]
+    return in_order([*made, *build_alarms(config.callbacks.alarms), StockHooks()])
+
+
 def build_loggers(config: RunConfig, folder: Path) -> list[Logger]:
     """The run's own record, and the loggers that were chosen."""
     return [MetricsFile(folder), *(node.make() for node in config.logger.values())]

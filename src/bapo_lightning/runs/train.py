@@ -203,6 +203,11 @@ def quiet_libraries() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for asked_for in ("profilers", "callbacks.model_summary", "callbacks.timer"):
         logging.getLogger(f"lightning.pytorch.{asked_for}").setLevel(logging.INFO)
+    ignore_expected_warnings()
+
+
+def ignore_expected_warnings() -> None:
+    """Silence what is meant here, and the bar of models that load in a second."""
     transformers.utils.logging.disable_progress_bar()
     for message in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)

@@ -20,14 +20,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import bapo_lightning
 from bapo_lightning.errors import RewardError
 from bapo_lightning.types import ScoreStatus
 
 _START_SECONDS = 300.0  # to import sympy and math-verify, on a machine that is busy with other things
 _END_SECONDS = 10.0
 _SERVER = "bapo_lightning.rewards.math.workers.server"
-_SOURCE = Path(bapo_lightning.__file__).parents[1]
+_SOURCE = Path(__file__).resolve().parents[4]
 
 
 @dataclass(frozen=True, slots=True)

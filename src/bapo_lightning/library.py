@@ -1,0 +1,248 @@
+"""The package from Python: `fit` is `make train`; `BapoModule` and `RolloutDataModule` go into any Trainer.
+
+    from bapo_lightning import BapoModule, RolloutDataModule, configure, fit
+
+    run = fit(model="models/mine", data="mine.jsonl", reward=my_function, algorithm="bapo", staleness=8)
+
+    config = configure(model="models/mine", data="mine.jsonl", reward=my_function)
+    lightning.Trainer().fit(BapoModule(config), datamodule=RolloutDataModule(config))
+
+Defaults are those of `conf/`; any key can be given as on the command line: `fit("seed=1", "rollout=vllm")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import lightning as L
+from hydra.utils import get_object
+from lightning.pytorch.trainer.states import TrainerFn
+from torch.utils.data import DataLoader
+
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.data import data_module
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules import bapo_module
+from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
+from bapo_lightning.ranks.rank_group import ALONE
+from bapo_lightning.rewards.functions import is_reward_function
+from bapo_lightning.run_folder.record import RunRecord, read_config, read_run
+from bapo_lightning.runs.build import build_engine, data_parts, module_parts, validation_sets
+from bapo_lightning.runs.callbacks import build_monitors
+from bapo_lightning.runs.evaluation.subject import find_subject
+from bapo_lightning.runs.inputs import read_inputs
+from bapo_lightning.runs.resume import run_to_continue
+from bapo_lightning.runs.sweeps.names import hydra_overrides
+from bapo_lightning.runs.train import ignore_expected_warnings, train
+
+Reward = str | Callable[..., Sequence[float | None]]
+
+
+def configure(
+    *overrides: str,
+    experiment: str | None = None,
+    model: str | Path | None = None,
+    data: str | Path | None = None,
+    reward: Reward | Sequence[Reward] | None = None,
+    algorithm: str | None = None,
+    staleness: int | None = None,
+) -> RunConfig:
+    """The checked configuration of a run.
+
+    Args:
+        overrides: keys as on the command line, `"scale.group_size=16"`.
+        experiment: of `conf/experiment/`; None: `own` if a model or data are given, else `quickstart`.
+        model: a choice of `conf/model/`, a folder, or a name on the hub.
+        data: a choice of `conf/data/`, or a table (see docs/data.md), of which a tenth is held out.
+        reward: a choice of `conf/reward/`, or functions of TRL's signature, importable by their names.
+        algorithm: a choice of `conf/algorithm/`.
+        staleness: updates on each rollout batch; 1 is on-policy.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    return validate(compose_run(_overrides(overrides, experiment, model, data, reward, algorithm, staleness)))
+
+
+def fit(*overrides: str, **named: Any) -> RunRecord:
+    """Trains as `make train` does, and returns the record of the run: its folder, configuration and metrics.
+
+    Args:
+        overrides: keys as on the command line, `"run_folder=outputs/mine"` or `"resume=auto"`.
+        named: see `configure`.
+
+    Raises:
+        BapoLightningError: the configuration is wrong, or the run failed; its folder holds what was made.
+    """
+    keys = _overrides(overrides, **named)
+    plain = compose_run(keys)
+    chosen = plain
+
+    def choose() -> dict[str, Any]:
+        nonlocal chosen
+        folder = run_to_continue(plain["resume"], plain)
+        if folder is not None:
+            chosen = compose_run([*keys, *hydra_overrides({"run_folder": str(folder)})])
+        return chosen
+
+    train(plain, choose)
+    return read_run(chosen["run_folder"])
+
+
+class BapoModule(bapo_module.BapoModule):
+    """The update of a configuration, with its monitors, for a Trainer of your own."""
+
+    def __init__(self, config: RunConfig | Mapping[str, Any]) -> None:
+        """`config`: from `configure`, or as it stands in a checkpoint."""
+        ignore_expected_warnings()
+        self.config = config if isinstance(config, RunConfig) else validate(dict(config))
+        super().__init__(**module_parts(self.config))
+        self.save_hyperparameters({"config": self.config.plain})
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: str | Path, *args: Any, **kwargs: Any) -> Self:  # type: ignore[override]
+        """The module of a run folder, of one of its checkpoints, or of a file that a ModelCheckpoint wrote.
+
+        Raises:
+            CheckpointError: a checkpoint is corrupt, or the run has none.
+            ConfigError: this is no checkpoint.
+        """
+        if Path(checkpoint_path).is_file():
+            return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
+        checkpoint = find_subject(str(checkpoint_path)).checkpoint
+        if checkpoint is None:
+            remedy = f"write configure(model={str(checkpoint_path)!r})"
+            raise ConfigError([f"{checkpoint_path} is a model, not a checkpoint; {remedy}"])
+        module = cls(read_config(checkpoint.path.parents[1]))
+        module.configure_model()
+        load_checkpoint_weights(module.policy, checkpoint.path)
+        return module
+
+    def configure_callbacks(self) -> list[L.Callback]:
+        """Monitors, alarms and the writer that fills `trainer.callback_metrics` and loggers, for training."""
+        if self.trainer.state.fn != TrainerFn.FITTING:
+            return []
+        sets = getattr(self.trainer.datamodule, "validation_sets", ())  # type: ignore[attr-defined]
+        return build_monitors(self.config, sets)
+
+    def on_fit_start(self) -> None:
+        """A run is one epoch, as long as its rollout batches; Lightning's own default is a thousand."""
+        self.trainer.fit_loop.max_epochs = 1
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Builds the policy first, which has parameters of its own to receive."""
+        self.configure_model()
+        super().on_load_checkpoint(checkpoint)
+
+    def validation_step(self, batch: int, batch_idx: int) -> None:
+        """Answers a held-out set under the current weights."""
+        self.log_dict(self.trainer.datamodule.validate(batch), batch_size=1)  # type: ignore[attr-defined]
+
+    test_step = validation_step
+
+
+class RolloutDataModule(data_module.RolloutDataModule):
+    """Problems, engine and queue of a configuration, for a Trainer of your own on one device."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """`config`: from `configure`; the module's.
+
+        Raises:
+            DataError: the problems cannot be had.
+        """
+        inputs = read_inputs(config)
+        super().__init__(**data_parts(config, inputs, build_engine(config, ALONE)))
+        self.validation_sets = validation_sets(config, inputs)
+        self._resumed: dict[str, Any] | None = None
+
+    def setup(self, stage: str) -> None:
+        """Raises ConfigError with a Trainer of several ranks."""
+        if self.trainer is not None and self.trainer.world_size > 1:
+            raise ConfigError([
+                "RolloutDataModule serves a Trainer of one device; for several write "
+                "fit(..., 'strategy=ddp', 'trainer.devices=2'), and start the script by torchrun"
+            ])  # fmt: skip
+
+    def train_dataloader(self) -> data_module.RolloutLoader:
+        """Lightning's source of batches, from where a checkpoint stands."""
+        if self._resumed is not None:
+            self.load_resume_state(self._resumed)
+            self._resumed = None
+        return super().train_dataloader()
+
+    def val_dataloader(self) -> Any:
+        """Numbers of the held-out sets; none while training, where `callbacks.validation` answers them."""
+        asked = self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING
+        return DataLoader(range(len(self.validation_sets)), batch_size=None) if asked else []  # type: ignore[arg-type]
+
+    test_dataloader = val_dataloader
+
+    def validate(self, index: int) -> dict[str, float]:
+        """`val/<set>/<metric>` of a held-out set under the module's current weights."""
+        chosen = self.validation_sets[index]
+        with self.engine_for_evaluation():
+            return chosen.metrics(chosen.answers(self.sampler))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is queued and running, for Lightning's checkpoints."""
+        return self.resume_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keeps a state until the module has its own back."""
+        self._resumed = state_dict
+
+
+def _overrides(
+    overrides: Sequence[str],
+    experiment: str | None = None,
+    model: str | Path | None = None,
+    data: str | Path | None = None,
+    reward: Reward | Sequence[Reward] | None = None,
+    algorithm: str | None = None,
+    staleness: int | None = None,
+) -> list[str]:
+    """Everything that was named as overrides; those that were written out come last."""
+    keys: dict[str, Any] = {"experiment": experiment or ("quickstart" if model is data is None else "own")}
+    if model is not None:
+        keys["model" if _is_choice("model", model) else "model.path"] = str(model)
+    if data is not None:
+        keys |= (
+            {"data": data} if _is_choice("data", data) else {"data": "table", "data.train.path": str(data)}
+        )
+    if algorithm is not None:
+        keys["algorithm"] = algorithm
+    if isinstance(reward, str):
+        keys["reward"] = reward
+    elif reward is not None:
+        functions = [reward] if callable(reward) else list(reward)
+        keys |= {"reward": "functions", "reward.functions": [_name_of(function) for function in functions]}
+    if staleness is not None:
+        keys |= {"regime": "on_policy"} if staleness == 1 else {"regime": "replay"}
+        keys |= {"regime.epochs": 1, "regime.minibatches": staleness}
+    return [*hydra_overrides(keys), *overrides]
+
+
+def _is_choice(group: str, given: str | Path) -> bool:
+    return isinstance(given, str) and Path(conf_dir(), group, f"{given}.yaml").is_file()
+
+
+def _name_of(function: Reward) -> str:
+    """The dotted name by which a reward function can be imported. Raises ConfigError where there is none."""
+    if isinstance(function, str):
+        return function
+    name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
+    try:
+        found = get_object(name)
+    except Exception:  # whatever importing it raises
+        found = None
+    if found is not function:
+        raise ConfigError([f"reward: {name} cannot be imported; define it at the top of a module or script"])
+    if not is_reward_function(function):
+        signature = "def f(completions, **columns) -> list[float]"
+        raise ConfigError([f"reward: {name} needs TRL's signature: {signature}"])
+    return name

@@ -1,0 +1,171 @@
+"""The package from Python: any Trainer trains, logs, resumes and validates; mistakes end in a sentence."""
+
+import csv
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+import bapo_lightning
+from bapo_lightning import BapoModule, RolloutDataModule, configure, fit
+from bapo_lightning.__main__ import COMMANDS
+from bapo_lightning.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[1]
+FAST = ("debug=fast", "callbacks.entropy_rule.every=0")
+
+
+def length_reward(completions, num_tokens, **columns):
+    return [1.0 / count for count in num_tokens]
+
+
+def trainer(folder, *callbacks, **options):
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet |= {"enable_checkpointing": any(isinstance(item, ModelCheckpoint) for item in callbacks)}
+    return lightning.Trainer(
+        accelerator="cpu", callbacks=list(callbacks), default_root_dir=folder, **(quiet | options)
+    )
+
+
+@pytest.fixture(scope="module")
+def config():
+    return configure(*FAST, experiment="additions", staleness=8)
+
+
+@pytest.fixture(scope="module")
+def trained(config, tmp_path_factory):
+    """A module and its Trainer after 8 updates, with a checkpoint of update 3 and a log."""
+    folder = tmp_path_factory.mktemp("own")
+    module = BapoModule(config)
+    every_third = ModelCheckpoint(folder, "{step}", every_n_train_steps=3, save_top_k=-1)
+    own = trainer(folder, every_third, logger=CSVLogger(folder, flush_logs_every_n_steps=1))
+    own.fit(module, datamodule=RolloutDataModule(config))
+    return module, own, folder
+
+
+def test_a_trainer_of_your_own_makes_one_pass_and_logs_every_metric(trained):
+    _, own, folder = trained
+    assert own.global_step == 8 and own.current_epoch == 1
+    assert {"train/reward", "bapo/positive_share", "val/additions/avg@4"} <= set(own.callback_metrics)
+    (table,) = folder.rglob("metrics.csv")
+    rows = list(csv.DictReader(table.open()))
+    assert len(rows) == 8 and all(float(row["bapo/clip_high"]) >= 1.2 for row in rows)
+
+
+def test_it_goes_on_from_lightnings_checkpoint_to_the_same_weights(config, trained):
+    module, _, folder = trained
+    again = BapoModule(config)
+    trainer(folder).fit(again, datamodule=RolloutDataModule(config), ckpt_path=folder / "step=3.ckpt")
+    expected = module.state_dict()
+    assert all(torch.equal(expected[name], value) for name, value in again.state_dict().items())
+
+
+def test_modules_load_from_files_of_lightning_and_from_run_folders(trained, tmp_path):
+    folder = trained[2]
+    loaded = BapoModule.load_from_checkpoint(folder / "step=6.ckpt")
+    saved = torch.load(folder / "step=6.ckpt", weights_only=False)["state_dict"]
+    assert all(torch.equal(saved[name], value) for name, value in loaded.state_dict().items())
+    run = fit(*FAST, f"run_folder={tmp_path / 'run'}", experiment="additions", staleness=4)
+    loaded = BapoModule.load_from_checkpoint(run.path)
+    assert loaded.config.staleness.updates_per_rollout_batch == 4
+    with pytest.raises(ConfigError, match="is a model, not a checkpoint; write configure"):
+        BapoModule.load_from_checkpoint(loaded.config.model.path)
+
+
+@pytest.mark.parametrize("ask", ["validate", "test"])
+def test_validating_and_testing_answer_the_held_out_sets(config, trained, tmp_path, ask):
+    module, own, _ = trained
+    found = getattr(trainer(tmp_path), ask)(module, datamodule=RolloutDataModule(config), verbose=False)
+    last = {name: value for name, value in own.callback_metrics.items() if name.startswith("val/")}
+    assert found == [pytest.approx({name: float(value) for name, value in last.items()})]
+
+
+def test_stock_callbacks_end_training(config, tmp_path):
+    early = EarlyStopping("train/reward", patience=1, min_delta=1.0, check_on_train_epoch_end=False)
+    own = trainer(tmp_path, early)
+    own.fit(BapoModule(config), datamodule=RolloutDataModule(config))
+    assert own.global_step == 2
+
+
+def test_several_ranks_are_referred_to_fit(config):
+    data = RolloutDataModule(config)
+    data.trainer = SimpleNamespace(world_size=2)
+    with pytest.raises(ConfigError, match=r"trainer\.devices=2.*torchrun"):
+        data.setup("fit")
+
+
+def test_fit_is_make_train_with_a_reward_of_your_own(tmp_path):
+    problems = [{"problem": f"{a}+{b}=", "answer": str(a + b)} for a in range(10) for b in range(10)]
+    table = tmp_path / "own sums.jsonl"
+    table.write_text("\n".join(map(json.dumps, problems)))
+    sizes = (*FAST, f"output_root={tmp_path}", "scale.max_new_tokens=16", "scale.overlong_buffer=4")
+    own = {"model": "additions", "data": table, "reward": length_reward, "algorithm": "grpo", "staleness": 1}
+    run = fit(*sizes, **own)
+    assert run.manifest["status"] == "finished" and run.manifest["algorithm"] == "grpo"
+    assert run.config["reward"]["functions"] == [f"{__name__}.length_reward"]
+    (row,) = run.rows  # on-policy: one update on each rollout batch
+    assert 1 / 16 <= row["train/reward"] <= 1
+    longer = fit(*sizes, f"resume={run.path}", "scale.num_rollout_batches=2", **own)
+    assert longer.path.samefile(run.path) and longer.rows[0] == row and len(longer.rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"reward": lambda completions: [0.0] * len(completions)},
+            "define it at the top",
+        ),
+        ({"reward": "maths"}, "maths.*math"),
+        ({"model": "additions"}, r"data\.train\.path"),
+        ({"data": "additions"}, r"model\.path"),
+        ({"staleness": 7, "experiment": "additions"}, r"regime\.minibatches=7 does not divide"),
+        ({"algorithm": "gpro"}, "grpo"),
+        ({"reward": print}, "needs TRL's signature"),
+    ],
+)
+def test_mistakes_end_in_a_sentence(given, message):
+    with pytest.raises(ConfigError, match=message):
+        configure(**given)
+
+
+def test_nothing_else_is_exported():
+    with pytest.raises(AttributeError, match="has no attribute 'trainer'"):
+        bapo_lightning.trainer  # noqa: B018
+
+
+def test_every_command_has_a_script_and_a_line():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    expected = {f"bapo-{name}": f"bapo_lightning.cli.{file}:main" for name, (file, _) in COMMANDS.items()}
+    assert declared == expected
+    others = {"command", "multirun", "smollm2", "__init__"}  # parts, and a model's conversion
+    files = {path.stem for path in (ROOT / "src/bapo_lightning/cli").glob("*.py")} - others
+    assert files == {file for file, _ in COMMANDS.values()}
+
+
+def asked(*arguments):
+    command = [sys.executable, "-m", "bapo_lightning", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_answers_help_and_version(command):
+    shown = asked(command, "--help")
+    assert shown.returncode == 0 and shown.stdout.startswith("usage: python -m bapo_lightning " + command)
+    assert asked(command, "--version").stdout == f"bapo-lightning {bapo_lightning.__version__}\n"
+
+
+def test_the_package_lists_its_commands_and_knows_a_misspelt_one():
+    assert "  eval-table   one table of several evaluations" in asked().stdout
+    assert asked("--version").stdout == f"bapo-lightning {bapo_lightning.__version__}\n"
+    wrong = asked("trian")
+    assert (wrong.returncode, wrong.stderr) == (1, "error: trian is no command; did you mean train?\n")
