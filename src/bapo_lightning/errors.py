@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
+
+_MANY = 12  # options, too many to list beside the one that is meant
 
 
 class BapoLightningError(Exception):
@@ -58,3 +61,11 @@ class RankError(BapoLightningError, RuntimeError):
 
 class RankLost(RankError):
     """The connection to another rank broke: its process is gone."""
+
+
+def taken(option: str, options: Sequence[str]) -> str:
+    """The end of a sentence about an unknown `option`: the one that is meant, and all there are if few."""
+    near = get_close_matches(option, options, 1)
+    if near and len(options) > _MANY:
+        return f"did you mean {near[0]}?"
+    return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options)}"

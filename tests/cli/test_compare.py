@@ -73,10 +73,10 @@ def test_output_reference_and_title_can_be_chosen(tmp_path: Path) -> None:
         (["empty"], "'empty' is not a run folder: it has no manifest.json and no config.yaml"),
         (["nowhere"], "'nowhere', which does not exist"),
         (["no*"], "no folder matches 'no*'"),
+        (["results.csv"], "'results.csv' is a file, not a run folder"),
         (
-            ["sweep", "--reference", "dapo"],
-            "no finished run has the setting 'dapo' that differences are to be taken to; there are: grpo, "
-            "bapo",
+            ["sweep", "--reference", "gpro"],
+            "--reference gpro: no finished run has this setting; did you mean grpo? it takes grpo, bapo",
         ),
         (["wandb:me/project"], "wandb:me/project names no group; write wandb:ENTITY/PROJECT/GROUP"),
     ],
@@ -90,6 +90,7 @@ def test_what_cannot_be_compared_is_one_clear_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "results.csv").touch()
     sweep_folder(tmp_path / "sweep")
     assert main(arguments) == 2
     assert complaint in capsys.readouterr().err

@@ -95,6 +95,8 @@ def test_auto_with_a_run_folder_of_ones_own_means_that_folder_only(tmp_path, cap
 def test_a_finished_run_is_left_alone_unless_it_is_made_longer(tmp_path, capsys):
     folder = started(tmp_path, "mine", [80], status="finished")
     assert opened(tmp_path, run="mine") is None and "is finished" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"regime\.epochs: 8 -> 4: .* began with another value"):
+        opened(tmp_path, run="mine", regime={"name": "replay", "epochs": 4})
     longer = {"num_rollout_batches": 57, "micro_batch_tokens": 16384}
     assert opened(tmp_path, resume=str(folder), scale=longer).changed == [
         "scale.num_rollout_batches: 56 -> 57"

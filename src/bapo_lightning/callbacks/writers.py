@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from lightning import Callback, LightningModule, Trainer
 
+from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.monitors.monitor import Metrics
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
@@ -102,8 +103,11 @@ class RolloutWriter(Callback):
         """Writes on every `every`-th update, the first included."""
         if batch_idx % self.every == 0 and trainer.is_global_zero:
             groups = (batch.global_batch or batch).groups[: self.num_groups]
-            rows = ({"step": batch_idx, **row} for group in groups for row in group_rows(group))
+            rows = [{"step": batch_idx, **row} for group in groups for row in group_rows(group)]
             Journal(Path(self.folder, "rollouts.jsonl")).append(rows)
+            for logger in trainer.loggers:
+                if isinstance(logger, RunLogger):
+                    logger.log_texts(rows)
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.cli.command import command, table_parser
-from bapo_lightning.errors import DataError
+from bapo_lightning.errors import DataError, taken
 from bapo_lightning.evaluation.comparison import Evaluated, compare, comparison_notes
 from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.run_folder.find import common_folder
@@ -81,7 +81,7 @@ def choose_reference(evaluations: Sequence[Evaluated], wanted: str | None, left_
         raise DataError("no evaluation is finished:\n  " + "\n  ".join(left_out))
     names = [item.name for item in evaluations]
     if wanted is not None and wanted not in names:
-        raise DataError(f"--reference {wanted} is none of the evaluations; write one of {', '.join(names)}")
+        raise DataError(f"--reference {wanted} is none of the evaluations; {taken(wanted, names)}")
     return wanted or names[0]
 
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger
 
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
@@ -25,8 +26,13 @@ KERNELS = {
 }
 
 
+# Logger of Lightning -> packages, one of which it needs.
+LOGGERS = {TensorBoardLogger: ("tensorboard", "tensorboardX"), MLFlowLogger: ("mlflow",)}
+
+
 def machine_problems(config: RunConfig) -> Iterator[str]:
     """What of a configuration cannot run on this machine."""
+    yield from _logger_problems(config)
     yield from _kernel_problems(config)
     yield from _device_problems(config)
     yield from run_folder_problems(config.run_folder)
@@ -48,6 +54,16 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
                 f"{key} needs a package that this machine does not have: pip install "
                 f"{package.replace('_', '-')}; or write {instead}"
             )
+
+
+def _logger_problems(config: RunConfig) -> Iterator[str]:
+    for name, node in config.logger.items():
+        for logger, packages in LOGGERS.items():
+            if node.is_a(logger) and not any(map(find_spec, packages)):
+                yield (
+                    f"logger={name} needs a package that this machine does not have: .venv/bin/python -m pip "
+                    f"install {packages[0]}; or write logger=csv"
+                )
 
 
 def memory_problems(config: RunConfig) -> Iterator[str]:

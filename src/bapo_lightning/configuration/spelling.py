@@ -11,7 +11,7 @@ from typing import Any
 from hydra.errors import MissingConfigException, OverrideParseException
 
 from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.configuration.wording import taken
+from bapo_lightning.errors import taken
 
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
 _KEY = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")

@@ -21,8 +21,8 @@ from hydra.utils import get_object, instantiate
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from bapo_lightning.configuration.wording import accepted, flattened, taken, value_problem
-from bapo_lightning.errors import BapoLightningError, ConfigError
+from bapo_lightning.configuration.wording import accepted, flattened, value_problem
+from bapo_lightning.errors import BapoLightningError, ConfigError, taken
 
 TARGET, PARTIAL = "_target_", "_partial_"
 HYDRA_KEYS = {TARGET, PARTIAL, "_args_", "_recursive_", "_convert_"}

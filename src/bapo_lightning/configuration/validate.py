@@ -16,8 +16,8 @@ from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed, Section
 from bapo_lightning.configuration.targets import target_problems
 from bapo_lightning.configuration.trainer_flags import REFUSED_FLAGS, trainer_problems
-from bapo_lightning.configuration.wording import accepted, taken
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.configuration.wording import accepted
+from bapo_lightning.errors import ConfigError, taken
 
 S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Composed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -20,7 +19,6 @@ from pydantic import (
 
 from bapo_lightning.values import Advice
 
-MANY = 12  # options, too many to list beside the one that is meant
 UNITS = ("seconds", "minutes", "gigabytes", "megabytes")
 
 
@@ -55,14 +53,6 @@ def accepted(annotation: Any, name: str) -> str:
         return f"is none of its values; write one of {listed}{', or null' if nullable else ''}"
     words = " or ".join(dict.fromkeys(_word(member, metadata, name) for member in members))
     return f"must be {words}{', or null' if nullable else ''}"
-
-
-def taken(option: str, options: Sequence[str]) -> str:
-    """The end of a sentence about an unknown `option`: the one that is meant, and all there are if few."""
-    near = get_close_matches(option, options, 1)
-    if near and len(options) > MANY:
-        return f"did you mean {near[0]}?"
-    return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options)}"
 
 
 @lru_cache(maxsize=1024)

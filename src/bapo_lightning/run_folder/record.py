@@ -66,6 +66,8 @@ def read_run(path: str | Path) -> RunRecord:
         DataError: the folder does not exist, has no manifest.json or config.yaml, or one of these is corrupt.
     """
     folder = Path(path)
+    if folder.is_file():
+        raise DataError(f"{str(folder)!r} is a file, not a run folder; give the folder that it lies in")
     if not folder.is_dir():
         raise DataError(f"expected a run folder, got {str(folder)!r}, which does not exist; {_GIVE}")
     missing = [name for name in ("manifest.json", "config.yaml") if not (folder / name).is_file()]

@@ -108,14 +108,14 @@ def open_run(config: RunConfig) -> RunStart | None:
         return RunStart(folder, lock=lock)
     else:
         stored = read_config(folder)
-    if is_finished(folder, stored, config.plain):
-        print(f"{folder} is finished: nothing to do (a larger scale.num_rollout_batches makes it longer)")
-        return None
     allowed, refused = changes(stored, config.plain)
     if refused:
         stay = f"to go on with this run write the values of {folder / 'config.yaml'}"
         problems = [f"{change}: {folder} began with another value" for change in refused]
         raise ConfigError([*problems, f"{stay}; to begin another leave resume out"])
+    if is_finished(folder, stored, config.plain):
+        print(f"{folder} is finished: nothing to do (a larger scale.num_rollout_batches makes it longer)")
+        return None
     for change in allowed:
         print(f"changed since the session before: {change}")
     checkpoint, outdated = choose_checkpoint(folder, config.resume)

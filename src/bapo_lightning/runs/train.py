@@ -123,7 +123,7 @@ def reported(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -
     try:
         with disk_full_told(start.folder), concluded(built, start, loggers):
             for logger in loggers:
-                logger.describe(config.plain)
+                logger.describe({**config.plain, "staleness": config.staleness.updates_per_rollout_batch})
                 if not start.is_new:
                     logger.catch_up(read_rows(start.folder))
             yield

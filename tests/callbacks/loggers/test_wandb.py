@@ -21,6 +21,7 @@ def stand_in(folder):
     defined, logged = {}, []
     made._experiment = SimpleNamespace(
         config=Settings(),
+        tags=("mine",),
         summary={},
         log=logged.append,
         id=made.version,
@@ -31,10 +32,20 @@ def stand_in(folder):
 
 def test_at_the_start_w_and_b_gets_the_configuration_and_how_to_sum_up_metrics(tmp_path):
     made, defined, _ = stand_in(tmp_path)
-    made.describe({"seed": 3, "algorithm": {"name": "bapo"}})
-    assert made.experiment.config == {"seed": 3, "algorithm": {"name": "bapo"}}
+    made.describe({"seed": 3, "algorithm": {"name": "bapo"}, "staleness": 8})
+    assert made.experiment.config == {"seed": 3, "algorithm": {"name": "bapo"}, "staleness": 8}
+    assert made.experiment.tags == ("mine", "staleness-8")
     assert defined["train/reward"] == (STEP, "last,max,mean")
     assert defined["policy/entropy"] == (STEP, "last,min,mean")
+
+
+def test_texts_are_sent_while_training_once(tmp_path):
+    made, _, logged = stand_in(tmp_path)
+    made._last_step = 4
+    made.log_texts([{"step": 4, "prompt": "1+1=", "versions": [0, 1]}])  # before a resume
+    made.log_texts([{"step": 8, "prompt": "2+2=", "versions": [8]}])
+    (row,) = logged
+    assert (row[STEP], row["samples"].data) == (8, [[8, "2+2=", "8"]])
 
 
 def test_an_offline_directory_of_an_earlier_session_is_superseded(tmp_path):

@@ -214,7 +214,7 @@ def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
         engine_for_evaluation=nullcontext,
         sampler=replace(sampler(ScriptedEngine(8), 8, max_restarts=0), engine=engine, reward=verdicts),
     )
-    trainer = SimpleNamespace(datamodule=data_module, is_global_zero=True)
+    trainer = SimpleNamespace(datamodule=data_module, is_global_zero=True, global_step=0)
     sums = ValidationSet("sums", [Problem("1", "", "5"), Problem("2", "", "4")], num_samples=4, seed=0)
     written = []
     validation = Validation(2, validation_sets=[sums])

@@ -124,7 +124,8 @@ def test_runs_of_one_algorithm_with_different_values_are_settings_of_their_own(m
     assert wider is not None and wider.mean == pytest.approx(0.2)
     assert comparison.warnings == []
     with pytest.raises(
-        DataError, match=r"no finished run has the setting 'dapo' .* there are: grpo low=0.5 high=1.2, "
+        DataError,
+        match=r"--reference dapo: no finished run has this setting; it takes grpo low=0.5 high=1.2, ",
     ):
         compare(runs, "dapo")
 

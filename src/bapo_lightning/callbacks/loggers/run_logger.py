@@ -31,6 +31,9 @@ class RunLogger(Logger):
         resume.
         """
 
+    def log_texts(self, rows: Sequence[Row]) -> None:
+        """Receives the texts that were just appended to rollouts.jsonl."""
+
     def conclude(
         self, summary: Mapping[str, Any], manifest: Mapping[str, Any], rollouts: Sequence[Row]
     ) -> None:

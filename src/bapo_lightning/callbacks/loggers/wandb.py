@@ -22,7 +22,8 @@ from bapo_lightning.run_folder.text_file import write_json, write_text
 
 STEP = "trainer/global_step"
 MANIFEST = "manifest"  # key of W&B's configuration that holds the run's manifest
-ROLLOUTS = "rollouts"  # name of the table
+STALENESS = "staleness"  # key of W&B's configuration: updates on each rollout batch
+ROLLOUTS, SAMPLES = "rollouts", "samples"  # tables: all texts at the end, the newest while training
 _OURS = ("_", "media/", "trainer/")  # columns that W&B adds to the rows
 # Statistics in W&B's summary of a run; its default is the last value alone, which is noisy.
 SUMMARISED = {
@@ -55,15 +56,25 @@ def survived(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class RunWandbLogger(WandbLogger, RunLogger):
-    """A run of W&B: its group is the protocol (scale/regime), its job type the algorithm, its tags seed and
-    commit.
+    """A run of W&B: its group is the sweep, or else the protocol (scale/regime), its job type the algorithm,
+    its tags seed and commit, and staleness when the run describes itself.
 
     Its id is kept in the run folder. A kill loses the tail of W&B's rows, and may leave rows there that a
     resume cuts off; `catch_up` sends the missing rows, and rows that W&B already has are not sent again.
     """
 
     def __init__(
-        self, project: str, offline: bool, group: str, job_type: str, name: str, seed: int, folder: str
+        self,
+        project: str,
+        offline: bool,
+        group: str,
+        job_type: str,
+        name: str,
+        seed: int,
+        folder: str,
+        entity: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
     ) -> None:
         """`folder` is the run folder, the seed becomes a tag, the other arguments are W&B's."""
         self._folder = Path(folder, "wandb")
@@ -76,7 +87,9 @@ class RunWandbLogger(WandbLogger, RunLogger):
             group=group,
             job_type=job_type,
             name=name,
-            tags=[f"seed-{seed}", f"commit-{git_commit() or 'unknown'}"],
+            tags=[*tags, f"seed-{seed}", f"commit-{git_commit() or 'unknown'}"],
+            entity=entity,
+            notes=notes,
             save_dir=folder,
             id=run_id(self._folder),
             resume=None if offline else "allow",  # an offline run cannot know what the server has
@@ -111,9 +124,19 @@ class RunWandbLogger(WandbLogger, RunLogger):
         """
         for directory in self._folder.glob("offline-run-*"):
             directory.rename(directory.with_name(f"superseded-{directory.name}"))
-        self.experiment.config.update(dict(config), allow_val_change=True)
+        run = self.experiment
+        run.config.update(dict(config), allow_val_change=True)
+        if STALENESS in config:
+            run.tags = (*(run.tags or ()), f"staleness-{config[STALENESS]}")
         for metric, summary in SUMMARISED.items():
-            self.experiment.define_metric(metric, step_metric=STEP, summary=summary)
+            run.define_metric(metric, step_metric=STEP, summary=summary)
+
+    @rank_zero_only
+    @survived
+    def log_texts(self, rows: Sequence[Row]) -> None:
+        """Sends a table of the newest texts, which W&B shows by step."""
+        if rows and rows[0]["step"] > self._last_step:
+            self.experiment.log({SAMPLES: _table(rows), STEP: rows[0]["step"]})
 
     @rank_zero_only
     @survived
@@ -121,16 +144,12 @@ class RunWandbLogger(WandbLogger, RunLogger):
         self, summary: Mapping[str, Any], manifest: Mapping[str, Any], rollouts: Sequence[Row]
     ) -> None:
         """Sends the run's own summary below `final/`, the manifest, and a table of the sampled texts."""
-        import wandb
-
         run = self.experiment
         run.config.update({MANIFEST: dict(manifest)}, allow_val_change=True)
         final = {f"final/{key}": value for key, value in flat_numbers(summary).items()}
         run.summary.update({"status": manifest.get("status"), **final})
         if rollouts:
-            columns: list[str | int] = list(dict.fromkeys(name for row in rollouts for name in row))
-            table = [[_cell(row.get(str(name))) for name in columns] for row in rollouts]
-            run.log({ROLLOUTS: wandb.Table(columns=columns, data=table)})
+            run.log({ROLLOUTS: _table(rollouts)})
 
     @rank_zero_only
     @survived
@@ -214,13 +233,14 @@ def write_run(run: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config = {key: value for key, value in run.config.items() if not key.startswith("_")}
     manifest = config.pop(MANIFEST, {})
+    config.pop(STALENESS, None)
     write_json(folder / "manifest.json", {**manifest, "status": run.summary.get("status") or run.state})
     write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
     rows = [
         {"step": row[STEP]}
         | {key: value for key, value in row.items() if not key.startswith(_OURS) and value is not None}
         for row in run.scan_history()
-        if row.get(STEP) is not None and ROLLOUTS not in row
+        if row.get(STEP) is not None and not {ROLLOUTS, SAMPLES} & row.keys()
     ]
     write_text(folder / "metrics.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in rows))
 
@@ -234,6 +254,15 @@ def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, int | float):
             found[f"{prefix}{key}"] = value
     return found
+
+
+def _table(rows: Sequence[Row]) -> Any:
+    import wandb
+
+    columns: list[str | int] = list(dict.fromkeys(name for row in rows for name in row))
+    return wandb.Table(
+        columns=columns, data=[[_cell(row.get(str(name))) for name in columns] for row in rows]
+    )
 
 
 def _cell(value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.errors import DataError
+from bapo_lightning.errors import DataError, taken
 from bapo_lightning.report.comparison.runs import COMPARED_CURVES, Run, read
 from bapo_lightning.report.style import algorithm_rank
 from bapo_lightning.run_folder.config_keys import is_listed, is_setting, leaves, short_names, value_text
@@ -77,9 +77,9 @@ def choose_reference(usable: Sequence[Run], wanted: str | None) -> str:
     of_algorithm = {run.setting for run in usable if wanted in (None, run.algorithm)}
     matching = [wanted] if wanted in found else [setting for setting in found if setting in of_algorithm]
     if not matching:
+        names = list(dict.fromkeys([*found, *(run.algorithm for run in usable)]))
         raise DataError(
-            f"no finished run has the setting {wanted!r} that differences are to be taken to; there are: "
-            f"{', '.join(found)}"
+            f"--reference {wanted}: no finished run has this setting; {taken(str(wanted), names)}"
         )
     return matching[0]
 

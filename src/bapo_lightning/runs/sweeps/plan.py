@@ -51,7 +51,8 @@ class Plan:
     def overrides(self, run: str) -> Job:
         """Returns all overrides that a run is started with."""
         folder = f"run_folder={hydra_value(str(self.folder / run))}"
-        return (*self.common, *self.jobs[run], folder, "resume=auto")
+        group = f"group={hydra_value(self.folder.name)}"
+        return (group, *self.common, *self.jobs[run], folder, "resume=auto")
 
 
 def read_plan(arguments: Sequence[str]) -> Plan:
@@ -88,13 +89,19 @@ def read_plan(arguments: Sequence[str]) -> Plan:
 
 
 def compose_runs(plan: Plan) -> dict[str, Config]:
-    """Composes the configuration of every run. Raises ConfigError with a text for each that fails."""
+    """Composes the configuration of every run.
+
+    Raises:
+        ConfigError: with what is wrong with the overrides of all runs, or else with each run's own.
+    """
     found: dict[str, Config] = {}
     problems: list[str] = []
     for run, job in plan.jobs.items():
         try:
             found[run] = compose_run(plan.overrides(run))
         except ConfigError as error:
+            if not problems:
+                compose_run(plan.common)  # raises what would otherwise be told once for each run
             problems += [f"{' '.join((*plan.common, *job))}: {text}" for text in error.problems]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
