@@ -19,6 +19,7 @@ VENV_PYTHON := .venv/bin/python
 READY := .venv/.ready
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
+READY_DOCS := .venv/.ready-docs
 # One process per core, four at most; the tests of a file stay in one of them, since they share its runs.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -60,7 +61,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures map record tiny-model \
-	model-smollm2 bench drill invariants test test-all test-vllm lint clean
+	model-smollm2 bench drill invariants test test-all test-vllm lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -151,6 +152,13 @@ lint: $(READY) ## check style and types
 	@$(VENV_PYTHON) -m ruff check
 	@$(VENV_PYTHON) -m ruff format --check
 	@$(VENV_PYTHON) -m mypy
+
+docs: $(READY_DOCS) ## build the pages of docs/ as a site in build/site
+	@NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet
+
+$(READY_DOCS): $(READY)
+	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check "mkdocs-material>=9.6,<10"
+	@touch $@
 
 clean: ## remove .venv, .venv-trl and caches; runs in outputs/ stay
 	rm -rf .venv .venv-trl build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

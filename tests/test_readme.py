@@ -92,8 +92,8 @@ def test_what_another_command_runs_exists(command: str) -> None:
         assert program in FOREIGN or (ROOT / program).is_file(), f"unknown program in: {command}"
 
 
-# The other targets run a tool of the environment: pip, pytest, ruff, mypy, rm.
-TOOLS = {"setup", "setup-vllm", "setup-trl", "test", "test-all", "test-vllm", "lint", "clean", "help"}
+# The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
+TOOLS = {"setup", "setup-vllm", "setup-trl", "test", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
 
 
 def started(command: str) -> tuple[set[str], set[str]]:

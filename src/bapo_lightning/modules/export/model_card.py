@@ -12,6 +12,15 @@ from bapo_lightning.modules.policy.folder import is_hub_name
 from bapo_lightning.run_folder.config_keys import leaves, value_of
 from bapo_lightning.run_folder.record import Row
 
+SHIPPED = "package://bapo_lightning/"
+USE = """\
+```python
+from transformers import pipeline
+
+write = pipeline("text-generation", model="{name}")  # this folder
+print(write("...", max_new_tokens=64)[0]["generated_text"])
+```
+"""
 METRICS = (
     "train/reward",
     "train/response_length",
@@ -53,6 +62,10 @@ def model_card(
     }
     if is_hub_name(base):
         front["base_model"] = base
+    if base.startswith(SHIPPED):
+        front["license"] = "apache-2.0"  # that of another model is its own
+    if is_hub_name(source := str(dict(leaves(run)).get("data.train.path"))):
+        front["datasets"] = [source]
     sets, values = ", ".join(value_of(run, "data.validation")), dict(leaves(run))
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
@@ -61,6 +74,8 @@ def model_card(
         f"seed {run['seed']}) on {run['data']['name']}, validated on {sets}. Weights in {dtype}. Trained "
         f"with bapo-lightning ({manifest.get('versions', {}).get('bapo-lightning', 'version unknown')}, "
         f"commit {manifest.get('git_commit') or 'unknown'}), run `{name}`.\n",
+        "## Use\n",
+        USE.format(name=name),
         "## Settings\n",
         _table(("key", "value"), [(key, values[key]) for key in SETTINGS if key in values]),
         "## Measured\n",

@@ -1,0 +1,50 @@
+"""What people expect around a package holds what it says: workflow, hooks, site, images, security."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+from docs_links import on_page_markdown  # noqa: E402
+
+
+def test_the_workflow_runs_what_continuous_integration_runs():
+    text = (ROOT / ".ci/run").read_text()
+    commands = {
+        line.split(" ||")[0].strip("{}; ") for line in text.splitlines() if re.match(r"(\{ )?make ", line)
+    }
+    job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["check"]
+    assert set(job["strategy"]["matrix"]["command"]) == commands and len(commands) == 5
+
+
+def test_the_hooks_are_the_commands_of_lint():
+    makefile = (ROOT / "Makefile").read_text()
+    (recipe,) = re.findall(r"^lint:.*\n((?:\t.*\n)*)", makefile, re.MULTILINE)
+    linted = {" ".join(line.split()[2:]) for line in recipe.splitlines()}
+    (hooks,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    entries = {hook["entry"].removeprefix(".venv/bin/") for hook in hooks["hooks"]}
+    entries = {entry.removesuffix(" --force-exclude") for entry in entries}
+    assert entries == linted
+
+
+@pytest.mark.parametrize("image", ["cpu", "gpu"])
+def test_images_are_made_by_targets_that_exist(image):
+    text = (ROOT / f"docker/{image}.Dockerfile").read_text()
+    for target in re.findall(r"(?:^RUN |&& |\.\d* )make ([a-z-]+)", text, re.MULTILINE):
+        done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_links_out_of_the_site_become_text():
+    text = "[a](../examples/minimal.py) [b](../CHANGELOG.md) [c](../staleness.md#x) [d](results/data.md)"
+    found = "a (`examples/minimal.py`) b (`CHANGELOG.md`) [c](../staleness.md#x) [d](results/data.md)"
+    assert on_page_markdown(text) == found
+
+
+def test_security_points_to_the_promises():
+    assert "(docs/promises.md)" in (ROOT / "SECURITY.md").read_text()
