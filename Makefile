@@ -33,6 +33,7 @@ READS_export := CKPT TO ARGS
 READS_serve := EXP ARGS
 READS_sweep := SWEEP ARGS
 READS_compare := RUNS ARGS
+READS_view := RUN ARGS
 READS_figures := FIG ARGS
 READS_map := MAP ARGS
 READS_record := RUNS TO
@@ -60,7 +61,7 @@ $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make 
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare figures map record tiny-model \
+.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare view figures map record tiny-model \
 	model-smollm2 bench drill invariants test test-all test-vllm lint docs clean
 
 help: ## list the targets
@@ -114,6 +115,9 @@ sweep: $(READY) ## several runs, one table (SWEEP=baselines, ARGS="seed=0,1")
 
 compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quickstart", ARGS="--reference grpo")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.compare $(or $(RUNS),outputs/sweep-quickstart) $(ARGS)
+
+view: $(READY) ## a run as one page that follows it (RUN=outputs/quickstart/..., default: the newest)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.view "$(or $(RUN),outputs/*/*)" $(ARGS)
 
 figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG=2 or FIG=2,9,entropy_rule, ARGS="seed=1,2")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)

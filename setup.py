@@ -11,6 +11,7 @@ setup(
         "bapo_lightning.report.comparison": ["templates/*"],
         "bapo_lightning.report.page": ["templates/*"],
         "bapo_lightning.report.run": ["recorded/*.json"],
+        "bapo_lightning.report.view": ["templates/*"],
         "bapo_lightning.tiny_worlds": ["*/model/*"],
     },
 )

@@ -39,3 +39,15 @@ class RunLock:
     def release(self) -> None:
         """Lets other processes take the lock."""
         self._file.close()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process has the lock of a run folder. Asked of a run that calls itself running."""
+    try:
+        with (folder / ".lock").open("rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until the file is closed, which is now
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -172,5 +172,7 @@ def test_a_card_shows_run_settings_metrics_and_command() -> None:
         and "| val/aime24/avg@16 | 0.5 | 1 |" in card
         and "0.75" not in card
     )
-    assert "| algorithm.positive_share_target | 0.4 |" in card
+    assert "| algorithm.positive_share_target | 0.4 |" in card and "license" not in card
+    shipped = {**RUN, "model": {"path": "package://bapo_lightning/tiny_worlds/locks/model"}}
+    assert "license: apache-2.0" in model_card(shipped, {}, rows, 2, "float32")
     assert "```sh\nmake train\n```" in card

@@ -24,6 +24,7 @@ const ticks = (low, high, log) => {
 const short = (value) => {
   if (Math.abs(value) >= 1e6) return `${+(value / 1e6).toPrecision(3)}M`;
   if (Math.abs(value) >= 1e4) return `${+(value / 1e3).toPrecision(3)}k`;
+  if (value && Math.abs(value) < 1e-3) return value.toExponential().replace(/(\.\d{0,2})\d*e/, "$1e");
   return String(+value.toPrecision(6));
 };
 const path = (points) => {

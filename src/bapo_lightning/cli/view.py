@@ -1,0 +1,43 @@
+"""A run as one page, `view.html` in its folder, that follows it: curves, bounds, time, texts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bapo_lightning.cli.command import command, parser_of
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.view.page import write_view
+from bapo_lightning.run_folder.find import find_runs
+
+
+@command(2)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes the page once, or again and again while the run goes on, until Ctrl-C."""
+    parser = parser_of("view", __doc__)
+    parser.add_argument("run", metavar="RUN", help="run folder, or a folder or glob of runs: the newest")
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="default: 5")
+    parser.add_argument("--once", action="store_true", help="write it once, even of a run that goes on")
+    parsed = parser.parse_args(arguments)
+    if not parsed.every > 0:
+        raise DataError(f"--every {parsed.every} must be a positive number of seconds")
+    folder = newest(parsed.run)
+    path, is_alive = write_view(folder, parsed.every)
+    print(f"open {path.absolute().as_uri()}", flush=True)
+    try:
+        while is_alive and not parsed.once:
+            time.sleep(parsed.every)
+            _, is_alive = write_view(folder, parsed.every)
+    except KeyboardInterrupt:
+        print("the run goes on; the same command follows it again")
+
+
+def newest(pattern: str) -> Path:
+    """The run that was written to last. Raises DataError where there is none."""
+    return max(find_runs([pattern]), key=lambda run: run.stat().st_mtime if run.exists() else 0.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

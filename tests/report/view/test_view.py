@@ -1,0 +1,125 @@
+"""The page of one run: its numbers, its texts, and that it follows a run that goes on."""
+
+import fcntl
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.report.synthetic_runs import write_run
+
+from bapo_lightning.cli.view import main
+from bapo_lightning.report.view.charts import bound_choices, charts_of, moving_average, phases
+from bapo_lightning.report.view.page import samples_by_update, write_view
+from bapo_lightning.run_folder.record import read_run
+
+
+def row(step, **metrics):
+    bounds = (0.6, 1.2) if step % 4 else (0.9, 3.0)
+    found = {"train/reward": step / 40, "bapo/clip_low": bounds[0], "bapo/clip_high": bounds[1]}
+    found |= {
+        "train/grad_norm": 0.0 if step == 3 else 2.0,
+        "progress/samples": 8 * step,
+        "alarms/gradient": step == 39,
+    }
+    found |= {"time/step_seconds": 2.0, "time/update_seconds": 1.0, "time/rollout_seconds": 0.5}
+    return {"step": step, **found, **metrics}
+
+
+def text(step, problem, response="5"):
+    verdict = {"status": "correct", "reward": 1.0, "advantage": 0.5, "num_tokens": 2, "finish": "stop"}
+    return {"step": step, "problem": problem, "prompt": f"<{problem}>", "gold": "5", "response": response} | (
+        verdict | {"versions": [step]}
+    )
+
+
+@pytest.fixture
+def run(tmp_path):
+    rows = [row(step, **({"val/sums/avg@4": 0.5} if step % 8 == 7 else {})) for step in range(40)]
+    folder = write_run(tmp_path / "outputs/quickstart/run", rows, staleness=8)
+    texts = [text(step, problem) for step in (0, 20) for problem in ("2+3", "1+4")]
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in texts))
+    return folder
+
+
+def embedded(page, name):
+    return json.loads(re.search(rf'id="{name}">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_the_page_has_every_curve_and_the_texts(run):
+    path, is_alive = write_view(run, 5.0)
+    page = path.read_text()
+    assert path == run / "view.html" and not is_alive and "location.reload" not in page
+    charts = embedded(page, "charts")
+    assert [chart["title"] for chart in charts] == [chart.title for chart in charts_of("bapo")]
+    training, held_out = charts[0]["curves"]
+    assert training["x"]["updates"] == list(range(1, 41)) and training["x"]["samples"][-1] == 312
+    assert held_out["x"]["updates"] == [8, 16, 24, 32, 40] and held_out["mean"] == [0.5] * 5
+    norm = charts[4]["curves"][0]
+    assert charts[4]["log"] and 4 not in norm["x"]["updates"]  # an update without gradient has no logarithm
+    assert [entry["step"] for entry in embedded(page, "samples")] == [0, 20]
+    assert "alarms that are on: gradient" in page and "finished" in page
+
+
+def test_texts_are_data_and_never_part_of_the_page(run):
+    hostile = "</script><script>alert(1)</script><b>"
+    (run / "rollouts.jsonl").write_text(json.dumps(text(0, "2+3", hostile)) + "\n")
+    page = write_view(run, 5.0)[0].read_text()
+    assert "<script>alert" not in page and embedded(page, "samples")[0]["rows"][0]["response"] == hostile
+
+
+def test_bounds_are_counted_as_pairs_and_times_add_up(run):
+    record = read_run(run)
+    assert bound_choices(record) == [
+        {"low": 0.6, "high": 1.2, "share": 0.75},
+        {"low": 0.9, "high": 3.0, "share": 0.25},
+    ]
+    assert dict(phases(record.rows)) == {"rollout": 0.25, "update": 0.5, "other": 0.25}
+    assert phases([]) == []
+
+
+def test_an_average_looks_back_only():
+    assert moving_average([1.0, 3.0, 5.0], 2) == [1.0, 2.0, 4.0]
+
+
+def test_of_many_updates_texts_of_some_are_shown_and_long_ones_are_cut():
+    found = samples_by_update([text(step, "p", "x" * 5000) for step in range(0, 500, 5)])
+    assert len(found) == 40 and (found[0]["step"], found[-1]["step"]) == (0, 495)
+    assert found[0]["rows"][0]["response"].endswith(" ... (1000 characters more)")
+
+
+def test_a_run_without_updates_or_texts_has_a_page(tmp_path):
+    page = write_view(write_run(tmp_path / "run", []), 5.0)[0].read_text()
+    assert "No texts were recorded yet" in page and embedded(page, "charts")[0]["curves"][0]["mean"] == []
+
+
+def test_it_follows_a_run_as_long_as_a_process_holds_it(run):
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
+    (run / ".lock").touch()
+    assert write_view(run, 5.0)[1] is False and "killed" in (run / "view.html").read_text()
+    command = [sys.executable, "-m", "bapo_lightning.cli.view", str(run), "--every", "0.1"]
+    with (run / ".lock").open("a") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        viewer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert viewer.stdout.readline() == f"open {(run / 'view.html').as_uri()}\n"
+        assert "location.reload" in (run / "view.html").read_text()
+        first = (run / "view.html").stat().st_mtime_ns
+        deadline = time.monotonic() + 60
+        while (run / "view.html").stat().st_mtime_ns == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert viewer.poll() is None
+        (run / "manifest.json").write_text(json.dumps(manifest))
+        assert viewer.wait(60) == 0
+    viewer.stdout.close()
+    assert "location.reload" not in (run / "view.html").read_text()
+
+
+def test_the_newest_of_several_runs_is_shown_and_none_is_a_sentence(run, tmp_path, capsys):
+    assert main([str(tmp_path / "outputs/*/*"), "--once"]) == 0
+    assert "quickstart/run/view.html" in capsys.readouterr().out
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert "nowhere', which does not exist" in capsys.readouterr().err
