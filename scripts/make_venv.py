@@ -256,9 +256,9 @@ def compile_bytecode(venv: Path = VENV) -> None:
     takes many seconds longer.
     """
     say("compiling bytecode")
-    subprocess.run(
-        [str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], stdout=subprocess.DEVNULL
-    )
+    quiet = {**os.environ, "PYTHONWARNINGS": "ignore"}  # others' code is not ours to mend
+    command = [str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")]
+    subprocess.run(command, stdout=subprocess.DEVNULL, env=quiet)
 
 
 def answer(*command: str | Path) -> str:
