@@ -81,17 +81,15 @@ def fit(*overrides: str, **named: Any) -> RunRecord:
     """
     keys = _overrides(overrides, **named)
     plain = compose_run(keys)
-    chosen = plain
 
     def choose() -> dict[str, Any]:
-        nonlocal chosen
         folder = run_to_continue(plain["resume"], plain)
-        if folder is not None:
-            chosen = compose_run([*keys, *hydra_overrides({"run_folder": str(folder)})])
-        return chosen
+        return (
+            plain if folder is None else compose_run([*keys, *hydra_overrides({"run_folder": str(folder)})])
+        )
 
-    train(plain, choose)
-    return read_run(chosen["run_folder"])
+    _, folder = train(plain, choose)
+    return read_run(folder)
 
 
 class BapoModule(bapo_module.BapoModule):

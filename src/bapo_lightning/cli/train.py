@@ -46,7 +46,7 @@ def main(config: DictConfig) -> int:
         else:
             from bapo_lightning.runs.train import train
 
-            code = train(plain, lambda: continued(config))
+            code, _ = train(plain, lambda: continued(config))
         if job is not None:
             record_run(Path(config.run_folder))
         return code if leads() else 0  # a rank with another code would be taken for lost

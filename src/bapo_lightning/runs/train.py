@@ -55,7 +55,7 @@ EXPECTED_WARNINGS = (
 )
 
 
-def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> int:
+def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> tuple[int, Path]:
     """Train as one of the ranks of a run, or as the only one.
 
     Args:
@@ -63,7 +63,7 @@ def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> int:
         choose: makes the configuration with the run folder; rank 0's holds for all.
 
     Returns:
-        The exit code: 0, or that of a run that a signal stopped.
+        The exit code, 0 or that of a run that a signal stopped; and the run folder.
 
     Raises:
         ConfigError: everything that is wrong, before any weight is loaded.
@@ -73,7 +73,8 @@ def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> int:
     ranks = join(*devices, config.rank_timeout_minutes, needs_group=config.is_distributed)
     try:
         with rank_loss_raised():
-            return run(validate(ranks.on_controller(choose)), ranks)
+            chosen = validate(ranks.on_controller(choose))
+            return run(chosen, ranks), chosen.folder
     finally:
         ranks.close()
 
