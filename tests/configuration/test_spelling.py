@@ -24,7 +24,10 @@ from bapo_lightning.errors import ConfigError
             "algorithm=gpro",
             "algorithm=gpro is no choice; did you mean grpo? it takes bapo, ",
         ),
-        ("logger=[wanb]", "logger=wanb is no choice; did you mean wandb? it takes csv, wandb"),
+        (
+            "logger=[wanb]",
+            "logger=wanb is no choice; did you mean wandb? it takes csv, mlflow, tensorboard, wandb",
+        ),
         ("problem_set@data.train=table", "problem_set@data.train is not chosen here"),
         ("run_folder=outputs/läuft", """put the value in quotes: 'run_folder="outputs/läuft"'"""),
     ],

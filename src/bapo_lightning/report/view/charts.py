@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import fmean
 from typing import Any
 
 from bapo_lightning.report import style
@@ -15,12 +14,6 @@ from bapo_lightning.report.run.plots import target_share
 from bapo_lightning.report.run.summary import TIME_PARTS
 from bapo_lightning.run_folder.record import Row, RunRecord, finite
 
-AXES = {
-    "updates": "optimizer updates",
-    "samples": "samples generated",
-    "tokens": "tokens generated",
-    "minutes": "minutes",
-}
 _NEUTRAL = "#7d8590"  # visible on white and on black
 _MOST_POINTS = 400  # of a curve
 _SMOOTHED = 15  # a curve is averaged over so many parts of the run
@@ -127,7 +120,9 @@ def _curve(
 
 def moving_average(values: Sequence[float], width: int) -> list[float]:
     """The mean of each value and up to `width` - 1 before it."""
-    return [fmean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1)]
+    sums = [0.0, *accumulate(values)]
+    starts = [max(0, end - width) for end in range(1, len(sums))]
+    return [(sums[end] - sums[start]) / (end - start) for end, start in enumerate(starts, 1)]
 
 
 def bound_choices(record: RunRecord) -> list[dict[str, Any]]:

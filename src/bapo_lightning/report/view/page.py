@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bapo_lightning.report.comparison.charts import AXES
 from bapo_lightning.report.page.environment import page_environment
-from bapo_lightning.report.view.charts import AXES, bound_choices, drawn, phases
+from bapo_lightning.report.view.charts import bound_choices, drawn, phases
 from bapo_lightning.run_folder.lock import is_held
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_rollouts, read_run
 from bapo_lightning.run_folder.text_file import write_text
