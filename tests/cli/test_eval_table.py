@@ -36,6 +36,6 @@ def test_what_cannot_be_compared_is_said(whole, tmp_path, capsys):
     assert eval_table([str(whole), str(unfinished), "--output", str(tmp_path)]) == 0
     assert "left out" in capsys.readouterr().out
     assert eval_table([str(whole), "--reference", "nobody"]) == 2
-    assert "--reference nobody is none of the evaluations; write one of model" in capsys.readouterr().err
+    assert "--reference nobody is none of the evaluations; it takes model" in capsys.readouterr().err
     assert eval_table([str(tmp_path / "nothing*")]) == 2
     assert "no evaluation is at" in capsys.readouterr().err

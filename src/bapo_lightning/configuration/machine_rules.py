@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger
 
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.targets import TARGET
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_folder_problems
 from bapo_lightning.plan.memory import gradients, state
@@ -27,7 +27,7 @@ KERNELS = {
 
 
 # Logger of Lightning -> packages, one of which it needs.
-LOGGERS = {TensorBoardLogger: ("tensorboard", "tensorboardX"), MLFlowLogger: ("mlflow",)}
+LOGGERS = {"TensorBoardLogger": ("tensorboard", "tensorboardX"), "MLFlowLogger": ("mlflow",)}
 
 
 def machine_problems(config: RunConfig) -> Iterator[str]:
@@ -58,12 +58,12 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
 
 def _logger_problems(config: RunConfig) -> Iterator[str]:
     for name, node in config.logger.items():
-        for logger, packages in LOGGERS.items():
-            if node.is_a(logger) and not any(map(find_spec, packages)):
-                yield (
-                    f"logger={name} needs a package that this machine does not have: .venv/bin/python -m pip "
-                    f"install {packages[0]}; or write logger=csv"
-                )
+        packages = LOGGERS.get(str(node.node[TARGET]).rpartition(".")[2], ())
+        if packages and not any(map(find_spec, packages)):
+            yield (
+                f"logger={name} needs a package that this machine does not have: .venv/bin/python -m pip "
+                f"install {packages[0]}; or write logger=csv"
+            )
 
 
 def memory_problems(config: RunConfig) -> Iterator[str]:
