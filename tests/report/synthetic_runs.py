@@ -16,6 +16,8 @@ PROFILES = {
     "bapo": (0.26, 0.79, 0.48, 0.9),
     "bapo_authors_code": (0.2, 0.74, 0.45, 0.5),
 }
+FIXED = {"low": 0.6, "high": 1.2}
+SEARCH = {"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}, "target": 0.45}
 RunMaker = Callable[..., Path]
 
 
@@ -95,7 +97,7 @@ def write_run(
 ) -> Path:
     """A run folder with these rows; `manifest` overrides its entries."""
     folder.mkdir(parents=True)
-    settings = {"name": algorithm, "bounds": {"target": 0.45} if algorithm.startswith("bapo") else {}}
+    settings = {"name": algorithm, "bounds": SEARCH if algorithm.startswith("bapo") else FIXED}
     (folder / "config.yaml").write_text(json.dumps({"seed": seed, "algorithm": settings}))
     defaults = {
         "experiment": "quickstart",

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from bapo_lightning.report.intervals import Interval, mean_interval, paired_difference, t_quantile
+from bapo_lightning.report.intervals import (
+    Interval,
+    mean_interval,
+    paired_difference,
+    shown_interval,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +66,20 @@ def test_paired_differences_use_only_common_seeds() -> None:
 
 def test_without_a_common_seed_there_is_no_difference() -> None:
     assert paired_difference({0: 1.0}, {1: 1.0}) is None
+
+
+def test_on_a_logarithmic_axis_an_interval_is_of_logarithms_and_above_zero() -> None:
+    values = [0.1, 1.0, 10.0]  # logarithms 0 +- log(10): half-width t(2) log(10) / sqrt(3)
+    shown = shown_interval(values, logarithmic=True)
+    assert shown is not None and shown[0] == pytest.approx(1.0)
+    assert shown[2] == pytest.approx(10 ** (4.302653 / math.sqrt(3)), rel=1e-5)
+    assert shown[1] == pytest.approx(1 / shown[2])
+    plain = shown_interval(values)
+    assert plain is not None and plain[1] < 0, "on a linear axis it may go below zero"
+
+
+def test_an_interval_ends_with_what_the_quantity_can_be() -> None:
+    shares = shown_interval([0.0, 1.0, 1.0], limits=(0.0, 1.0))
+    assert shares == (pytest.approx(2 / 3), 0.0, 1.0)
+    assert shown_interval([0.3], limits=(0.0, 1.0)) == (0.3, 0.3, 0.3)
+    assert shown_interval([]) is None

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from colorsys import rgb_to_hls
+from pathlib import Path
 
+import pytest
 from matplotlib.colors import to_rgb
 
-from bapo_lightning.report.style import algorithm_colour, setting_looks
+import bapo_lightning.report
+from bapo_lightning.report.run.plots import run_panels
+from bapo_lightning.report.style import (
+    ALGORITHM_COLOURS,
+    FAINT,
+    algorithm_colour,
+    draw_legend,
+    new_figure,
+    scale_from_zero,
+    seeds_text,
+    setting_looks,
+    shades,
+    sign_colours,
+    style_axes,
+)
+from bapo_lightning.report.view.charts import charts_of
 
 
 def hue_and_lightness(colour: str) -> tuple[float, float]:
@@ -33,3 +51,65 @@ def test_every_setting_has_a_look_of_its_own() -> None:
     settings = {f"grpo lr={rank}": "grpo" for rank in range(12)} | {"bapo": "bapo"}
     looks = setting_looks(settings)
     assert len({(look.colour, look.line) for look in looks.values()}) == len(settings)
+
+
+def test_colours_are_written_in_one_place() -> None:
+    package = Path(bapo_lightning.report.__path__[0])
+    written = [
+        path for path in package.rglob("*.py") if re.search(r"#[0-9A-Fa-f]{6}|tab:|\bC\d\b", path.read_text())
+    ]
+    assert written == [package / "style.py"]
+    colours = {colour.lower() for colour in ALGORITHM_COLOURS.values()}
+    for template in package.rglob("templates/*"):
+        assert not colours & set(re.findall(r"#[0-9a-f]{6}", template.read_text().lower())), template
+
+
+@pytest.mark.parametrize("algorithm", list(ALGORITHM_COLOURS))
+def test_everything_about_a_run_has_a_shade_of_its_algorithm(algorithm: str) -> None:
+    hue, _ = hue_and_lightness(algorithm_colour(algorithm))
+    panels = {curve.colour for panel in run_panels(algorithm) for curve in panel.curves}
+    charts = {line.colour for chart in charts_of(algorithm) for line in chart.lines}
+    for colour in panels | charts:
+        red, green, blue = to_rgb(colour)
+        is_grey = max(red, green, blue) - min(red, green, blue) < 0.1
+        assert is_grey or hue_and_lightness(colour)[0] == pytest.approx(hue, abs=0.011), colour
+
+
+def test_staler_is_darker() -> None:
+    looks = setting_looks({f"grpo staleness={age}": "grpo" for age in (1, 2, 4, 8)})
+    lightness = [hue_and_lightness(look.colour)[1] for look in looks.values()]
+    assert lightness == sorted(lightness, reverse=True) and len(set(lightness)) == 4
+    assert [look.colour for look in looks.values()] == shades(algorithm_colour("grpo"), 4)
+    positive, negative = sign_colours("grpo")
+    assert hue_and_lightness(positive)[1] > hue_and_lightness(negative)[1]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_legend_hides_neither_data_nor_labels(count: int) -> None:
+    figure = new_figure(6.4, 4.0)
+    axes = figure.subplots()
+    style_axes(axes, "Title", "x", "y")
+    for number in range(count):
+        axes.plot([0, 1], [0, 1], color=FAINT, label=f"curve {number}")
+    draw_legend(axes)
+    figure.draw_without_rendering()
+    legend = axes.get_legend()
+    assert legend is not None
+    box = legend.get_window_extent()
+    assert 0 < box.y0 < box.y1 < axes.xaxis.label.get_window_extent().y0
+
+
+def test_spikes_make_an_axis_logarithmic_and_zeros_are_counted() -> None:
+    axes = new_figure(4.0, 3.0).subplots()
+    style_axes(axes, "", "", "L2 norm")
+    scale_from_zero(axes, [1.0] * 9 + [0.0, 100.0])
+    assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "L2 norm, log scale, without 1 zero")
+    axes.plot([0, 1, 2], [1.0, 0.0, 100.0])
+    assert axes.get_ylim()[0] > 0
+    plain = new_figure(4.0, 3.0).subplots()
+    scale_from_zero(plain, [0.0, 2.0])
+    assert (plain.get_yscale(), plain.get_ylim()[0]) == ("linear", 0.0)
+
+
+def test_the_number_of_seeds_is_said_once() -> None:
+    assert [seeds_text(counts) for counts in ([5, 5], [1], [2, 5])] == ["5 seeds", "1 seed", "2 to 5 seeds"]

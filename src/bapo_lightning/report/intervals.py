@@ -61,6 +61,26 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     return Interval(mean, t_quantile(count - 1) * math.sqrt(variance / count), count)
 
 
+def shown_interval(
+    values: Sequence[float], logarithmic: bool = False, limits: tuple[float, float] | None = None
+) -> tuple[float, float, float] | None:
+    """(mean, lower, upper end of the 95 % interval) as an axis shows them; None without values.
+
+    Args:
+        values: one of each run; a single one is its own interval.
+        logarithmic: whether the axis is; mean and interval are then taken of the logarithms of `values`, all
+            positive.
+        limits: least and largest value that the quantity can have; no interval goes beyond them.
+    """
+    to, back = (math.log, math.exp) if logarithmic else (float, float)
+    interval = mean_interval([to(value) for value in values])
+    if interval is None:
+        return None
+    width, (least, most) = interval.half_width or 0.0, limits or (-math.inf, math.inf)
+    lower, upper = back(interval.mean - width), back(interval.mean + width)
+    return back(interval.mean), max(least, lower), min(most, upper)
+
+
 def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Interval | None:
     """Interval of value - reference over the seeds that both have; None when they share no seed."""
     return mean_interval(

@@ -5,7 +5,7 @@ matplotlib state.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,21 +13,24 @@ from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import LogLocator, NullLocator
 
 # Okabe and Ito, "Color Universal Design" (2008).
-BLACK, ORANGE, SKY_BLUE, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+BLACK, GREEN, BLUE, VERMILLION, PURPLE = "#000000", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 INK, FAINT, GRID = "#333333", "#8A8A8A", "#E6E6E6"
-POSITIVE, NEGATIVE = SKY_BLUE, ORANGE  # tokens of either sign of the advantage, and the bound that clips them
+NEUTRAL = "#7D8590"  # visible on white and on black pages
 ALGORITHM_COLOURS = {"grpo": VERMILLION, "dapo": GREEN, "bapo": BLUE, "bapo_authors_code": PURPLE}
 _OTHER_COLOURS = ("#882255", "#999933", "#332288")  # wine, olive, indigo: Tol, "Colour Schemes" (2021)
 _LIGHTEST, _DARKEST = 0.45, 0.35  # shares of white and of black in the first and the last shade
 LineStyle = Literal["-", "--", ":", "-."]
 LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
 _DOTS_PER_INCH = 150
+_NARROW = 24  # characters of labels that fit side by side
+_LABELS = 4.4  # height of the horizontal axis' numbers and label, in sizes of the legend's type
 _SPIKE = 20.0  # a value this many times the median flattens everything else on a linear axis
 
 
@@ -61,6 +64,32 @@ def setting_looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
         rank = peers.index(setting)
         looks[setting] = Look(_shade(colour, rank, len(peers)), LINES[rank % len(LINES)])
     return looks
+
+
+def shades(colour: str, count: int) -> list[str]:
+    """Shades of a colour from light to dark; one alone is the colour itself."""
+    return [_shade(colour, rank, count) for rank in range(count)]
+
+
+def sign_colours(algorithm: str) -> tuple[str, str]:
+    """Colours of positive and of negative tokens, and of the bounds that clip them: a light and a dark shade
+    of the algorithm's.
+    """
+    positive, negative = shades(algorithm_colour(algorithm), 2)
+    return positive, negative
+
+
+def shares_map(colour: str) -> Colormap:
+    """Colours of shares: white for none, through `colour`, to its darkest shade for all."""
+    return LinearSegmentedColormap.from_list("shares", ["white", *shades(colour, 3)[1:]])
+
+
+def difference_map(first: str, second: str) -> Colormap:
+    """Colours of the second algorithm's value minus the first's: the colour of the one that has more (of the
+    first in grey if they share one), white where they are equal.
+    """
+    less, more = algorithm_colour(first), algorithm_colour(second)
+    return LinearSegmentedColormap.from_list("difference", [FAINT if less == more else less, "white", more])
 
 
 def _shade(colour: str, rank: int, count: int) -> str:
@@ -103,27 +132,58 @@ def style_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
 
 
 def draw_legend(axes: Axes) -> None:
-    """Draws a legend that stays readable over data."""
-    axes.legend(fontsize=8, labelcolor=INK, loc="best", framealpha=0.85, edgecolor="none", facecolor="white")
+    """Draws a legend below the label of the horizontal axis, where it hides nothing."""
+    labels = axes.get_legend_handles_labels()[1]
+    columns = 2 if max(map(len, labels)) <= _NARROW else 1
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "borderaxespad": _LABELS}
+    axes.legend(fontsize=8, labelcolor=INK, ncols=columns, frameon=False, borderpad=0.0, **place)
 
 
 def draw_top_legend(figure: Figure, handles: list[Any], columns: int, title: str | None = None) -> None:
     """Draws a legend of labelled lines or bars above all panels; the title says what they have in common."""
     place: dict[str, Any] = {"loc": "outside upper center", "ncols": columns, "frameon": False}
     legend = figure.legend(handles=handles, fontsize=10, labelcolor=INK, title=title, **place)
-    legend.get_title().set(fontsize=9, color=INK)
+    legend.get_title().set(fontsize=10, color=INK)
+
+
+def draw_colour_bar(figure: Figure, mapped: ScalarMappable, axes: Any, label: str) -> None:
+    """Draws the key of a colour map beside `axes`, in the type of their labels."""
+    opaque = ScalarMappable(mapped.norm, mapped.cmap)
+    bar = figure.colorbar(opaque, ax=axes, pad=0.02)
+    bar.set_label(label, fontsize=9, color=INK)
+    bar.ax.tick_params(labelsize=8, colors=INK, color=FAINT)
+    bar.outline.set_visible(False)
 
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:
-    """Starts the axis at zero, or makes it logarithmic when spikes would flatten the rest of `values` (at
-    least one).
+    """Starts the axis at zero, or makes it logarithmic where spikes would flatten the rest of `values` (at
+    least one). Zeros have no place on such an axis and are left out.
     """
-    ordered = sorted(values)
-    if ordered[0] > 0 and ordered[-1] > _SPIKE * ordered[len(ordered) // 2]:
-        axes.set_yscale("log")
-        axes.set_ylabel(f"{axes.get_ylabel()}, log scale")
+    ordered = sorted(value for value in values if value > 0)
+    if ordered and min(values) >= 0 and ordered[-1] > _SPIKE * ordered[len(ordered) // 2]:
+        axes.set_yscale("log", nonpositive="mask")
+        zeros = len(values) - len(ordered)
+        left_out = f", without {zeros} zero{'' if zeros == 1 else 's'}" if zeros else ""
+        axes.set_ylabel(f"{axes.get_ylabel()}, log scale{left_out}")
     else:
-        axes.set_ylim(bottom=min(0.0, ordered[0]))
+        axes.set_ylim(bottom=min(0.0, *values))
+
+
+def scale_log(axes: Axes, low: float, high: float) -> None:
+    """Makes the axis logarithmic, with plain numbers, from a little below `low` to a little above `high`,
+    both positive.
+    """
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(low / 1.2, high * 1.2)
+
+
+def seeds_text(counts: Sequence[int]) -> str:
+    """Number of seeds of what is shown, for legends."""
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"{least} to {most} seeds" if least < most else f"{most} seed{'' if most == 1 else 's'}"
 
 
 def say_missing(axes: Axes, text: str) -> None:

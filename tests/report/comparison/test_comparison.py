@@ -84,7 +84,20 @@ def test_a_band_has_the_scale_of_its_axis_and_ends_with_the_values() -> None:
     assert geometric.lower[0] * geometric.upper[0] == pytest.approx(geometric.means[0] ** 2)
     assert plain.upper[1] == geometric.upper[1] == 9.0  # 12.1 else: no update has a larger value
     assert min(plain.lower + geometric.lower) >= 0.1
-    assert mean_curve([([0], [0.0]), ([0], [2.0])], 1, logarithmic=True).means == [1.0]
+    without_gradient = mean_curve([([0, 1], [0.0, 2.0]), ([0, 1], [4.0, 8.0])], 1, logarithmic=True)
+    assert (without_gradient.steps, without_gradient.means) == ([1], [pytest.approx(4.0)])
+
+
+def test_a_spike_is_averaged_over_updates_as_the_axis_shows_it() -> None:
+    values = [1.0] * 30 + [1000.0] + [1.0] * 30  # windows of five
+    curve = mean_curve([(list(range(61)), values)], 1, logarithmic=True)
+    assert max(curve.means) == pytest.approx(1000**0.2) and curve.means == curve.runs[0]
+
+
+def test_a_band_goes_as_far_as_its_quantity_can() -> None:
+    runs = [([0], [value]) for value in (0.0, 0.5, 1.0)]
+    assert mean_curve(runs, 1, limits=(0.0, math.inf)).lower == [0.0]
+    assert mean_curve(runs, 1, limits=(0.0, math.inf)).upper[0] > 1.7
 
 
 def test_a_thinned_curve_keeps_its_last_point() -> None:
@@ -96,11 +109,10 @@ def test_a_thinned_curve_keeps_its_last_point() -> None:
 
 def test_the_statistics_of_a_run() -> None:
     curves = {name: ([0, 1, 2], [1.0, 5.0, 3.0]) for name in METRIC_NAMES} | {"policy/approx_kl": ([], [])}
-    run = Run("run", None, curves=curves, summary={"bounds": {"clip_high_raised_fraction": 0.25}})
+    run = Run("run", None, curves=curves)
     names = ("final", "extreme", "mean", "gain", "last")
     assert [statistic_of(run, "train/reward", name) for name in names] == [3.0, 5.0, 3.0, 2.0, 3.0]
     assert statistic_of(run, "policy/entropy", "extreme") == 1.0
-    assert statistic_of(run, "bapo/clip_high", "raised") == 0.25
     assert statistic_of(run, "policy/approx_kl", "final") is None
 
 

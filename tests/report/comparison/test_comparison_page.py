@@ -20,6 +20,7 @@ from bapo_lightning.report.comparison.runs import QUANTITIES
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.run.curves import HIGH_RAISED
 
 FETCHING = {
     "src",
@@ -111,6 +112,25 @@ def test_every_quantity_has_a_panel_for_each_condition_with_the_numbers_of_its_c
     assert curves[0]["colour"] != curves[1]["colour"]
     assert {len(curves[0][name]) for name in ("mean", "lower", "upper")} == {12}
     assert [len(values) for values in curves[0]["runs"]] == [12, 12]
+
+
+def charts_of(page: Page, metric: str) -> list[dict[str, Any]]:
+    place = 2 * [quantity.metric for quantity in QUANTITIES].index(metric)
+    return page.charts[place : place + 2]
+
+
+def test_gradient_norms_have_a_logarithmic_axis_that_no_band_falls_through(page: Page) -> None:
+    for chart in charts_of(page, "train/grad_norm"):
+        assert chart["log"] and chart["unit"] == "log scale" and chart["limits"][0] > 0
+        assert all(min(curve["lower"]) > 0 for curve in chart["curves"])
+    assert not any(chart["log"] for chart in charts_of(page, "train/reward"))
+
+
+def test_bounds_are_shares_of_updates(page: Page) -> None:
+    grpo, bapo = charts_of(page, HIGH_RAISED)[0]["curves"]
+    assert set(grpo["mean"]) == {0.0} and 0 < max(bapo["mean"]) <= 1
+    assert min(bapo["lower"]) >= 0 and max(bapo["upper"]) <= 1
+    assert "Upper bound raised" in page.text
 
 
 def test_curves_can_be_drawn_over_what_their_updates_cost(page: Page) -> None:

@@ -38,8 +38,16 @@ def test_a_curve_is_the_mean_over_seeds_of_each_part_of_the_run(shipped):
     assert len(band.mean) == NUM_POINTS and band.steps[:2] == [0.5, 2.5]
     first = [row["train/reward"] for folder in shipped for row in rows(folder)[:2]]
     assert band.mean[0] == pytest.approx(sum(first) / 6, abs=1e-5)
-    assert min(band.half_width) > 0
+    assert all(low < mean < high for low, mean, high in zip(band.lower, band.mean, band.upper, strict=True))
     assert len(found.curves["val/sums/avg@8"].mean) < NUM_POINTS, "parts without a validation are left out"
+
+
+def test_a_band_has_the_scale_of_its_axis_and_the_limits_of_its_quantity(shipped):
+    found = find_recorded({})
+    norm, share = found.curves["train/grad_norm"], found.curves["bapo/positive_share"]
+    for low, mean, high in zip(norm.lower, norm.mean, norm.upper, strict=True):
+        assert low > 0 and low * high == pytest.approx(mean**2, rel=1e-3)
+    assert min(share.lower) >= 0 and max(share.upper) <= 1
 
 
 def test_curves_ship_for_the_protocol_of_make_train():

@@ -4,6 +4,7 @@ time.
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate
 from statistics import fmean
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from bapo_lightning.report.comparison.mean_curve import MeanCurve
 from bapo_lightning.report.comparison.runs import COSTS, Quantity, Run
 from bapo_lightning.report.comparison.table import Comparison
+from bapo_lightning.report.run.curves import SPIKY
 from bapo_lightning.report.style import LineStyle
 
 AXES = {
@@ -21,7 +23,6 @@ AXES = {
 }
 DASHES: dict[LineStyle, str] = {"-": "", "--": "7 4", ":": "2 3", "-.": "8 3 2 3"}
 _MOST_POINTS = 160  # of a curve; more cannot be told apart at this width
-_SPIKE = 20.0  # highest mean over lowest mean from which the axis is logarithmic
 
 
 def make_charts(comparison: Comparison, quantity: Quantity) -> list[dict[str, Any]]:
@@ -34,7 +35,9 @@ def make_charts(comparison: Comparison, quantity: Quantity) -> list[dict[str, An
         }
         for condition in comparison.conditions
     }
-    limits, is_log = _limits([curve for cell in cells.values() for curve in cell.values()], quantity.spiky)
+    curves = [curve for cell in cells.values() for curve in cell.values()]
+    is_log = quantity.metric in SPIKY
+    limits = _limits(curves, is_log)
     return [
         {
             "title": f"staleness {condition}" if len(cells) > 1 else "",
@@ -83,21 +86,21 @@ def _costs(runs: list[Run], steps: list[int]) -> dict[str, list[float]]:
     return axes
 
 
-def _limits(curves: list[MeanCurve], spiky: bool) -> tuple[tuple[float, float], bool]:
-    """Common limits of the vertical axis with a little room, and whether the axis is logarithmic.
+def _limits(curves: list[MeanCurve], logarithmic: bool) -> tuple[float, float]:
+    """Common limits of the vertical axis with a little room.
 
     A band over very few seeds can be so wide that it would flatten every mean; it is then cut off one range
     of the means beyond them, on either side.
     """
-    means = [mean for curve in curves for mean in curve.means]
+    to, back = (math.log, math.exp) if logarithmic else (float, float)
+    means = [to(value) for curve in curves for value in curve.means]
     if not means:
-        return (0.0, 1.0), False
+        return 0.0, 1.0
     least, most = min(means), max(means)
-    if spiky and least > 0 and most > _SPIKE * least:
-        return (0.7 * least, 1.4 * most), True
     spread = (most - least) or abs(most) or 1.0
-    lower = max(min(value for curve in curves for value in [*curve.lower, least]), least - spread)
-    upper = min(max(value for curve in curves for value in [*curve.upper, most]), most + spread)
+    low = max(min(to(value) for curve in curves for value in curve.lower), least - spread)
+    high = min(max(to(value) for curve in curves for value in curve.upper), most + spread)
     room = 0.05 * spread
     # A quantity that is never negative gets almost no room below zero.
-    return (max(lower - room, -0.4 * room) if least >= 0 else lower - room, upper + room), False
+    is_positive = least >= 0 and not logarithmic
+    return back(max(low - room, -0.4 * room) if is_positive else low - room), back(high + room)

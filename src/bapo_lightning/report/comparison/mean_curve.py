@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
-from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.report.intervals import shown_interval
 from bapo_lightning.report.style import Look, smoothed, smoothing_window
 
 
@@ -42,36 +42,45 @@ class MeanCurve:
 
 
 def mean_curve(
-    curves: Sequence[tuple[list[int], list[float]]], period: int, logarithmic: bool = False
+    curves: Sequence[tuple[list[int], list[float]]],
+    period: int,
+    logarithmic: bool = False,
+    limits: tuple[float, float] | None = None,
 ) -> MeanCurve:
     """Smooths every curve by itself, then averages at the updates that all curves have, so that every point
-    is a mean of the same runs. No interval reaches beyond the values of single updates, such as the ends of
-    a search or the ends of a fraction.
+    is a mean of the same runs.
 
     Args:
         curves: (updates, values) of each run; those without a value are left out.
         period: updates on one rollout batch, for `smoothing_window`.
-        logarithmic: mean and interval are taken of logarithms, for an axis of that scale, if all values are
-            positive.
+        logarithmic: averages and intervals are taken of logarithms, for an axis of that scale; values that
+            have none are left out.
+        limits: that no interval goes beyond; by default the least and the largest value of single updates.
     """
-    recorded = [(steps, values) for steps, values in curves if values]
+    recorded = [_positive(*curve) if logarithmic else curve for curve in curves]
+    recorded = [(steps, values) for steps, values in recorded if values]
     smooth = [
-        dict(zip(steps, smoothed(values, smoothing_window(len(values), period)), strict=True))
-        for steps, values in recorded
+        dict(zip(steps, _smoothed(values, period, logarithmic), strict=True)) for steps, values in recorded
     ]
     common = sorted(set.intersection(*map(set, smooth))) if smooth else []
-    least, most = extremes(recorded)
-    to, back = (math.log, math.exp) if logarithmic and least > 0 else (float, float)
-    means, lower, upper = [], [], []
-    for step in common:
-        if interval := mean_interval([to(curve[step]) for curve in smooth]):
-            width = interval.half_width or 0.0
-            means.append(back(interval.mean))
-            lower.append(max(least, back(interval.mean - width)))
-            upper.append(min(most, back(interval.mean + width)))
+    limits = limits or extremes(recorded)
+    shown = [shown_interval([curve[step] for curve in smooth], logarithmic, limits) for step in common]
+    means, lower, upper = ([found[place] for found in shown if found] for place in range(3))
     ends = [steps[-1] for steps, _ in recorded] or [0]
     single = [[curve[step] for step in common] for curve in smooth]
     return MeanCurve(common, means, lower, upper, single, (min(ends), max(ends)))
+
+
+def _positive(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    kept = [(step, value) for step, value in zip(steps, values, strict=True) if value > 0]
+    return [step for step, _ in kept], [value for _, value in kept]
+
+
+def _smoothed(values: list[float], period: int, logarithmic: bool) -> list[float]:
+    window = smoothing_window(len(values), period)
+    if not logarithmic:
+        return smoothed(values, window)
+    return [math.exp(value) for value in smoothed([math.log(value) for value in values], window)]
 
 
 def extremes(curves: Sequence[tuple[list[int], list[float]]]) -> tuple[float, float]:

@@ -14,17 +14,18 @@ from bapo_lightning.report import style
 from bapo_lightning.report.comparison.mean_curve import draw_mean
 from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Comparison
-from bapo_lightning.report.run.held_out import HELD_OUT
+from bapo_lightning.report.intervals import shown_interval
+from bapo_lightning.report.run.curves import HELD_OUT, SPIKY, limits_of
 
 _DOTS = {
     "accuracy_last": ("Held-out accuracy", "avg@k after training"),
     "reward_last": ("Final reward", "mean reward per sample"),
     "entropy_last": ("Final entropy", "entropy per token [nats]"),
-    "grad_norm_max": ("Largest gradient norm", "L2 norm"),
+    "grad_norm_max": ("Largest gradient norm", "L2 norm, geom. mean, log scale"),
     "positive_share": ("Positive share of the gradient", "share [fraction]"),
 }
 _CURVES = (
-    (HELD_OUT, "Held-out accuracy", "avg@k, mean over the sets"),
+    (HELD_OUT, "Held-out accuracy", "avg@k"),
     ("train/reward", "Reward", "mean reward per sample"),
     ("policy/entropy", "Policy entropy", "entropy per token [nats]"),
 )
@@ -42,39 +43,39 @@ def draw_comparison(comparison: Comparison, path: Path) -> Path:
         _draw_dots(axes, comparison, key)
     bottom.suptitle("During training: mean over seeds with 95 % band", fontsize=11, color=style.INK)
     _draw_all_curves(bottom, comparison)
-    handles = []
-    for name, look in comparison.looks.items():
-        count = sum(run.setting == name for run in comparison.usable)
-        label = f"{name} ({count} run{'' if count == 1 else 's'})"
-        handles.append(
-            Line2D([], [], color=look.colour, marker="o", linestyle=look.line, linewidth=1.8, label=label)
-        )
-    style.draw_top_legend(figure, handles, min(len(handles), 4))
+    handles = [
+        Line2D([], [], color=look.colour, marker="o", linestyle=look.line, linewidth=1.8, label=name)
+        for name, look in comparison.looks.items()
+    ]
+    seeds = style.seeds_text([len(runs) for runs in comparison.cells.values()])
+    style.draw_top_legend(figure, handles, min(len(handles), 4), seeds)
     return style.save_png(figure, path)
 
 
 def _draw_dots(axes: Axes, comparison: Comparison, key: str) -> None:
     (column,) = (column for column in COLUMNS if column.key == key)
     looks, conditions = comparison.looks, comparison.conditions
-    drawn: list[float] = []
+    is_log, drawn = column.metric in SPIKY, list[float]()
     for rank, (setting, look) in enumerate(looks.items()):
         colour, offset = look.colour, 0.6 * ((rank + 0.5) / len(looks) - 0.5)
         for index, condition in enumerate(conditions):
             result = comparison.results.get((setting, condition, column.metric, column.statistic))
-            if result is None or result.value is None:
+            values = [value for value in result.by_seed.values() if value > 0 or not is_log] if result else []
+            shown = shown_interval(values, is_log, limits_of(column.metric))
+            if shown is None:
                 continue
-            values, x = list(result.by_seed.values()), index + offset
+            (mean, lower, upper), x = shown, index + offset
             drawn += values
             axes.scatter([x + 0.05] * len(values), values, s=12, color=colour, alpha=0.35, linewidths=0)
-            half_width = result.value.half_width or 0.0
-            axes.errorbar(x, result.value.mean, half_width, fmt="o", color=colour, markersize=6, capsize=3)
+            ends = [[mean - lower], [upper - mean]]
+            axes.errorbar(x, mean, ends, fmt="o", color=colour, markersize=6, capsize=3)
     if not drawn:
         style.say_missing(axes, "was not recorded")
         return
     axes.set_xticks(range(len(conditions)), [condition.replace(", ", "\n") for condition in conditions])
     axes.set_xlim(-0.5, len(conditions) - 0.5)
-    if key == "grad_norm_max":
-        style.scale_from_zero(axes, drawn)
+    if is_log:
+        style.scale_log(axes, min(drawn), max(drawn))
 
 
 def _draw_all_curves(figure: SubFigure, comparison: Comparison) -> None:

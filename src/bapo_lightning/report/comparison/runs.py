@@ -13,10 +13,10 @@ from statistics import fmean
 from typing import Any
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.run.held_out import HELD_OUT, series
+from bapo_lightning.report.run.curves import HELD_OUT, HIGH_RAISED, LOW_RAISED, SPIKY, series
 from bapo_lightning.report.run.summary import moving_average, summarise_record
 from bapo_lightning.run_folder.find import SWEEP_RECORD
-from bapo_lightning.run_folder.record import Columns, RunRecord, finite, read_run
+from bapo_lightning.run_folder.record import Columns, RunRecord, read_run
 
 NOT_BEGUN = "it has not begun"  # problem of a run that a sweep has planned
 Curve = tuple[list[int], list[float]]  # updates, values
@@ -29,9 +29,7 @@ class Quantity:
     metric: str  # its name in metrics.jsonl, or `HELD_OUT`
     title: str
     unit: str
-    extreme: str  # best, lowest or largest: the name of the extreme of its moving average
-    # Rare large values matter: the extreme is the largest value itself, and curves are geometric means.
-    spiky: bool = False
+    extreme: str  # best, lowest or largest: of its moving average, of spiky metrics the largest value itself
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,10 @@ QUANTITIES = (
     Quantity(HELD_OUT, "Held-out accuracy", "avg@k, mean over the sets", "best"),
     Quantity("policy/entropy", "Policy entropy", "nats per token", "lowest"),
     Quantity("bapo/positive_share", "Positive share of the gradient", "fraction", "lowest"),
-    Quantity("train/grad_norm", "Gradient norm", "L2 before clipping, geom. mean", "largest", spiky=True),
+    Quantity("train/grad_norm", "Gradient norm", "L2 before clipping, geom. mean", "largest"),
     Quantity("train/clip_fraction", "Clipped tokens", "fraction", "largest"),
-    Quantity("bapo/clip_high", "Upper bound", "importance ratio", "largest"),
-    Quantity("bapo/clip_low", "Lower bound", "importance ratio", "largest"),
+    Quantity(HIGH_RAISED, "Upper bound raised", "share of updates", "largest"),
+    Quantity(LOW_RAISED, "Lower bound raised", "share of updates", "largest"),
     Quantity("policy/approx_kl", "KL to the behaviour policy", "nats per token, k3", "largest"),
     Quantity("train/response_length", "Response length", "tokens", "largest"),
     Quantity("staleness/age_mean", "Age of the data", "updates, mean over tokens", "largest"),
@@ -76,13 +74,13 @@ COLUMNS = (
     Column("entropy_last", "final\nentropy", "policy/entropy", "final"),
     Column("grad_norm_max", "max\ngrad.\nnorm", "train/grad_norm", "extreme"),
     Column("positive_share", "pos.\nshare", "bapo/positive_share", "mean"),
-    Column("clip_high_raised_fraction", "bound\nraised", "bapo/clip_high", "raised"),
+    Column("clip_high_raised_fraction", "bound\nraised", HIGH_RAISED, "mean"),
 )
 # Every (metric, statistic) that a comparison computes.
 COMPARED = dict.fromkeys(
     [*product(METRIC_NAMES, STATISTICS), *((column.metric, column.statistic) for column in COLUMNS)]
 )
-_QUANTITY = {quantity.metric: quantity for quantity in QUANTITIES}
+_EXTREMES = {quantity.metric: quantity.extreme for quantity in QUANTITIES}
 
 
 @dataclass
@@ -145,8 +143,7 @@ def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
     Args:
         run: with the curve of the metric.
         metric: one of `METRIC_NAMES`.
-        statistic: one of `STATISTICS`, `gain` (last minus first tenth), `last` (the last value), or `raised`
-            (share of the updates in which the upper bound lay above its start).
+        statistic: one of `STATISTICS`, `gain` (last minus first tenth), or `last` (the last value).
     """
     values = run.curves[metric][1]
     if not values:
@@ -161,12 +158,9 @@ def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
             return fmean(values)
         case "last":
             return values[-1]
-        case "raised":
-            return finite(run.summary["bounds"]["clip_high_raised_fraction"])
-    quantity = _QUANTITY[metric]
-    if quantity.spiky:
+    if metric in SPIKY:
         return max(values)
-    return min(averages) if quantity.extreme == "lowest" else max(averages)
+    return min(averages) if _EXTREMES[metric] == "lowest" else max(averages)
 
 
 def damage(run: Run) -> dict[str, int]:

@@ -21,6 +21,7 @@ from bapo_lightning.report.comparison.settings import (
     settings_in_order,
 )
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
+from bapo_lightning.report.run.curves import SPIKY, limits_of
 from bapo_lightning.report.style import Look, setting_looks
 from bapo_lightning.run_folder.config_keys import leaves, should_be_alike
 
@@ -123,7 +124,10 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
     }
     curves = {
         (*cell, quantity.metric): mean_curve(
-            [run.curves[quantity.metric] for run in found], found[0].staleness, quantity.spiky
+            [run.curves[quantity.metric] for run in found],
+            found[0].staleness,
+            quantity.metric in SPIKY,
+            limits_of(quantity.metric),
         )
         for cell, found in cells.items()
         for quantity in QUANTITIES

@@ -17,7 +17,7 @@ from bapo_lightning.report.figures.values import VALUES
 
 FIGURES = "sweeps/figures"  # below conf/
 PROTOCOL = "protocol"  # the file of the runs that figures are drawn from
-_DRAWINGS = ("curves", "shares", "tokens", "bars", "entropy_rule")
+_DRAWINGS = ("curves", "bounds", "shares", "tokens", "bars", "entropy_rule")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Figure:
     variants: Sequence[str]
     claims: Sequence[Claim]
     labels: dict[str, str]  # of variants
-    metrics: Sequence[str] = ()  # of curves
+    metrics: Sequence[str] = ()  # of curves, also below bounds
     series: dict[str, dict[str, str]] = field(default_factory=dict)  # of bars: label -> group -> variant
     axis: str = ""  # of bars: label of the groups
     values: Sequence[str] = ()  # of bars

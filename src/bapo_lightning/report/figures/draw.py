@@ -12,6 +12,7 @@ from matplotlib.figure import Figure as Canvas
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.figures.bounds import draw_bounds
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.findings import Findings, Source, adjust, judge, write_findings
 from bapo_lightning.report.figures.means import draw_bars, draw_curves, draw_shares
@@ -22,6 +23,7 @@ from bapo_lightning.run_folder.record import read_tokens
 
 _DRAWINGS: dict[str, Callable[[Figure, RunsByVariant], Canvas]] = {
     "curves": draw_curves,
+    "bounds": draw_bounds,
     "shares": draw_shares,
     "tokens": draw_tokens,
     "bars": draw_bars,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.patches import Patch
 
 from bapo_lightning.report import style
 from bapo_lightning.report.comparison.mean_curve import draw_mean, mean_curve
+from bapo_lightning.report.comparison.runs import COLUMNS, Curve
 from bapo_lightning.report.figures.catalogue import Figure
 from bapo_lightning.report.figures.values import LOSS_SHARE, TOKEN_SHARE, VALUES, RunsByVariant
-from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.report.intervals import shown_interval
+from bapo_lightning.report.run.curves import HIGH_RAISED, LOW_RAISED, SPIKY, limits_of
 
 XLABEL = "rollout batches trained on"
 _METRIC_TITLES = {
@@ -22,8 +25,8 @@ _METRIC_TITLES = {
     "train/grad_norm": ("Gradient norm", "L2 before clipping, log scale"),
     "train/clip_fraction": ("Clipped tokens", "fraction"),
     "bapo/positive_share": ("Positive share of the gradient", "fraction"),
-    "bapo/clip_high": ("Upper bound", "importance ratio"),
-    "bapo/clip_low": ("Lower bound", "importance ratio"),
+    HIGH_RAISED: ("Upper bound raised above its start", "share of updates"),
+    LOW_RAISED: ("Lower bound raised above its start", "share of updates"),
     "bapo/target_met": ("Updates that meet the target", "fraction"),
     "staleness/age_mean": ("Age of the tokens", "updates"),
 }
@@ -32,78 +35,73 @@ _VALUE_TITLES = {
     "reward_last": ("Training reward", "mean of the last tenth"),
     "entropy_last": ("Policy entropy", "nats per token, mean of the last tenth"),
 }
-_LOGARITHMIC = {"train/grad_norm"}
+_METRIC_OF_VALUE = {column.key: column.metric for column in COLUMNS}
 _COLUMNS = 2
 _HATCHES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # of bars, by the line of their look
-
-
-def seeds_text(count: int) -> str:
-    """Number of seeds, for legends."""
-    return f"{count} seed{'' if count == 1 else 's'}"
 
 
 def draw_curves(figure: Figure, runs: RunsByVariant) -> Canvas:
     """Draws one panel for each metric of the figure, one line for each variant."""
     rows = -(-len(figure.metrics) // _COLUMNS)
-    canvas = style.new_figure(11.0, 0.7 + 3.0 * rows)
-    looks = style.setting_looks(
-        {variant: runs[variant][0].algorithm for variant in figure.variants if runs[variant]}
-    )
+    canvas = style.new_figure(11.0, 0.9 + 3.0 * rows)
     panels = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
     for number, (axes, metric) in enumerate(zip(panels, figure.metrics, strict=False)):
-        title, ylabel = _METRIC_TITLES[metric]
         is_last_row = number >= len(figure.metrics) - _COLUMNS
-        style.style_axes(axes, title, XLABEL if is_last_row else "", ylabel)
-        reached: list[float] = []
-        for variant, look in looks.items():
-            period = runs[variant][0].staleness
-            curves = [run.curves[metric] for run in runs[variant] if run.curves[metric][1]]
-            if curves:
-                draw_mean(axes, mean_curve(curves, period, metric in _LOGARITHMIC), look, period)
-            for _, values in curves:
-                reached += style.smoothed(values, style.smoothing_window(len(values), period))
-        if reached:
-            _scale_to(axes, min(reached), max(reached), metric in _LOGARITHMIC)
-        else:
-            style.say_missing(axes, "was not recorded")
+        draw_metric(axes, metric, figure, runs, XLABEL if is_last_row else "")
+    draw_variants(canvas, figure, runs)
+    return canvas
+
+
+def draw_variants(canvas: Canvas, figure: Figure, runs: RunsByVariant) -> None:
+    """Draws the legend of a figure of curves: its title, what lines and bands are, and its variants."""
+    looks = _looks(figure, runs)
     handles = [
         Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2.0, label=figure.labels[variant])
         for variant, look in looks.items()
     ]
     if handles:
-        style.draw_top_legend(canvas, handles, 2, means_text([len(runs[variant]) for variant in looks]))
-    return canvas
+        seeds = style.seeds_text([len(runs[variant]) for variant in looks])
+        style.draw_top_legend(canvas, handles, 2, f"{figure.title}: mean over {seeds}, 95 % band")
 
 
-def means_text(counts: Sequence[int]) -> str:
-    """What lines and bands are, for a legend, given the number of runs of each."""
-    least, most = min(counts), max(counts)
-    return f"mean over {seeds_text(most) if least == most else f'{least} to {most} seeds'}, 95 % band"
+def draw_metric(axes: Axes, metric: str, figure: Figure, runs: RunsByVariant, xlabel: str) -> None:
+    """Draws one panel: the mean of a metric for each variant, with its band.
 
-
-def _scale_to(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
-    """Limits the axis to the values that single runs reach. Where few seeds disagree, a band goes far beyond
+    The axis ends with the values that single runs reach: where few seeds disagree, a band goes far beyond
     them and would flatten everything else.
     """
-    if not logarithmic or low <= 0:
-        margin = 0.06 * (high - low) or 0.05
-        axes.set_ylim(low - margin, high + margin)
-        return
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(low / 1.2, high * 1.2)
+    title, ylabel = _METRIC_TITLES[metric]
+    style.style_axes(axes, title, xlabel, ylabel)
+    is_log, limits = metric in SPIKY, limits_of(metric)
+    reached: list[float] = []
+    for variant, look in _looks(figure, runs).items():
+        period = runs[variant][0].staleness
+        curves = [run.curves[metric] for run in runs[variant]]
+        curve = mean_curve(curves, period, is_log, limits)
+        if curve.steps:
+            draw_mean(axes, curve, look, period)
+        reached += [value for values in curve.runs for value in values]
+    if not reached:
+        style.say_missing(axes, "was not recorded")
+    elif is_log:
+        style.scale_log(axes, min(reached), max(reached))
+    else:
+        margin = 0.06 * (max(reached) - min(reached)) or 0.05
+        axes.set_ylim(min(reached) - margin, max(reached) + margin)
+
+
+def _looks(figure: Figure, runs: RunsByVariant) -> dict[str, style.Look]:
+    return style.setting_looks(
+        {variant: runs[variant][0].algorithm for variant in figure.variants if runs[variant]}
+    )
 
 
 def draw_shares(figure: Figure, runs: RunsByVariant) -> Canvas:
     """Draws the shares of positive and negative tokens in the loss and among the tokens, for the figure's
     first variant.
     """
-    canvas = style.new_figure(11.0, 3.9)
+    canvas = style.new_figure(11.0, 4.2)
     variant = figure.variants[0]
-    title = f"{figure.labels[variant]}: mean over {seeds_text(len(runs[variant]))} with 95 % band"
-    canvas.suptitle(title, fontsize=11, color=style.INK)
     loss_label = "share of the loss that is not clipped,\nweighted by behaviour probability"
     shares = (
         (LOSS_SHARE, "Share of the loss", loss_label),
@@ -115,12 +113,18 @@ def draw_shares(figure: Figure, runs: RunsByVariant) -> Canvas:
         if not curves:
             style.say_missing(axes, "was not recorded")
             continue
-        period = runs[variant][0].staleness
-        mirrored = [(steps, [1 - value for value in values]) for steps, values in curves]
-        draw_mean(axes, mean_curve(mirrored, period), style.Look(style.NEGATIVE, "--"), period, "negative")
-        draw_mean(axes, mean_curve(curves, period), style.Look(style.POSITIVE, "-"), period, "positive")
+        algorithm, period = runs[variant][0].algorithm, runs[variant][0].staleness
+        mirrored: list[Curve] = [(steps, [1 - value for value in values]) for steps, values in curves]
+        positive, negative = style.sign_colours(algorithm)
+        for drawn, look, sign in (
+            (curves, style.Look(positive, "-"), "positive tokens"),
+            (mirrored, style.Look(negative, "--"), "negative tokens"),
+        ):
+            draw_mean(axes, mean_curve(drawn, period, limits=limits_of(metric)), look, period, sign)
         axes.axhline(0.5, color=style.INK, linewidth=0.8, linestyle=":")
-        style.draw_legend(axes)
+    if handles := canvas.axes[0].get_legend_handles_labels()[0]:
+        seeds = style.seeds_text([len(runs[variant])])
+        style.draw_top_legend(canvas, handles, 2, f"{figure.labels[variant]}: mean over {seeds}, 95 % band")
     return canvas
 
 
@@ -128,7 +132,7 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
     """Draws one panel for each value of the figure: in each a group of bars for each place on the axis, a bar
     for each series, and a dot for every seed.
     """
-    canvas = style.new_figure(11.0, 4.2)
+    canvas = style.new_figure(11.0, 4.5)
     groups = list(dict.fromkeys(name for row in figure.series.values() for name in row))
     width = 0.8 / len(figure.series)
     looks = style.setting_looks({label: _algorithm(row, runs) for label, row in figure.series.items()})
@@ -141,12 +145,15 @@ def draw_bars(figure: Figure, runs: RunsByVariant) -> Canvas:
             for index, group in enumerate(groups):
                 members = runs.get(row.get(group, ""), ())
                 found = [number for run in members if (number := VALUES[value](run)) is not None]
-                _draw_bar(axes, index + offset, found, width, looks[label], label if index == 0 else None)
+                shown = shown_interval(found, limits=limits_of(_METRIC_OF_VALUE[value]))
+                if shown is not None:
+                    _draw_bar(axes, index + offset, found, shown, width, looks[label])
         axes.set_xticks(range(len(groups)), groups)
         axes.set_xlim(-0.5, len(groups) - 0.5)
-    handles, _ = canvas.axes[0].get_legend_handles_labels()
-    if handles:
-        style.draw_top_legend(canvas, handles, 3)
+    if counts := [len(runs[variant]) for variant in figure.variants if runs[variant]]:
+        handles = [Patch(**_bar_look(look), label=label) for label, look in looks.items()]
+        what = f"mean over {style.seeds_text(counts)}, 95 % interval, a dot for each seed"
+        style.draw_top_legend(canvas, handles, 3, f"{figure.title}: {what}")
     return canvas
 
 
@@ -156,12 +163,19 @@ def _algorithm(row: Mapping[str, str], runs: RunsByVariant) -> str:
 
 
 def _draw_bar(
-    axes: Axes, x: float, values: list[float], width: float, look: style.Look, label: str | None
+    axes: Axes,
+    x: float,
+    values: list[float],
+    shown: tuple[float, float, float],
+    width: float,
+    look: style.Look,
 ) -> None:
-    interval = mean_interval(values)
-    if interval is None:
-        return
-    bar = axes.bar(x, interval.mean, 0.92 * width, color=look.colour, alpha=0.75, label=label)
-    bar.patches[0].set(hatch=_HATCHES[look.line], edgecolor="white")
-    axes.errorbar(x, interval.mean, interval.half_width or 0.0, color=style.INK, capsize=3, linewidth=1.2)
+    mean, lower, upper = shown
+    axes.bar(x, mean, 0.92 * width, **_bar_look(look))
+    ends = [[mean - lower], [upper - mean]]
+    axes.errorbar(x, mean, ends, color=style.INK, capsize=3, linewidth=1.2)
     axes.scatter([x] * len(values), values, s=10, color=style.INK, alpha=0.45, linewidths=0, zorder=3)
+
+
+def _bar_look(look: style.Look) -> dict[str, Any]:
+    return {"facecolor": look.colour, "alpha": 0.75, "hatch": _HATCHES[look.line], "edgecolor": "white"}

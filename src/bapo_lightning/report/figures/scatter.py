@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from statistics import fmean
 
@@ -10,7 +11,6 @@ from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.report import style
 from bapo_lightning.report.figures.catalogue import Figure
-from bapo_lightning.report.figures.means import seeds_text
 from bapo_lightning.report.figures.values import RunsByVariant, rule_pairs
 from bapo_lightning.report.intervals import mean_interval
 from bapo_lightning.run_folder.record import Columns
@@ -29,7 +29,7 @@ def draw_tokens(figure: Figure, runs: RunsByVariant) -> Canvas:
     variant = figure.variants[0]
     tables = [run.tokens for run in runs[variant] if run.tokens is not None]
     count = sum(len(table["ratio"]) for table in tables)
-    title = f"{figure.labels[variant]}: {count:,} recorded tokens of {seeds_text(len(tables))}"
+    title = f"{figure.labels[variant]}: {count:,} recorded tokens of {style.seeds_text([len(tables)])}"
     canvas.suptitle(title, fontsize=11, color=style.INK)
     panels = scatter, probabilities, entropies = canvas.subplots(1, 3, width_ratios=(1.35, 1.0, 1.0))
     dots, ratio, over = "Every dot a token", "importance ratio", "95 % over seeds"
@@ -61,7 +61,7 @@ def _draw_scatter(canvas: Canvas, axes: Axes, tables: list[Columns]) -> None:
     axes.set_xlim(low * 0.9, high * 1.1)
     axes.set_xticks([0.1, 0.3, 1, 3, 10], ["≤ 0.1", "0.3", "1", "3", "≥ 10"])
     axes.minorticks_off()
-    canvas.colorbar(dots, ax=axes, label="entropy [nats]")
+    style.draw_colour_bar(canvas, dots, axes, "entropy [nats]")
 
 
 def _draw_classes(axes: Axes, tables: list[Columns], name: str, colour: str) -> None:
@@ -84,7 +84,8 @@ def draw_entropy_rule(figure: Figure, runs: RunsByVariant) -> Canvas:
     """Draws predicted against measured entropy change of the same tokens: a panel for each variant, a dot for
     each measured update.
     """
-    canvas = style.new_figure(4.0 * len(figure.variants), 4.2)
+    canvas = style.new_figure(4.0 * len(figure.variants), 4.4)
+    canvas.suptitle(f"{figure.title}: a dot for each update", fontsize=11, color=style.INK)
     panels = canvas.subplots(1, len(figure.variants), squeeze=False)[0]
     for axes, variant in zip(panels, figure.variants, strict=True):
         pairs = [pair for run in runs[variant] for pair in rule_pairs(run)]
@@ -95,13 +96,19 @@ def draw_entropy_rule(figure: Figure, runs: RunsByVariant) -> Canvas:
             continue
         xs, ys = [1e4 * predicted for predicted, _ in pairs], [1e4 * measured for _, measured in pairs]
         colour = style.algorithm_colour(runs[variant][0].algorithm)
-        axes.scatter(xs, ys, s=9, alpha=0.35, color=colour, linewidths=0)
-        for values, limit in ((xs, axes.set_xlim), (ys, axes.set_ylim)):
-            reach = sorted(map(abs, values))[int(_KEPT * (len(values) - 1))] or 1.0
-            limit(-1.1 * reach, 1.1 * reach)
+        places = _within(xs, axes.set_xlim), _within(ys, axes.set_ylim)
+        axes.scatter(*places, s=9, alpha=0.35, color=colour, linewidths=0)
         axes.axhline(0, color=style.INK, linewidth=0.8)
         axes.axvline(0, color=style.INK, linewidth=0.8)
-        agreeing = sum((x > 0) == (y > 0) for x, y in zip(xs, ys, strict=True))
-        text = f"same sign in {agreeing / len(pairs):.0%} of {len(pairs)} updates"
-        axes.text(0.98, 0.02, text, transform=axes.transAxes, ha="right", fontsize=9, color=style.INK)
+        agreeing = sum((x > 0) == (y > 0) for x, y in zip(xs, ys, strict=True)) / len(pairs)
+        axes.set_title(f"same sign: {agreeing:.0%} of {len(pairs)}", loc="right", fontsize=8, color=style.INK)
     return canvas
+
+
+def _within(values: list[float], limit: Callable[[float, float], object]) -> list[float]:
+    """Limits an axis to most of `values` on both sides of zero; returns `values` with those beyond at its
+    edges, so that few large ones do not hide the others, and none is left out.
+    """
+    reach = sorted(map(abs, values))[int(_KEPT * (len(values) - 1))] or 1.0
+    limit(-1.1 * reach, 1.1 * reach)
+    return [min(max(value, -1.08 * reach), 1.08 * reach) for value in values]

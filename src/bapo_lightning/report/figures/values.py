@@ -8,13 +8,13 @@ from functools import partial
 from statistics import fmean
 
 from bapo_lightning.report.comparison.runs import COLUMNS, Run, statistic_of
-from bapo_lightning.report.run.held_out import HELD_OUT
+from bapo_lightning.report.run.curves import HELD_OUT, HIGH_RAISED, LOW_RAISED
 
 PREDICTED, MEASURED = "entropy_rule/predicted_delta", "entropy_rule/measured_delta"
 LOSS_SHARE, TOKEN_SHARE = "bapo/positive_share", "bapo/positive_token_fraction"
 CURVES = (
     *("train/reward", "policy/entropy", "train/grad_norm", "train/clip_fraction", LOSS_SHARE, TOKEN_SHARE),
-    *("bapo/clip_high", "bapo/clip_low", "bapo/target_met", "staleness/age_mean"),
+    *("bapo/clip_high", "bapo/clip_low", HIGH_RAISED, LOW_RAISED, "bapo/target_met", "staleness/age_mean"),
     *(PREDICTED, MEASURED, HELD_OUT),
 )
 RunsByVariant = Mapping[str, Sequence[Run]]

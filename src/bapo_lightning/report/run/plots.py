@@ -12,12 +12,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from bapo_lightning.report import style
-from bapo_lightning.report.run.held_out import HELD_OUT, series
+from bapo_lightning.report.run.curves import HELD_OUT, series
 from bapo_lightning.report.run.recorded import Band, Recorded, find_recorded
 from bapo_lightning.run_folder.record import RunRecord, finite, read_run
 
@@ -81,22 +80,23 @@ def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]
 def run_panels(algorithm: str) -> tuple[Panel, ...]:
     """The six panels; the main curve of each has the algorithm's colour."""
     colour = style.algorithm_colour(algorithm)
+    positive, negative = style.sign_colours(algorithm)
     share = (
         Curve("bapo/positive_share_unclipped", style.FAINT, "without clipping", "--"),
         Curve("bapo/positive_share", colour, "at the chosen bounds"),
     )
     bounds = (
-        Curve("bapo/clip_high", style.POSITIVE, "upper bound", choices=True),
-        Curve("bapo/clip_low", style.NEGATIVE, "lower bound", choices=True),
+        Curve("bapo/clip_high", positive, "upper bound", choices=True),
+        Curve("bapo/clip_low", negative, "lower bound", choices=True),
     )
     clipped = (
-        Curve("train/clip_fraction_positive", style.POSITIVE, "of positive tokens", "--"),
-        Curve("train/clip_fraction_negative", style.NEGATIVE, "of negative tokens", "-."),
-        Curve("train/clip_fraction", style.BLACK, "of all tokens"),
+        Curve("train/clip_fraction_positive", positive, "of positive tokens", "--"),
+        Curve("train/clip_fraction_negative", negative, "of negative tokens", "-."),
+        Curve("train/clip_fraction", colour, "of all tokens"),
     )
     reward = Curve("train/reward", colour, "in training"), Curve(HELD_OUT, style.BLACK, "held out", "--")
-    entropy = Curve("policy/entropy", colour)
-    norm = Curve("train/grad_norm", colour, spiky=True)
+    entropy = Curve("policy/entropy", colour, "this run")
+    norm = Curve("train/grad_norm", colour, "this run", spiky=True)
     unit = "entropy per token [nats]"
     return (
         Panel("reward", "Reward", "mean per sample", reward),
@@ -126,15 +126,14 @@ def draw_panel(axes: Axes, panel: Panel, record: RunRecord, recorded: Recorded |
     if panel.decorate:
         panel.decorate(axes, record)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if band or any(curve.label for curve, _, _ in drawn):
+    if band or len(panel.curves) > 1:
         style.draw_legend(axes)
 
 
 def _draw_band(axes: Axes, band: Band, recorded: Recorded) -> None:
-    mean, half_width = np.array(band.mean), np.array(band.half_width)
     colour = style.algorithm_colour(recorded.algorithm)
-    axes.fill_between(band.steps, mean - half_width, mean + half_width, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(band.steps, mean, color=colour, linewidth=1.2, label=recorded.label)
+    axes.fill_between(band.steps, band.lower, band.upper, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(band.steps, band.mean, color=colour, linewidth=1.2, label=recorded.label)
 
 
 def batch_period(manifest: dict[str, Any]) -> int:

@@ -14,26 +14,29 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.report.intervals import shown_interval
+from bapo_lightning.report.run.curves import SPIKY, limits_of
 from bapo_lightning.run_folder.config_keys import leaves
 from bapo_lightning.run_folder.record import RunRecord, read_run
 
 FOLDER = Path(__file__).with_name("recorded")
 PROTOCOL = ("regime", "scale", "model", "data", "reward", "correction", "optimizer")
 METRICS = ("train/reward", "policy/entropy", "bapo/positive_share", "train/clip_fraction", "train/grad_norm")
-NUM_POINTS = 30  # of a curve: means over as many equal parts of the run
+NUM_POINTS = 30  # of a curve: one for each of as many equal parts of the run
 
 
 @dataclass(frozen=True)
 class Band:
-    """A curve over several seeds."""
+    """A curve over several seeds: means, of spiky metrics geometric ones."""
 
     steps: list[float]  # middle of each part of the run, in updates
     mean: list[float]
-    half_width: list[float]  # of the 95 % interval over seeds
+    lower: list[float]  # ends of the 95 % interval over seeds
+    upper: list[float]
 
 
 @dataclass(frozen=True)
@@ -121,15 +124,20 @@ def _read(path: Path) -> Recorded:
 def _band(records: Sequence[RunRecord], metric: str) -> Band:
     num_updates = len(records[0].rows)
     edges = [round(part * num_updates / NUM_POINTS) for part in range(NUM_POINTS + 1)]
-    band = Band([], [], [])
+    band = Band([], [], [], [])
     for start, end in pairwise(edges):
-        means = []
+        parts = []
         for run in records:
             values = [value for step, value in zip(*run.series(metric), strict=True) if start <= step < end]
-            means += [sum(values) / len(values)] if values else []
-        interval = mean_interval(means)
-        if interval is not None and interval.half_width is not None:
+            parts += [_middle(values, metric)] if values else []
+        shown = shown_interval(parts, metric in SPIKY and min(parts) > 0, limits_of(metric))
+        if shown is not None and len(parts) > 1:
             band.steps.append((start + end - 1) / 2)
-            band.mean.append(interval.mean)
-            band.half_width.append(interval.half_width)
+            for found, value in zip((band.mean, band.lower, band.upper), shown, strict=True):
+                found.append(value)
     return band
+
+
+def _middle(values: Sequence[float], metric: str) -> float:
+    """What stands for a part of a run: the mean, of spiky metrics the median, as in plots."""
+    return median(values) if metric in SPIKY else fmean(values)

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bapo_lightning.report.run.curves import bound_start, is_raised
 from bapo_lightning.report.run.recorded import find_recorded
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
 from bapo_lightning.run_folder.text_file import write_json
@@ -27,7 +28,6 @@ BESIDE = (
     "train/reward",
     "policy/entropy",
 )  # what is compared with recorded curves, besides held-out accuracy
-_BOUND_TOLERANCE = 1e-6  # bounds are logged from float32
 _Values = dict[str, list[float]]  # metric -> its finite values, update after update
 
 
@@ -155,19 +155,13 @@ def _bounds(values: _Values, config: dict[str, Any]) -> dict[str, float | None]:
     return {
         "clip_low_mean": _mean(lows),
         "clip_high_mean": _mean(highs),
-        "clip_low_raised_fraction": _raised(lows, _start(config, "low")),
-        "clip_high_raised_fraction": _raised(highs, _start(config, "high")),
+        "clip_low_raised_fraction": _raised(lows, bound_start(config, "low")),
+        "clip_high_raised_fraction": _raised(highs, bound_start(config, "high")),
     }
 
 
-def _start(config: dict[str, Any], side: str) -> float | None:
-    """Value that a bound starts from in every update: the start of its search, or the fixed bound itself."""
-    bound = config.get("algorithm", {}).get("bounds", {}).get(side)
-    return bound.get("start") if isinstance(bound, dict) else bound
-
-
 def _raised(values: list[float], start: float | None) -> float | None:
-    return None if start is None else _mean([value > start + _BOUND_TOLERANCE for value in values])
+    return None if start is None else _mean([is_raised(value, start) for value in values])
 
 
 def _seconds(values: _Values, manifest: dict[str, Any]) -> dict[str, float | None]:

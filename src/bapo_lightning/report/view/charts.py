@@ -9,12 +9,11 @@ from itertools import accumulate
 from typing import Any
 
 from bapo_lightning.report import style
-from bapo_lightning.report.run.held_out import HELD_OUT, series
+from bapo_lightning.report.run.curves import HELD_OUT, series
 from bapo_lightning.report.run.plots import target_share
 from bapo_lightning.report.run.summary import TIME_PARTS
 from bapo_lightning.run_folder.record import Row, RunRecord, finite
 
-_NEUTRAL = "#7d8590"  # visible on white and on black
 _MOST_POINTS = 400  # of a curve
 _SMOOTHED = 15  # a curve is averaged over so many parts of the run
 
@@ -44,16 +43,16 @@ class Chart:
 def charts_of(algorithm: str) -> tuple[Chart, ...]:
     """The panels of the page; the main line of each has the algorithm's colour."""
     colour = style.algorithm_colour(algorithm)
-    positive, negative = style.POSITIVE, style.NEGATIVE
+    positive, negative = style.sign_colours(algorithm)
     return (
         Chart("Reward", (
             Line("train/reward", "in training", colour),
-            Line(HELD_OUT, "held out", _NEUTRAL, "5 3", smooth=False),
+            Line(HELD_OUT, "held out", style.NEUTRAL, "5 3", smooth=False),
         )),
         Chart("Policy entropy, nats", (Line("policy/entropy", "entropy", colour),)),
         Chart("Positive share of the gradient", (
             Line("bapo/positive_share", "at the chosen bounds", colour),
-            Line("bapo/positive_share_unclipped", "without clipping", _NEUTRAL, "5 3"),
+            Line("bapo/positive_share_unclipped", "without clipping", style.NEUTRAL, "5 3"),
         ), has_target=True),
         Chart("Clipping bounds, every update", (
             Line("bapo/clip_high", "upper", positive, marks=True),
@@ -62,15 +61,15 @@ def charts_of(algorithm: str) -> tuple[Chart, ...]:
         Chart("Gradient norm", (Line("train/grad_norm", "gradient norm", colour, smooth=False),), log=True),
         Chart("Clipped tokens", (
             Line("train/clip_fraction_positive", "of positive tokens", positive),
-            Line("train/clip_fraction_negative", "of negative tokens", negative),
+            Line("train/clip_fraction_negative", "of negative tokens", negative, "8 3 2 3"),
         )),
         Chart("Response length, tokens", (
             Line("train/response_length_positive", "positive", positive),
-            Line("train/response_length_negative", "negative", negative),
+            Line("train/response_length_negative", "negative", negative, "8 3 2 3"),
         )),
         Chart("Age of tokens, updates", (
             Line("staleness/age_mean", "mean", colour),
-            Line("staleness/age_max", "largest", _NEUTRAL, "5 3", smooth=False),
+            Line("staleness/age_max", "largest", style.NEUTRAL, "5 3", smooth=False),
         )),
         Chart("Engine against trainer, nats per token", (
             Line("mismatch/abs_logp_diff_mean", "mean difference", colour, smooth=False),

@@ -11,7 +11,7 @@ import torch
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
 from bapo_lightning.report.map.cells import FRESH, write_measured
-from bapo_lightning.report.run.held_out import held_out
+from bapo_lightning.report.run.curves import held_out
 from bapo_lightning.run_folder.record import Row, finite, read_run
 from bapo_lightning.runs.map.jobs import Job
 from bapo_lightning.runs.map.plan import MapConfig

@@ -14,7 +14,8 @@ const ticks = (low, high, log) => {
     const found = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
       for (const digit of high / low > 300 ? [1] : high / low > 20 ? [1, 3] : [1, 2, 5]) found.push(digit * 10 ** power);
-    return found.filter((value) => value >= low && value <= high);
+    const shown = found.filter((value) => value >= low && value <= high);
+    if (shown.length > 2) return shown;  // else the range is so narrow that even steps fit
   }
   const rough = (high - low) / 6, unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((digit) => digit * unit).find((size) => size >= rough * 0.999);
@@ -66,7 +67,7 @@ function plot(figure, chart, axis, axisTitle, singleRuns) {
       if (curve.lower && !singleRuns) make("path", { d: `${path([...at(curve.upper), ...at(curve.lower).reverse()])}Z`, fill: curve.colour, opacity: 0.15 }, group);
       for (const values of singleRuns ? curve.runs || [] : []) make("path", { d: path(at(values)), fill: "none", stroke: curve.colour, "stroke-width": 0.8, opacity: 0.6 }, group);
       if (!curve.marks) make("path", { d: path(at(curve.mean)), fill: "none", stroke: curve.colour, "stroke-width": 1.8, "stroke-dasharray": curve.dash || "" }, group);
-      if (curve.marks || x.length < 12) for (const [cx, cy] of at(curve.mean)) if (Number.isFinite(cy)) make("circle", { cx, cy, r: curve.marks ? 1.8 : 2.5, fill: curve.colour, opacity: curve.marks ? 0.5 : 1 }, group);
+      if (curve.marks || x.length < 12) for (const [cx, cy] of at(curve.mean)) if (Number.isFinite(cy)) make("circle", { cx, cy, r: curve.marks ? 1.8 : 2.5, fill: curve.colour, opacity: curve.marks ? 0.7 : 1 }, group);
     }
     figure.onpointermove = (event) => point(figure, chart, axis, event, left + (right - left) * ((event.clientX - svg.getBoundingClientRect().left) / svg.getBoundingClientRect().width * WIDTH - LEFT) / (WIDTH - RIGHT - LEFT), px, left, right);
   }

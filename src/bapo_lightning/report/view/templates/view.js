@@ -8,9 +8,9 @@ const axis = document.getElementById("axis");
 axis.value = kept("axis") || axis.value;
 const legend = ({ curves }) => {
   const line = element("div", "", "legend");
-  for (const { label, colour } of curves.length > 1 ? curves : []) {
+  for (const { label, colour, dash } of curves.length > 1 ? curves : []) {
     const mark = element("i", "");
-    mark.style.background = colour;
+    mark.style.background = dash ? `repeating-linear-gradient(90deg,${colour} 0 3px,transparent 3px 5px)` : colour;
     line.append(mark, `${label} `);
   }
   return line;
