@@ -14,7 +14,7 @@ from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.report.map.page import render
-from bapo_lightning.report.map.picture import draw_gap, draw_phases
+from bapo_lightning.report.map.picture import Method, draw_gap, draw_phases
 from bapo_lightning.report.map.verdicts import read_results
 from bapo_lightning.run_folder.text_file import write_json, write_text
 from bapo_lightning.runs.map.exact import fill
@@ -69,6 +69,10 @@ def draw(config: MapConfig) -> int:
     """Judges and draws a map that is whole."""
     folder = Path(config.output)
     labels = {name: entry.label for name, entry in config.methods.items()}
+    methods = {
+        name: Method(entry.label, str((config.common | entry.set).get("algorithm", name)))
+        for name, entry in config.methods.items()
+    }
     reference = next(iter(labels))
     results = read_results(folder, config.cells, list(labels), config.gate, config.controls)
     settings = (
@@ -78,9 +82,9 @@ def draw(config: MapConfig) -> int:
     written = [
         write_text(folder / "map.md", render(results, labels, config.controls, settings)),
         write_json(folder / "map.json", [result.plain() for result in results]),
-        draw_gap(results, labels, folder / "gap.png"),
+        draw_gap(results, methods, folder / "gap.png"),
         *(
-            draw_phases(results, name, [reference, *config.controls], labels, folder / f"{name}.png")
+            draw_phases(results, name, [reference, *config.controls], methods, folder / f"{name}.png")
             for name in config.drawn
         ),
     ]

@@ -3,59 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
 from matplotlib.image import AxesImage
-from matplotlib.lines import Line2D
 
 from bapo_lightning.report import style
-from bapo_lightning.report.map.verdicts import EQUAL, LESS, MORE, CellResult
+from bapo_lightning.report.map.verdicts import EQUAL, LESS, MORE, OPEN, CellResult, Comparison
 
-SIGN = {MORE: "+", LESS: "−", EQUAL: "="}
 COLOUR_LIMIT = 0.15  # difference in area at which a colour is full
 LEGEND = (
-    "difference in mean reward over training: + more, − less, = equal, ? unresolved;  R: the search rests at "
-    "its start, E: it runs to its end, in more than nine updates of ten;  pale: the cell fails the gate"
+    "difference in mean reward over training, in the colour of the algorithm that has more; bold: certain, "
+    "=: equal, ?: unresolved;\nR: the search rests at its start, E: it runs to its end, in more than nine "
+    "updates of ten; pale: the cell fails the gate"
 )
-DARK = 0.7  # of that difference: colours are too dark for black text
+DARK = 0.6  # of that difference: colours are too dark for black text
 MOST = 0.9  # share of the updates that counts as "nearly always"
 
 
+@dataclass(frozen=True)
+class Method:
+    """A method in pictures."""
+
+    label: str
+    algorithm: str
+
+
 def draw_phases(
-    results: Sequence[CellResult], method: str, against: Sequence[str], labels: Mapping[str, str], path: Path
+    results: Sequence[CellResult],
+    method: str,
+    against: Sequence[str],
+    methods: Mapping[str, Method],
+    path: Path,
 ) -> Path:
     """Draws a row of heat maps for each world: the difference of `method` to each of `against` in every cell.
 
-    Rows of a heat map are the options of the world, columns staleness and learning rate. The sign is the
-    verdict; R where the search nearly always rests at its start, E where it nearly always runs to its end.
-    Cells that fail the gate are pale.
+    Rows of a heat map are the options of the world, columns staleness and learning rate. R is where the
+    search nearly always rests at its start, E where it nearly always runs to its end. Cells that fail the
+    gate are pale.
     """
     worlds = list(dict.fromkeys(result.cell.world for result in results))
     heights = [
         len({result.cell.options for result in results if result.cell.world == world}) for world in worlds
     ]
-    figure = style.new_figure(5.6 * len(against), 1.5 * len(worlds) + 0.34 * sum(heights))
+    height = 0.8 + 1.5 * len(worlds) + 0.34 * sum(heights)
+    figure = style.new_figure(5.6 * len(against), height)
     panels = figure.subplots(len(worlds), len(against), squeeze=False, height_ratios=[h + 2 for h in heights])
-    image = None
-    for row, world in zip(panels, worlds, strict=True):
-        own = [result for result in results if result.cell.world == world]
-        for axes, other in zip(row, against, strict=True):
-            image = _heat_map(axes, own, method, other)
-            axes.set_title(
-                f"{world}: {labels[method]} against {labels[other]}", fontsize=10, loc="left", color=style.INK
-            )
-    assert image is not None
-    for axes in panels[:, 1:].flat:
-        axes.set_yticklabels([])
-    figure.supxlabel(LEGEND, fontsize=8, color=style.INK)
-    bar = figure.colorbar(image, ax=panels, shrink=0.6, pad=0.02)
-    bar.ax.set_title("difference", fontsize=8, color=style.INK)
+    for column, other in enumerate(against):
+        colours = style.difference_map(methods[other].algorithm, methods[method].algorithm)
+        for row, world in enumerate(worlds):
+            axes = panels[row, column]
+            own = [result for result in results if result.cell.world == world]
+            image = _heat_map(axes, own, method, other, colours)
+            title = f"{world}: {methods[method].label}\nagainst {methods[other].label}"
+            axes.set_title(title, fontsize=10, loc="left", color=style.INK)
+            if column:
+                axes.set_yticklabels([])
+        style.draw_colour_bar(figure, image, panels[:, column], "")
+    figure.supxlabel(LEGEND, fontsize=9, color=style.INK)
     return style.save_png(figure, path)
 
 
-def _heat_map(axes: Axes, results: Sequence[CellResult], method: str, other: str) -> AxesImage:
+def _heat_map(
+    axes: Axes, results: Sequence[CellResult], method: str, other: str, colours: Colormap
+) -> AxesImage:
     rows = sorted({result.cell.options for result in results})
     columns = sorted({(result.cell.staleness, result.cell.learning_rate) for result in results})
     values = np.full((len(rows), len(columns)), np.nan)
@@ -68,18 +83,31 @@ def _heat_map(axes: Axes, results: Sequence[CellResult], method: str, other: str
         comparison = result.comparison(method, other)
         values[place] = comparison.difference.mean
         alpha[place] = 1.0 if result.gate.is_passed else 0.25
-        text = (
-            f"{SIGN.get(comparison.verdict, '?')} {comparison.difference.mean:+.3f} {_search(result, method)}"
-        )
+        is_certain = comparison.verdict in (MORE, LESS)
         is_dark = result.gate.is_passed and abs(comparison.difference.mean) > DARK * COLOUR_LIMIT
-        colour = "white" if is_dark else style.INK
-        axes.text(place[1], place[0], text.strip(), ha="center", va="center", fontsize=7.5, color=colour)
+        axes.text(
+            place[1],
+            place[0],
+            f"{_difference(comparison)} {_search(result, method)}".strip(),
+            ha="center",
+            va="center",
+            fontsize=8,
+            fontweight="bold" if is_certain else "normal",
+            color="white" if is_dark else style.INK,
+        )
     image = axes.imshow(
-        values, cmap="RdBu", vmin=-COLOUR_LIMIT, vmax=COLOUR_LIMIT, alpha=alpha, aspect="auto"
+        values, cmap=colours, vmin=-COLOUR_LIMIT, vmax=COLOUR_LIMIT, alpha=alpha, aspect="auto"
     )
-    axes.set_yticks(range(len(rows)), [_options(options) for options in rows], fontsize=8)
-    axes.set_xticks(range(len(columns)), [f"staleness {s:g}\nlr {lr:g}" for s, lr in columns], fontsize=8)
+    axes.set_yticks(range(len(rows)), [_options(options) for options in rows])
+    axes.set_xticks(range(len(columns)), [f"staleness {s:g}\nlr {lr:g}" for s, lr in columns])
+    axes.tick_params(labelsize=8, colors=style.INK, length=0)
+    axes.spines[:].set_visible(False)
     return image
+
+
+def _difference(comparison: Comparison) -> str:
+    number = f"{comparison.difference.mean:+.3f}".replace("-", "−")
+    return {EQUAL: f"= {number}", OPEN: f"? {number}"}.get(comparison.verdict, number)
 
 
 def _options(options: Sequence[tuple[str, float]]) -> str:
@@ -91,57 +119,44 @@ def _search(result: CellResult, method: str) -> str:
     return "R" if (found.rests or 0) > MOST else "E" if (found.ends or 0) > MOST else ""
 
 
-def draw_gap(results: Sequence[CellResult], labels: Mapping[str, str], path: Path) -> Path:
+def draw_gap(results: Sequence[CellResult], methods: Mapping[str, Method], path: Path) -> Path:
     """Draws, for every method but the first, the share of the staleness gap that it closes in each cell that
-    passes the gate, with its 95 % interval; colours tell the natural share of positive tokens.
+    passes the gate, with its 95 % interval. Cells stand and darken in the order of their natural share.
     """
-    reference, *methods = labels
+    reference, *others = methods
     worlds = list(dict.fromkeys(result.cell.world for result in results))
-    figure = style.new_figure(11.0, 0.6 + 3.4 * len(worlds))
-    panels = figure.subplots(len(worlds), 1, squeeze=False)[:, 0]
-    for axes, world in zip(panels, worlds, strict=True):
-        own = [result for result in results if result.cell.world == world and result.gate.is_passed]
-        style.style_axes(
-            axes, f"{world}: {len(own)} cells that pass the gate", "", "share of the staleness gap closed"
-        )
+    figure = style.new_figure(11.0, 0.9 + 3.6 * len(worlds))
+    for axes, world in zip(figure.subplots(len(worlds), 1, squeeze=False)[:, 0], worlds, strict=True):
+        told = [result for result in results if result.cell.world == world and result.gate.is_passed]
+        told.sort(key=lambda result: _natural_share(result, reference))
+        title = f"{world}: {len(told)} cell{'' if len(told) == 1 else 's'} that pass the gate"
+        style.style_axes(axes, title, "", "share of the staleness gap closed")
+        if not told:
+            style.say_missing(axes, "no cell can tell methods apart")
+            continue
         axes.axhline(0, color=style.FAINT, linewidth=0.8)
         axes.axhline(1, color=style.FAINT, linewidth=0.8, linestyle=":")
-        for place, name in enumerate(methods):
-            for number, result in enumerate(own):
-                gap = result.gap_closed[name]
-                x = place + 0.7 * ((number + 0.5) / max(len(own), 1) - 0.5)
-                axes.errorbar(
-                    x,
-                    gap.mean,
-                    gap.half_width,
-                    fmt="o",
-                    markersize=3,
-                    linewidth=0.8,
-                    color=_share_colour(result.figures[reference].natural_share),
-                )
-        axes.set_xticks(
-            range(len(methods)), [labels[name] for name in methods], fontsize=8, rotation=20, ha="right"
-        )
-        axes.set_ylim(-1.5, 1.5)
-    handles = [
-        Line2D([], [], marker="o", linestyle="", color=colour, label=f"natural share {text}")
-        for text, colour in (
-            ("below 0.40", style.BLUE),
-            ("0.40 to 0.48", style.GREEN),
-            ("above 0.48", style.VERMILLION),
-        )
-    ]
-    style.draw_top_legend(figure, handles, 3)
+        for place, name in enumerate(others):
+            shades = style.shades(style.algorithm_colour(methods[name].algorithm), len(told))
+            for number, (result, shade) in enumerate(zip(told, shades, strict=True)):
+                gap, x = result.gap_closed[name], place + 0.7 * ((number + 0.5) / len(told) - 0.5)
+                axes.errorbar(x, gap.mean, gap.half_width, fmt="o", markersize=4, linewidth=1.2, color=shade)
+        labels = [methods[name].label for name in others]
+        turned: dict[str, Any] = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(range(len(others)), labels, fontsize=8, **turned)
+        axes.set_xlim(-0.5, len(others) - 0.5)
+    figure.suptitle(_order_text(results, reference, methods[reference].label), fontsize=10, color=style.INK)
     return style.save_png(figure, path)
 
 
-def _share_colour(share: float | None) -> str:
+def _natural_share(result: CellResult, reference: str) -> float:
+    return result.figures[reference].natural_share or 0.0
+
+
+def _order_text(results: Sequence[CellResult], reference: str, label: str) -> str:
+    shares = [_natural_share(result, reference) for result in results if result.gate.is_passed]
+    between = f" ({min(shares):.2f} to {max(shares):.2f})" if shares else ""
     return (
-        style.FAINT
-        if share is None
-        else style.BLUE
-        if share < 0.40
-        else style.GREEN
-        if share < 0.48
-        else style.VERMILLION
+        f"0 is {label} on stale data, 1 on fresh data; a dot for each cell, with its 95 % interval;\n"
+        f"cells stand from left to right, and darken, by the natural share of positive tokens{between}"
     )
