@@ -151,6 +151,14 @@ def test_names_of_folders_are_text_and_runs_left_out_are_named(page: Page) -> No
     assert "8 of 9 runs compared" in page.text and "its status is 'failed' after 0 updates" in page.text
 
 
+def test_values_break_at_their_dots_and_stay_text(make_run: RunMaker) -> None:
+    folders = [make_run(name, algorithm=name, num_updates=2) for name in ("grpo", "bapo")]
+    for folder, value in zip(folders, ("package.module.Name", "<i>.x"), strict=True):
+        (folder / "config.yaml").write_text(json.dumps({"algorithm": {"bounds": {"_target_": value}}}))
+    page = render_page(compare(collect(folders)), "Two", "make compare", "today")
+    assert "<td>package.<wbr>module.<wbr>Name</td><td>&lt;i&gt;.<wbr>x</td>" in page
+
+
 def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run: RunMaker) -> None:
     folder = make_run("run", rows=[{"step": 0, "train/reward": 0.5}])
     page = Page(render_page(compare(collect([folder])), "One", "make compare", "today"))

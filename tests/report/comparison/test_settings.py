@@ -210,3 +210,17 @@ def test_a_study_is_written_as_csv_json_and_png(make_run: RunMaker, tmp_path: Pa
 def test_a_study_without_a_usable_run_says_why(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no finished run to compare:\n  .*nowhere.*does not exist"):
         compare(collect([tmp_path / "nowhere"]))
+
+
+def test_a_list_that_is_alike_everywhere_does_not_differ(make_run: RunMaker) -> None:
+    betas = "optimizer: {betas: [0.9, 0.999]}"
+    folders = [
+        configure(make_run(name, algorithm=name, num_updates=2), f"{{algorithm: {{name: {name}}}, {betas}}}")
+        for name in ("grpo", "bapo")
+    ]
+    assert compare(collect(folders)).differing == {"algorithm.name": {"grpo": "grpo", "bapo": "bapo"}}
+    configure(folders[1], f"{{algorithm: {{name: bapo}}, {betas.replace('9]', '5]')}}}")
+    assert compare(collect(folders)).differing["optimizer.betas"] == {
+        "grpo": "[0.9, 0.999]",
+        "bapo": "[0.9, 0.995]",
+    }
