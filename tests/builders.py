@@ -18,7 +18,7 @@ from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
-from bapo_lightning.objectives.surrogate import clipped_surrogate
+from bapo_lightning.objectives.methods.clip import clip
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.types import (
     FinishReason,
@@ -135,7 +135,7 @@ def module(
     policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tokens: int = 100_000, **changes: object
 ) -> BapoModule:
     options: dict[str, object] = {
-        "objective": clipped_surrogate,
+        "objective": clip,
         "weighting": token_mean,
         "optimizer": partial(torch.optim.SGD, lr=0.1),
         "scheduler": partial(linear_warmup, warmup_updates=1),

@@ -36,10 +36,11 @@ from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
-from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.modules.token_tables import token_table
 from bapo_lightning.objectives.advantages import group_advantages
 from bapo_lightning.objectives.bounds import BoundSearch, bound_grid, contribution_curves, search_bounds
 from bapo_lightning.objectives.surrogate import clipped_surrogate
+from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
@@ -101,7 +102,7 @@ def train(settings: Settings) -> tuple[Policy, Optimizer, list[Update]]:
         queue.put(groups)
         while len(queue):  # all epochs of shuffled minibatches
             batch = collate(queue.take(), metrics={})
-            updates.append(update(settings, policy, optimizer, schedule, batch))
+            updates.append(update(settings, policy, optimizer, schedule, batch, len(updates)))
         reward = fmean(reward for group in groups for reward in group.rewards)
         recent = torch.tensor(updates[-settings.epochs * settings.minibatches :])
         _, entropy, share, low, high = recent.nanmean(0).tolist()
@@ -148,18 +149,25 @@ def sample(
 
 
 def update(
-    settings: Settings, policy: Policy, optimizer: Optimizer, schedule: LRScheduler, batch: TrainBatch
+    settings: Settings,
+    policy: Policy,
+    optimizer: Optimizer,
+    schedule: LRScheduler,
+    batch: TrainBatch,
+    version: int,
 ) -> Update:
-    """One step of AdamW on the clipped surrogate, within bounds that fit this minibatch (lines 8-20)."""
+    """One step of AdamW on the clipped surrogate, within bounds that fit this minibatch (lines 8-20);
+    `version` updates were made before.
+    """
     weights = token_mean(batch.response_mask, batch.num_tokens)
     micro_batches = batch.split(settings.micro_batch_tokens, weights, policy.layout)
     with torch.no_grad():  # the search needs all tokens of the update before the first gradient
-        tables = [TokenTable.of(micro_batch, *policy(micro_batch)) for micro_batch in micro_batches]
+        tables = [token_table(policy, micro_batch, version) for micro_batch in micro_batches]
     bounds = search(settings, tables)
     optimizer.zero_grad()
     losses = []
     for micro_batch in micro_batches:
-        table = TokenTable.of(micro_batch, *policy(micro_batch))
+        table = token_table(policy, micro_batch, version)
         objective = clipped_surrogate(table.ratio, table.advantage, bounds.low, bounds.high)  # Eq. 4
         loss = -(table.weight * objective).sum()
         loss.backward()

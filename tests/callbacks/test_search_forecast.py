@@ -2,7 +2,7 @@
 
 import pytest
 from tests.configuration.compositions import validated
-from tests.modules.token_tables import table
+from tests.token_tables import table
 
 from bapo_lightning.callbacks.search_forecast import forecast
 

@@ -5,21 +5,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.token_tables import table
 
 from bapo_lightning.callbacks.writers import TokenWriter
-from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.run_folder.checkpoint import JOURNALS
 from bapo_lightning.run_folder.record import TOKEN_FILE, read_tokens
 
 
-def outputs(version: int = 9):
+def outputs():
     values = torch.tensor([0.5, 0.25])
-    table = TokenTable(
-        logp=values.log(), entropy=values, ratio=values * 2,
-        behaviour_logp=(values / 2).log(), proximal_logp=(values / 2).log(),
-        version=torch.tensor([9, 7]), advantage=torch.tensor([1.0, -1.0]), weight=values, slope=values,
-    )  # fmt: skip
-    return {"tokens": table, "version": version}
+    tokens = table(
+        [1.0, -1.0],
+        logp=values.log(),
+        behaviour_logp=torch.tensor([0.5, 0.5]).log(),
+        age=torch.tensor([0, 2]),
+    )
+    return {"tokens": tokens}
 
 
 def test_every_nth_update_is_one_line_with_its_tokens(tmp_path):
@@ -31,7 +32,7 @@ def test_every_nth_update_is_one_line_with_its_tokens(tmp_path):
     columns = read_tokens(tmp_path)
     assert columns["ratio"] == [1.0, 0.5, 1.0, 0.5]
     assert columns["probability"] == pytest.approx([0.5, 0.25] * 2, rel=1e-4)
-    assert columns["behaviour_probability"] == pytest.approx([0.25, 0.125] * 2, rel=1e-4)
+    assert columns["behaviour_probability"] == pytest.approx([0.5] * 4, rel=1e-4)
     assert columns["age"] == [0, 2, 0, 2] and columns["advantage"] == [1, -1, 1, -1]
 
 

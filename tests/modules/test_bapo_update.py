@@ -12,8 +12,8 @@ from tests.builders import adaptive, budget_for, gradients, module, random_polic
 from bapo_lightning.errors import StaleDataError, TrainingError
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.contributions import positive_shares
-from bapo_lightning.modules.token_table import concatenate
-from bapo_lightning.objectives.surrogate import clipped_surrogate
+from bapo_lightning.objectives.methods.clip import clip
+from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.objectives.weighting import fixed_length, sequence_mean
 
 
@@ -113,7 +113,7 @@ def test_metrics_know_the_dual_clip_and_the_bounds_of_each_micro_batch():
     policy = random_policy()
     rule = adaptive(scope="microbatch", target=0.6)
     budget = budget_for(batch, 5)
-    dual_clipped = partial(clipped_surrogate, dual_clip=2.0)
+    dual_clipped = partial(clip, dual_clip=2.0)
     outputs, _ = step(policy, rule, batch, micro_batch_tokens=budget, objective=dual_clipped)
     table, searches = outputs["tokens"], outputs["bounds"]
     parts, _ = module(policy, rule, micro_batch_tokens=budget).micro_batches(batch)

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from tests.builders import adaptive, budget_for, gradients, group, random_policy, rollout, stale_batch, step
+from tests.token_tables import table
 
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
@@ -115,6 +116,13 @@ def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
         assert (other - gradient).norm() / gradient.norm() < 1e-5
 
 
+def weights_of(correction, batch):
+    """Factors of all tokens, [B, T]."""
+    proximal, behaviour = batch.proximal_logp.flatten(), batch.behaviour_logp.flatten()
+    tokens = table(torch.ones_like(behaviour), behaviour_logp=behaviour, proximal_logp=proximal)
+    return correction(tokens).view_as(batch.behaviour_logp)
+
+
 def searched_by_hand(batch, policy, weight, target):
     """Algorithm 1 as a loop over the bounds, the contributions summed over all tokens of the batch each
     time.
@@ -158,7 +166,7 @@ def test_the_search_balances_the_corrected_contributions(correction, target):
         micro_batch_tokens=budget_for(batch, 5),
     )
     search = outputs["bounds"][0]
-    weight = correction(batch.proximal_logp - batch.behaviour_logp)
+    weight = weights_of(correction, batch)
     assert (float(search.low), float(search.high)) == pytest.approx(
         searched_by_hand(batch, random_policy(), weight, target), abs=1e-5
     )
@@ -170,7 +178,7 @@ def test_a_correction_moves_the_bounds_that_are_found():
         name: searched_by_hand(batch, random_policy(), weight, target=0.45)
         for name, weight in {
             "none": torch.ones(()),
-            "masked": MASKED(batch.proximal_logp - batch.behaviour_logp),
+            "masked": weights_of(MASKED, batch),
         }.items()
     }
     assert found["none"] != pytest.approx(found["masked"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.configuration.compositions import found, validated
-from tests.modules.token_tables import table
+from tests.token_tables import table
 
 
 @pytest.mark.parametrize(

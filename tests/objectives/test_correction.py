@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from tests.token_tables import table
 
 from bapo_lightning.objectives.correction import effective_sample_size, masked_is, truncated_is, unweighted
 from bapo_lightning.objectives.divergence import mismatch
@@ -10,27 +11,35 @@ WEIGHTS = [0.1, 0.5, 1.0, 1.9, 2.5, 7.0]
 LOG_WEIGHTS = torch.tensor([math.log(weight) for weight in WEIGHTS], dtype=torch.float64)
 
 
+def gaps(log_weights):
+    """Tokens on which engine and trainer differ by so many nats."""
+    return table(torch.ones_like(log_weights), behaviour_logp=-1.0, proximal_logp=log_weights - 1)
+
+
+GAPS = gaps(LOG_WEIGHTS)
+
+
 def test_truncation_caps_the_weight_and_keeps_what_is_below():
-    assert truncated_is(LOG_WEIGHTS).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 2.0, 2.0])
-    assert truncated_is(LOG_WEIGHTS, cap=5).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 2.5, 5.0])
+    assert truncated_is(GAPS).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 2.0, 2.0])
+    assert truncated_is(GAPS, cap=5).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 2.5, 5.0])
 
 
 def test_masking_drops_what_leaves_the_interval_and_keeps_the_rest_as_it_is():
     inside = LOG_WEIGHTS.clone()
     inside[1] += 1e-12  # log and exp may round across a bound
-    assert masked_is(inside).tolist() == pytest.approx([0, 0.5, 1.0, 1.9, 2.5, 0])
-    assert masked_is(LOG_WEIGHTS, low=0, high=2).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 0, 0])
+    assert masked_is(gaps(inside)).tolist() == pytest.approx([0, 0.5, 1.0, 1.9, 2.5, 0])
+    assert masked_is(GAPS, low=0, high=2).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 0, 0])
 
 
 @pytest.mark.parametrize("correction", [truncated_is, masked_is, unweighted])
 def test_a_correction_keeps_shape_weighs_agreement_exactly_1_and_passes_no_gradient(correction):
-    log_weight = torch.zeros(2, 3, requires_grad=True)
-    weight = correction(log_weight)
-    assert torch.equal(weight, torch.ones(2, 3)) and not weight.requires_grad
+    log_weight = torch.zeros(6, requires_grad=True)
+    weight = correction(gaps(log_weight))
+    assert torch.equal(weight, torch.ones(6)) and not weight.requires_grad
 
 
 def test_the_difference_is_limited_to_20_nats():
-    broken = torch.tensor([500.0, -500.0])
+    broken = gaps(torch.tensor([500.0, -500.0]))
     assert truncated_is(broken, cap=1e12).tolist() == pytest.approx([math.exp(20), math.exp(-20)])
     assert masked_is(broken).tolist() == [0, 0]
 
@@ -38,11 +47,11 @@ def test_the_difference_is_limited_to_20_nats():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: truncated_is(LOG_WEIGHTS, cap=0), "cap must be positive .* got 0"),
-        (lambda: truncated_is(LOG_WEIGHTS, cap=float("nan")), "cap must be positive"),
-        (lambda: masked_is(LOG_WEIGHTS, low=1.0), "got low 1.0 and high 5.0"),
-        (lambda: masked_is(LOG_WEIGHTS, low=-0.1), "0 <= low < 1 < high"),
-        (lambda: masked_is(LOG_WEIGHTS, high=1), "got low 0.5 and high 1"),
+        (lambda: truncated_is(GAPS, cap=0), "cap must be positive .* got 0"),
+        (lambda: truncated_is(GAPS, cap=float("nan")), "cap must be positive"),
+        (lambda: masked_is(GAPS, low=1.0), "got low 1.0 and high 5.0"),
+        (lambda: masked_is(GAPS, low=-0.1), "0 <= low < 1 < high"),
+        (lambda: masked_is(GAPS, high=1), "got low 0.5 and high 1"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(call, message):

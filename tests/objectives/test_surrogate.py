@@ -1,9 +1,13 @@
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from tests.token_tables import table
 
-from bapo_lightning.objectives.surrogate import clipped_mask, clipped_surrogate, importance_ratio, slopes
+from bapo_lightning.objectives.methods.clip import clip
+from bapo_lightning.objectives.surrogate import clipped_mask, clipped_surrogate, importance_ratio
+from bapo_lightning.objectives.token_table import slopes
 
 
 def ppo_clip(ratio, advantage, epsilon_low, epsilon_high):
@@ -24,7 +28,7 @@ def test_the_objective_of_each_case_is_the_literal_number() -> None:
     advantage = torch.tensor([1.0, -1.0, 2.0, -2.0, 1.0, -1.0])
     objective = clipped_surrogate(ratio, advantage, 0.75, 1.5)
     assert objective.tolist() == [0.5, -0.75, 2.0, -2.0, 1.5, -2.0]
-    slope = slopes(clipped_surrogate, ratio, advantage, torch.tensor(0.75), torch.tensor(1.5))
+    slope = slopes(clip, table(advantage, ratio, low=0.75, high=1.5))
     assert clipped_mask(slope, advantage).tolist() == [False, True, False, False, True, False]
 
 
@@ -54,7 +58,8 @@ def test_a_token_has_no_gradient_exactly_where_the_mask_says_so_and_is_alive_on_
     ratio = torch.tensor([0.7, 0.75, 0.8, 1.4, 1.5, 1.6] * 2, requires_grad=True)
     advantage = torch.tensor([1.0] * 6 + [-1.0] * 6)
     clipped_surrogate(ratio, advantage, torch.tensor(0.75), 1.5).sum().backward()
-    slope = slopes(clipped_surrogate, ratio, advantage, torch.tensor(0.75), torch.tensor(1.5))
+    made = replace(table(advantage, low=0.75, high=1.5), ratio=ratio.detach())
+    slope = slopes(clip, made)
     mask = clipped_mask(slope, advantage)
     assert mask.tolist() == [False] * 5 + [True] + [True] + [False] * 5
     assert ((ratio.grad == 0) == mask).all()
@@ -68,8 +73,7 @@ def test_dual_clip_bounds_negative_tokens_only() -> None:
     torch.testing.assert_close(objective, torch.tensor([-6.0, 2.5, -4.0, -1.6]))
     objective.sum().backward()
     assert ratio.grad.tolist() == [0.0, 0.0, -2.0, 0.0]
-    dual_clipped = partial(clipped_surrogate, dual_clip=3.0)
-    slope = slopes(dual_clipped, ratio, advantage, torch.tensor(0.8), torch.tensor(1.25))
+    slope = slopes(partial(clip, dual_clip=3.0), table(advantage, ratio.detach(), low=0.8, high=1.25))
     assert slope.tolist() == [0.0, 0.0, -2.0, 0.0]
     assert clipped_mask(slope, advantage).tolist() == [True, True, False, True]
 

@@ -9,8 +9,8 @@ import torch
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.modules.bound_rules import AdaptiveBounds
 from bapo_lightning.modules.contributions import contributions
-from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import positive_contribution
+from bapo_lightning.objectives.token_table import TokenTable
 
 CLOSE = 0.1  # of the target: from one minibatch, closer values cannot be told from it
 

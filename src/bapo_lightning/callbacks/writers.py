@@ -15,7 +15,7 @@ from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.monitors.monitor import Metrics
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
-from bapo_lightning.modules.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import TOKEN_FILE
 from bapo_lightning.types import Group
@@ -126,7 +126,7 @@ class TokenWriter(Callback):
     ) -> None:
         """Writes on the last of every `every` updates; the controller has the tokens of all ranks."""
         if self.every and (batch_idx + 1) % self.every == 0 and outputs["tokens"] is not None:
-            row = {"step": batch_idx, **token_columns(outputs["tokens"], outputs["version"])}
+            row = {"step": batch_idx, **token_columns(outputs["tokens"])}
             Journal(Path(self.folder, TOKEN_FILE)).append([row])
 
 
@@ -158,15 +158,15 @@ def group_rows(group: Group) -> Iterator[dict[str, Any]]:
         }
 
 
-def token_columns(tokens: TokenTable, version: int) -> dict[str, list[float]]:
-    """Returns one list of length N per column; `version` is of the policy that was trained."""
+def token_columns(tokens: TokenTable) -> dict[str, list[float]]:
+    """Returns one list of length N per column."""
     columns = {
         "ratio": tokens.ratio,
         "probability": tokens.logp.exp(),
         "behaviour_probability": tokens.behaviour_logp.exp(),
         "entropy": tokens.entropy,
         "advantage": tokens.advantage,
-        "age": version - tokens.version,
+        "age": tokens.age,
     }
     # Five significant digits; more only make the file longer.
     return {name: [float(f"{value:.5g}") for value in column.tolist()] for name, column in columns.items()}

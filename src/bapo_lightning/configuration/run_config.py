@@ -110,7 +110,7 @@ class RunConfig(Composed):
     @property
     def recomputes_logprobs(self) -> bool:
         """Whether the trainer scores each rollout batch when it enters training."""
-        return self.correction.weights is not None
+        return self.correction.weights is not None and self.correction.proximal is None
 
     def problems(self) -> Iterator[str]:
         """What is wrong between the keys of different sections."""

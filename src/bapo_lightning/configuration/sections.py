@@ -61,8 +61,10 @@ class Algorithm(Section):
 
     name: Name
     objective: Target
+    statistic: Target | None
     weighting: Target
     advantages: Target
+    batch_advantages: Target | None
     admission: Target
     bounds: Target
     length_shaping: Target | None
@@ -70,6 +72,14 @@ class Algorithm(Section):
     positive_share_target: Annotated[
         float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
     ]
+
+    def problems(self) -> Iterator[str]:
+        """One set of bounds and one statistic for the same tokens."""
+        if self.statistic is not None and self.bounds.options.get("scope") == "microbatch":
+            yield (
+                "statistic is one number of the whole update, but bounds.scope=microbatch searches several "
+                "times in each; write bounds.scope=minibatch"
+            )
 
 
 class Scale(Section):
@@ -180,6 +190,7 @@ class Correction(Section):
 
     name: Name
     weights: Target | None
+    proximal: Target | None
 
 
 class Optimizer(Section):

@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
-from bapo_lightning.data.batches.batch import TrainBatch, split_over_ranks
+from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.data.batches.micro_batches import balanced_parts
+from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.errors import RankLost
 from bapo_lightning.ranks.channel import Channel, values

@@ -47,6 +47,7 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
+from bapo_lightning.data.rollouts.batch_advantages import with_batch_advantages
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
@@ -57,6 +58,7 @@ from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.data.rollouts.statistics import sync_metrics
+from bapo_lightning.objectives.reward_batch import BatchAdvantages
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
@@ -88,6 +90,7 @@ class RolloutDataModule(L.LightningDataModule):
         num_rollout_batches: int,
         seed: int,
         recompute_logprobs: bool = False,
+        batch_advantages: BatchAdvantages | None = None,
         folder: Path | None = None,
         schedule: Sequence[Row] | None = None,
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
@@ -103,6 +106,7 @@ class RolloutDataModule(L.LightningDataModule):
             num_rollout_batches: length of the run.
             seed: of the minibatch order.
             recompute_logprobs: score each batch with the trainer's weights first, as a correction needs.
+            batch_advantages: gives each batch its advantages, in place of those relative to the group.
             folder: of the run, for the fates of work items and the schedule; None: no files.
             schedule: of another run with asynchronous generation, to be followed.
             share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
@@ -112,6 +116,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._prompts_per_batch = prompts_per_batch
         self._recompute_logprobs = recompute_logprobs
+        self._batch_advantages = batch_advantages
         self._share_policy = share_policy
         self._stream = stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
@@ -190,6 +195,7 @@ class RolloutDataModule(L.LightningDataModule):
             "engine_version": self.sampler.engine.version,
             "queue": self._queue.state_dict(store),
             "reuse": self._reuse.state_dict(store),
+            "batch_advantages": getattr(self._batch_advantages, "state_dict", lambda: None)(),
             "arrays": store.state_dict(),
         }
 
@@ -205,6 +211,8 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler.engine.sync_reports = [SyncReport(**report) for report in state["sync_reports"]]
         self._queue.load_state_dict(state["queue"], store, self._stream.problem)
         self._reuse.load_state_dict(state["reuse"], store, self._stream.problem)
+        if (remembered := state.get("batch_advantages")) is not None:
+            self._batch_advantages.load_state_dict(remembered)  # type: ignore[union-attr]
 
     def teardown(self, stage: str) -> None:
         """Records the fate of all that is left if the run is complete, and closes."""
@@ -239,6 +247,8 @@ class RolloutDataModule(L.LightningDataModule):
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)
         self._reuse.add(fresh)
         groups, measured = fresh + replayed, {"reuse/share": len(replayed) / self._prompts_per_batch}
+        if self._batch_advantages is not None:
+            groups = with_batch_advantages(self._batch_advantages, groups)
         if self._recompute_logprobs:
             groups, proximal = with_proximal_logprobs(
                 groups, self._policy, self._owner.micro_batch_tokens, state.version

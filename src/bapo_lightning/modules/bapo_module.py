@@ -4,6 +4,7 @@
         |
         score_for_search         r of every token, before the first gradient
         bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
+        statistic                what else an objective has to know of the whole update, for each token
         |
         score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
         manual_backward          summed over tokens, micro-batches and ranks
@@ -28,20 +29,19 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch, blank_batch
+from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch
+from bapo_lightning.data.batches.shares import blank_batch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.bound_rules import BoundRule, searches_each_micro_batch
 from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
 from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_policy
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.modules.token_table import TokenTable, gather_tables
+from bapo_lightning.modules.token_tables import gather_tables, statistics_of_update, token_table
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.surrogate import Objective
+from bapo_lightning.objectives.token_table import Correction, Objective, Proximal, Statistic, TokenTable
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 
-# log pi_proximal - log pi_behaviour in nats -> weight, same shape
-Correction = Callable[[Tensor], Tensor]
 KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # in checkpoints
 
 
@@ -67,7 +67,9 @@ class BapoModule(L.LightningModule):
         max_grad_norm: float,
         max_age: int,
         max_nonfinite_in_a_row: int,
+        statistic: Statistic | None = None,
         correction: Correction | None = None,
+        proximal: Proximal | None = None,
         sharding: Sharding | None = None,
     ) -> None:
         """
@@ -75,7 +77,7 @@ class BapoModule(L.LightningModule):
             make_policy: builds the policy, once the strategy is set up; with `on_meta=True` without memory,
                 for ranks that receive their weights from rank 0.
             bound_rule: chooses the clipping bounds of each update.
-            objective: objective of each token, from `objectives.surrogate`.
+            objective: table -> objective of each token.
             weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`; receives `total` (response
                 tokens of the minibatch) and `num_sequences` (its samples) if it takes them.
             optimizer: parameters -> optimizer.
@@ -85,7 +87,9 @@ class BapoModule(L.LightningModule):
             max_grad_norm: longer gradients are scaled down to this norm.
             max_age: largest age of a token, in updates; an older one is an error.
             max_nonfinite_in_a_row: updates skipped in a row for a non-finite gradient that end the run.
-            correction: weights of decoupled PPO, from `objectives.correction`; None leaves them out.
+            statistic: table of the whole update -> what the objective knows of it, for each token.
+            correction: table -> factors of the weights, from `objectives.correction`; None leaves them out.
+            proximal: table -> log-probs of the policy that ratios are taken to; None: those of the batch.
             sharding: how the policy is sharded over the ranks; None keeps all of it on each.
         """
         super().__init__()
@@ -99,7 +103,9 @@ class BapoModule(L.LightningModule):
         self.max_grad_norm = max_grad_norm
         self.max_age = max_age
         self.max_nonfinite_in_a_row = max_nonfinite_in_a_row
+        self.statistic = statistic
         self.correction = correction
+        self.proximal = proximal
         self.sharding = sharding
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
@@ -163,15 +169,16 @@ class BapoModule(L.LightningModule):
         for scope in self.bound_rule.scopes(micro_batches):
             scored = self.score_for_search(scope)  # r of every token
             bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
-            for micro_batch in scope:
+            statistics = statistics_of_update(self.statistic, scored[:num_own], bounds, len(scope))
+            for micro_batch, statistic in zip(scope, statistics, strict=True):
                 table = scored[0] if len(scored) == 1 else self.score(micro_batch)
-                objective = self.objective(table.ratio, table.advantage, bounds.low, bounds.high)  # Eq. 4
-                loss = -(table.weight * objective).sum()
+                table = table.within(bounds.low, bounds.high).knowing(statistic)
+                loss = -(table.weight * self.objective(table)).sum()  # Eq. 4
                 with gradient_sync(self, when=len(losses) == len(micro_batches) - 1):
                     # Ranks average their gradients; the weights already make a mean over all ranks.
                     self.manual_backward(loss * num_ranks())
                 losses.append(loss.detach())
-                tables.append(table.detach().cut(self.objective, bounds))
+                tables.append(table.detach().cut(self.objective))
             searches.append(bounds)
         grad_norm = self.apply_gradients(optimizer)
         metrics = batch.metrics | {
@@ -221,32 +228,26 @@ class BapoModule(L.LightningModule):
         (num_tokens,) = count_over_ranks(batch.num_tokens, device=torch.device("cpu"))
         return sum_over_ranks(torch.stack(own).sum()) / num_tokens
 
-    def global_weights(self, batch: TrainBatch) -> Tensor:
+    def loss_weights(self, batch: TrainBatch) -> Tensor:
         """Weights[B, T] whose weighted sum over the minibatch of all ranks is the weighting's mean."""
         num_tokens, num_samples = count_over_ranks(
             batch.num_tokens, batch.num_samples, device=torch.device("cpu")
         )
         return weigh(self.weighting, batch.response_mask, num_tokens, num_samples)
 
-    def loss_weights(self, batch: TrainBatch) -> Tensor:
-        """Global weights[B, T] times the correction, which is not normalised: a masked token is left out, and
-        no other counts more.
-        """
-        weights = self.global_weights(batch)
-        if self.correction is None:
-            return weights
-        return weights * self.correction(batch.proximal_logp - batch.behaviour_logp)
-
     def score(self, micro_batch: MicroBatch) -> TokenTable:
-        """Token table of one micro-batch under the current weights."""
-        return TokenTable.of(micro_batch, *self.policy(micro_batch))
+        """Token table of one micro-batch under the current weights, corrected."""
+        table = token_table(self.policy, micro_batch, self.policy_version)
+        if self.proximal is not None:
+            table = table.relative_to(self.proximal(table.detach()))
+        return table if self.correction is None else table.corrected(self.correction(table.detach()))
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
-        """Token tables that the bound rule sees before the first gradient; none if it does not search.
+        """Token tables of the whole update before its first gradient; none if nobody looks at them.
 
         The table of a lone micro-batch carries its graph, so that the same pass serves the update.
         """
-        if not self.bound_rule.searches:
+        if not self.bound_rule.searches and self.statistic is None:
             return []
         with torch.set_grad_enabled(len(scope) == 1):
             return [self.score(micro_batch) for micro_batch in scope]

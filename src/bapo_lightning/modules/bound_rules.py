@@ -13,7 +13,6 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 
 from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.modules.contributions import ContributionWeight, contributions
-from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import (
     BoundSearch,
     Kind,
@@ -22,6 +21,7 @@ from bapo_lightning.objectives.bounds import (
     bound_grid,
     search_bounds,
 )
+from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.ranks.collectives import sum_over_ranks
 from bapo_lightning.values import Advice
 

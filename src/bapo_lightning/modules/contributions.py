@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import Kind, contribution_curves, positive_contribution
+from bapo_lightning.objectives.token_table import TokenTable
 
 ContributionWeight = Literal["rollout_prob", "none"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -14,8 +13,6 @@ from bapo_lightning.values import Advice
 # exp(20) is 5e8: far outside any clipping bound, yet finite in float32 after products and sums. One broken
 # token then gives a huge number in the log instead of inf * 0 = NaN everywhere. verl has the same limit.
 LOG_RATIO_LIMIT = 20.0
-# ratio[N], advantage[N], low, high -> objective[N] to maximise
-Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 DualClip = Annotated[float, Gt(1), Advice("must be above 1 (3.0 is usual), or null to switch it off")]
 
 
@@ -29,7 +26,12 @@ def importance_ratio(logp: Tensor, behaviour_logp: Tensor) -> Tensor:
     Returns:
         Ratios, same shape, differentiable in `logp` (gradient zero beyond the limit).
     """
-    return (logp - behaviour_logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return limited_log_ratio(logp, behaviour_logp).exp()
+
+
+def limited_log_ratio(logp: Tensor, behaviour_logp: Tensor) -> Tensor:
+    """Returns log r = log pi - log pi_behaviour, limited to +-20 nats; arguments as in `importance_ratio`."""
+    return (logp - behaviour_logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 def clipped_surrogate(
@@ -71,28 +73,11 @@ def _clamp(ratio: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     )
 
 
-def slopes(objective: Objective, ratio: Tensor, advantage: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Returns d objective / d r of every token: A without clipping, 0 where the objective cuts the gradient.
-
-    Args:
-        objective: of each token by itself, for example `clipped_surrogate`.
-        ratio: r, any shape.
-        advantage: A, same shape.
-        low: lower bound of the ratio, 0-dim.
-        high: upper bound of the ratio, 0-dim.
-    """
-
-    def total(ratio: Tensor) -> Tensor:
-        return objective(ratio, advantage, low, high).sum()
-
-    return torch.func.grad(total)(ratio.detach())
-
-
 def clipped_mask(slope: Tensor, advantage: Tensor) -> Tensor:
     """Returns true where a token with an advantage has no gradient (Eq. 5; also by a dual clip), bool.
 
     Args:
-        slope: from `slopes`, any shape.
+        slope: d objective / d r, any shape.
         advantage: A, same shape.
     """
     return (slope == 0) & (advantage != 0)
@@ -105,7 +90,7 @@ def clipped_fractions(
     where there are no such tokens).
 
     Args:
-        slope: from `slopes`, any shape.
+        slope: d objective / d r, any shape.
         advantage: A, same shape.
         tokens: how many tokens each entry stands for, same shape; None means ones.
     """

@@ -25,7 +25,7 @@ from bapo_lightning.plan.run_shape import RunShape
 CHUNK_ELEMENTS, BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS = 1 << 27, 1 << 25, 1 << 20  # of `modules.token_scores`
 SCORE_BYTES = 4  # norms' inputs, log-sum-exps and logits are float32 whatever the model computes in
 BATCH_BYTES = 25  # a padded token of the minibatch: id, mask, two log-probs, version
-TABLE_BYTES = 36  # a token of the token table: its eight columns
+TABLE_BYTES = 88  # a token of the token table: its columns
 SCORED_BYTES = 20  # a response token in the token scores: log-prob, entropy, peak, norm, target's gradient
 
 

@@ -138,6 +138,7 @@ def data_parts(
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
         "recompute_logprobs": config.recomputes_logprobs,
+        "batch_advantages": algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
         "schedule": read_recorded_schedule(config),
     }
 
@@ -158,12 +159,14 @@ def build_module(config: RunConfig, strategy: Any) -> BapoModule:
 
 def module_parts(config: RunConfig) -> dict[str, Any]:
     """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
-    algorithm, optimizer, weights = config.algorithm, config.optimizer, config.correction.weights
+    algorithm, optimizer = config.algorithm, config.optimizer
+    weights, proximal = config.correction.weights, config.correction.proximal
     options = ModelOptions.of(config.model, model_path(config.model.path))
     return {
         "make_policy": partial(build_policy, options, config.rollout.temperature),
         "bound_rule": algorithm.bounds.make(),
         "objective": algorithm.objective.make(),
+        "statistic": algorithm.statistic.make() if algorithm.statistic else None,
         "weighting": algorithm.weighting.make(),
         "optimizer": optimizer.optimizer.make(),
         "scheduler": optimizer.scheduler.make(),
@@ -172,6 +175,7 @@ def module_parts(config: RunConfig) -> dict[str, Any]:
         "max_age": config.staleness.age_bound,
         "max_nonfinite_in_a_row": optimizer.max_nonfinite_in_a_row,
         "correction": weights.make() if weights else None,
+        "proximal": proximal.make() if proximal else None,
     }
 
 

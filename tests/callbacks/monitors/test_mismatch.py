@@ -4,12 +4,12 @@ from functools import partial
 import pytest
 import torch
 from tests.builders import group, module, random_policy, rollout
+from tests.token_tables import table
 
 from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.correction import masked_is, truncated_is
 
 
@@ -19,8 +19,10 @@ def update(weights=(1.0,), correction=None, version=0, proximal_logprobs=None):
     proximal = behaviour + torch.tensor(weights).log()
     made = group("p", [rollout([1], range(len(weights)), behaviour.tolist())], [1.0], [1.0])
     sample = replace(made.samples[0], proximal_logprobs=proximal_logprobs)
-    flat = torch.ones_like(behaviour)
-    tokens = TokenTable(proximal, flat, flat, behaviour, proximal, flat * 0, flat, flat, flat)
+    tokens = table(
+        torch.ones_like(behaviour), logp=proximal, behaviour_logp=behaviour, proximal_logp=proximal
+    )
+    tokens = tokens if correction is None else tokens.corrected(correction(tokens))
     owner = module(random_policy(), FixedBounds(0.8, 1.2), correction=correction)
     return Update(0, version, tokens, [], collate([replace(made, samples=(sample,))], {}), owner, {})
 

@@ -163,8 +163,9 @@ def test_mismatch_is_measured_on_tokens_that_the_trained_version_sampled():
 
 def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy():
     # min(proximal / behaviour, 2) is 1 eight times, 2 for d3 (3 truncated) and 0.5 for d5
-    module = SimpleNamespace(correction=truncated_is)
-    assert measured(CorrectionMonitor(), update(module=module)) == about(
+    made = update(module=SimpleNamespace(correction=truncated_is))
+    corrected = replace(made, tokens=made.tokens.corrected(truncated_is(made.tokens)))
+    assert measured(CorrectionMonitor(), corrected) == about(
         room="correction",
         weight_mean=1.05,
         weight_min=0.5,

@@ -30,8 +30,8 @@ from tests.builders import group
 
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.token_table import NAMES, TokenTable, table_of
 from bapo_lightning.types import FinishReason, Group, Rollout, Segment
 
 VERSION = 5
@@ -72,13 +72,18 @@ def update(
     """
     behaviour = torch.tensor([value for name in "abcd" for value in BEHAVIOUR[name]]).log()
     version = torch.tensor([value for name in "abcd" for value in versions[name]])
-    logp = (PROXIMAL * RATIO).log()
-    columns = (logp, ENTROPY, RATIO, behaviour, PROXIMAL.log(), version, ADVANTAGE, WEIGHT, SLOPE)
+    number = torch.arange(len(RATIO))
+    tokens = table_of(
+        (PROXIMAL * RATIO).log(), behaviour, PROXIMAL.log(), entropy=ENTROPY, age=VERSION - version,
+        sequence=number, group=number, position=number, count=torch.ones_like(RATIO), advantage=ADVANTAGE,
+        weight=WEIGHT,
+    )  # fmt: skip
+    tokens = replace(tokens, ratio=RATIO, slope=SLOPE)
     trained = version >= (oldest_trained or 0)
     fields = {
         "index": 4,
         "version": VERSION,
-        "tokens": TokenTable(*(column[trained] for column in columns)),
+        "tokens": TokenTable(*(getattr(tokens, name)[trained] for name in NAMES)),
         "searches": [search(0.7, 1.2, met=True), search(0.9, 1.6, met=False)],
         "batch": collate(
             groups(versions), {"rollout/num_samples": 6.0, "rollout/num_tokens": 14.0}, oldest_trained

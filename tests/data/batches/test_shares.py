@@ -3,7 +3,8 @@
 import torch
 from tests.builders import adaptive, gradients, module, random_policy, stale_batch, step
 
-from bapo_lightning.data.batches.batch import blank_batch, split_over_ranks
+from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
+from bapo_lightning.modules.token_tables import token_table
 
 
 def test_shares_hold_every_sample_once_and_are_balanced():
@@ -51,7 +52,7 @@ def test_a_blank_batch_adds_nothing_to_curves_and_gradients():
     made = module(policy, adaptive())
     blank = blank_batch(torch.device("cpu"))
     (micro_batch,) = blank.split(100, torch.zeros(1, 2))
-    table = made.score(micro_batch)
+    table = token_table(policy, micro_batch, 0)
     assert torch.count_nonzero(made.bound_rule._curves(table.detach())) == 0
     (-(table.weight * table.ratio * table.advantage).sum()).backward()
     assert torch.count_nonzero(gradients(policy)) == 0 and len(gradients(policy)) > 0

@@ -48,7 +48,7 @@ class Journal(L.Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.events.append(f"update {trainer.global_step}")
-        self.ages.append(sorted(set((outputs["version"] - outputs["tokens"].version).tolist())))
+        self.ages.append(sorted(set(outputs["tokens"].age.tolist())))
 
 
 class WitnessedEngine(HFEngine):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.objectives.correction import effective_sample_size
+from bapo_lightning.objectives.correction import effective_sample_size, engine_gap
 from bapo_lightning.objectives.divergence import mismatch
-from bapo_lightning.objectives.surrogate import importance_ratio
 
 
 class MismatchMonitor(Monitor):
@@ -37,12 +36,11 @@ class CorrectionMonitor(Monitor):
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
-        correction, tokens = update.module.correction, update.tokens
-        if correction is None:
+        if update.module.correction is None:
             return {}
-        weight = correction(tokens.proximal_logp - tokens.behaviour_logp)
+        weight, gap = update.tokens.correction, engine_gap(update.tokens)
         masked = weight == 0
-        truncated = (weight < importance_ratio(tokens.proximal_logp, tokens.behaviour_logp)) & ~masked
+        truncated = (weight < gap) & ~masked
         return {
             "correction/weight_mean": weight.mean(),
             "correction/weight_min": weight.min(),

@@ -14,9 +14,9 @@ from torch import Tensor
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.token_table import TokenTable
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_mask
+from bapo_lightning.objectives.token_table import TokenTable
 
 Metrics = dict[str, float | Tensor]  # 0-dim tensors are read once, by `MetricsWriter`
 

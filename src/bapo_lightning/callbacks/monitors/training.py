@@ -78,7 +78,7 @@ class StalenessMonitor(Monitor):
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
-        age = update.version - update.tokens.version
+        age = update.tokens.age
         batch = update.batch
         lengths = iter(batch.response_lengths)
         tokens = [sum(next(lengths) for _ in group.samples) for group in batch.groups]

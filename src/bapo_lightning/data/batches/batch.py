@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.layout import Layout, SharedRow, arranged, prompt_numbers, ramps
-from bapo_lightning.data.batches.micro_batches import balanced_parts, rows_by_token_budget
+from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
 
@@ -41,6 +41,9 @@ class MicroBatch(ModelInput):
     behaviour_logp: Tensor  # [N] nats
     proximal_logp: Tensor  # [N] nats
     version: Tensor  # [N] policy version that sampled each token
+    sequence: Tensor  # [N] number of each token's response in the minibatch
+    group: Tensor  # [N] number of its group
+    position: Tensor  # [N] tokens of the response before it
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
 
@@ -62,6 +65,8 @@ class TrainBatch:
     response_lengths: tuple[int, ...]
     prompts: tuple[int, ...]  # number of each sample's prompt, equal where prompts are
     prompt_lengths: tuple[int, ...]  # tokens of the prompts
+    sequences: tuple[int, ...]  # number of each sample in the minibatch of all ranks
+    group_numbers: tuple[int, ...]  # and of its group
     groups: tuple[Group, ...]
     metrics: dict[str, float]  # measured while producing, logged with the update
     global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
@@ -145,11 +150,18 @@ class TrainBatch:
             self.input_ids, rows, layout, of(self.prompts), of(self.prompt_lengths), contexts, responses
         )
         device = self.input_ids.device
+        offsets = contexts - of(self.prompt_lengths)
+        known = np.repeat(np.stack([of(self.sequences), of(self.group_numbers), offsets]), responses, axis=1)
+        known[2] += ramps(responses)
+        sequence, group, position = torch.from_numpy(known).to(device)
         return MicroBatch(
             **vars(inputs),
             behaviour_logp=self.behaviour_logp.view(-1)[source],
             proximal_logp=self.proximal_logp.view(-1)[source],
             version=self.version.view(-1)[source],
+            sequence=sequence,
+            group=group,
+            position=position,
             advantage=self.advantage[torch.tensor(rows, device=device)].repeat_interleave(
                 torch.from_numpy(responses).to(device), output_size=len(source)
             ),
@@ -245,51 +257,8 @@ def collate(
         response_lengths=response_lengths,
         prompts=prompt_numbers(rollouts),
         prompt_lengths=prompt_lengths,
+        sequences=tuple(range(len(samples))),
+        group_numbers=tuple(number for number, group in enumerate(groups) for _ in group.samples),
         groups=tuple(groups),
         metrics=metrics,
-    )
-
-
-def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
-    """Returns the share of every rank: a batch without groups and metrics, maybe without any sample. Sums
-    over the shares are sums over the minibatch, whatever the number of ranks.
-    """
-    return [_share(batch, rows) for rows in balanced_parts(batch.lengths, num_ranks)]
-
-
-def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
-    """Selects samples of a batch, with tensors cut to the longest of them."""
-    lengths, picked = batch.lengths, torch.tensor(rows, dtype=torch.long)
-    names = ("context_lengths", "response_lengths", "prompts", "prompt_lengths")
-    numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
-    width = max((lengths[row] for row in rows), default=0)
-    grids = ("input_ids", "response_mask", "behaviour_logp", "proximal_logp", "version")
-    return replace(
-        batch,
-        **{name: getattr(batch, name)[picked, :width] for name in grids},
-        advantage=batch.advantage[picked],
-        **numbers,
-        groups=(),
-        metrics={},
-    )
-
-
-def blank_batch(device: torch.device) -> TrainBatch:
-    """Makes a batch of one sample that adds nothing to any sum. A rank with less work passes it through the
-    model while others have more, because all ranks gather sharded weights and sum gradients together.
-    """
-    zeros = torch.zeros(1, 2, device=device)
-    return TrainBatch(
-        input_ids=zeros.long(),
-        response_mask=torch.tensor([[False, True]], device=device),
-        behaviour_logp=zeros,
-        proximal_logp=zeros,
-        version=zeros.long(),
-        advantage=zeros[0, :1],
-        context_lengths=(1,),
-        response_lengths=(1,),
-        prompts=(0,),
-        prompt_lengths=(1,),
-        groups=(),
-        metrics={},
     )

@@ -38,6 +38,7 @@ class Entry:
             advantages=algorithm.advantages.make(),
             bound_rule=algorithm.bounds.make(),
             objective=algorithm.objective.make(),
+            statistic=algorithm.statistic.make() if algorithm.statistic else None,
             weighting=algorithm.weighting.make(),
             contribution_weight=algorithm.contribution_weight,
         )

@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from bapo_lightning.modules.token_table import TokenTable
-from bapo_lightning.objectives.surrogate import importance_ratio
+from bapo_lightning.objectives.token_table import TokenTable, table_of
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.worlds.exact.world import ExactWorld
 
@@ -79,9 +78,9 @@ def draw(
 
 
 def token_table(
-    world: ExactWorld, parameters: Tensor, answers: Answers, weighting: Callable[..., Tensor]
-) -> tuple[TokenTable, Tensor]:
-    """Returns the table of one seed's minibatch, and the number of tokens that each of its rows stands for.
+    world: ExactWorld, parameters: Tensor, answers: Answers, weighting: Callable[..., Tensor], version: int
+) -> TokenTable:
+    """Returns the table of one seed's minibatch.
 
     An answer has K + 1 rows: its decisions, and one for all tokens of probability one that follow, with their
     weights added up. They have the same ratio and the same advantage, so that every sum is what it would be
@@ -92,6 +91,7 @@ def token_table(
         parameters: of the policy, [F, K, A].
         answers: of one seed, [p, G].
         weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`.
+        version: updates in the parameters.
     """
     every = world.log_probs(parameters, answers.context)  # [p, K, A]
     num_decisions = every.shape[1]
@@ -110,19 +110,23 @@ def token_table(
 
     behaviour_logp, logp = rows(answers.behaviour_logp), rows(logp)
     tokens = gathered(mask.float())
-    advantage = answers.advantage.reshape(-1, 1).expand_as(tokens).flatten()
-    table = TokenTable(
-        logp=logp,
+    number, position = torch.arange(len(mask)).unsqueeze(1), torch.arange(num_decisions + 1)
+
+    def each(values: Tensor) -> Tensor:
+        return values.expand_as(tokens).flatten()
+
+    return table_of(
+        logp,
+        behaviour_logp,
         entropy=rows(entropy),
-        ratio=importance_ratio(logp, behaviour_logp),
-        behaviour_logp=behaviour_logp,
-        proximal_logp=behaviour_logp,
-        version=answers.version.reshape(-1, 1).expand_as(tokens).flatten(),
-        advantage=advantage,
+        age=version - each(answers.version.reshape(-1, 1)),
+        sequence=each(number),
+        group=each(number // answers.reward.shape[-1]),
+        position=each(position),
+        count=tokens.flatten(),
+        advantage=each(answers.advantage.reshape(-1, 1)),
         weight=gathered(weigh(weighting, mask, mask.sum(), torch.tensor(len(mask)))).flatten(),
-        slope=advantage,
     )
-    return table, tokens.flatten()
 
 
 def every_answer(
@@ -139,15 +143,16 @@ def every_answer(
     """
     logp, behaviour_logp = (world.log_probs(each).squeeze(-2) for each in (parameters, behaviour))
     entropy = -(logp.exp() * logp).sum(-1, keepdim=True).expand_as(logp)
-    advantages = advantage(world.right.squeeze(-2)).flatten()
-    return TokenTable(
-        logp=logp.flatten(),
+    number = torch.arange(logp.numel())
+    return table_of(
+        logp.flatten(),
+        behaviour_logp.flatten(),
         entropy=entropy.flatten(),
-        ratio=importance_ratio(logp, behaviour_logp).flatten(),
-        behaviour_logp=behaviour_logp.flatten(),
-        proximal_logp=behaviour_logp.flatten(),
-        version=torch.zeros(logp.numel(), dtype=torch.long),
-        advantage=advantages,
+        age=torch.zeros_like(number),
+        sequence=number,
+        group=number // logp.shape[-1],
+        position=torch.zeros_like(number),
+        count=torch.ones(logp.numel()),
+        advantage=advantage(world.right.squeeze(-2)).flatten(),
         weight=behaviour_logp.exp().flatten() / world.num_contexts,
-        slope=advantages,
     )

@@ -30,9 +30,9 @@ from bapo_lightning.modules.bound_rules import (
     whereabouts,
 )
 from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
-from bapo_lightning.modules.token_table import TokenTable, concatenate
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.surrogate import Objective, clipped_fractions
+from bapo_lightning.objectives.surrogate import clipped_fractions
+from bapo_lightning.objectives.token_table import Objective, Statistic, TokenTable, concatenate
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.world import ExactWorld
 
@@ -48,6 +48,7 @@ class Method:
     objective: Objective
     weighting: Callable[..., Tensor]  # mask[B, T] -> weights[B, T], from `objectives.weighting`
     contribution_weight: ContributionWeight = "rollout_prob"
+    statistic: Statistic | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,9 @@ def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence
             world, behaviour, version, contexts, protocol.group_size, method.advantages, generators
         )
         for minibatch in shuffled(answers, protocol, generators):
-            metrics, past = update(world, method, protocol, parameters, past, minibatch, optimizer)
+            metrics, past = update(
+                world, method, protocol, parameters, past, minibatch, optimizer, num_updates
+            )
             measured.append(metrics)
             schedule.step()
             num_updates += 1
@@ -156,14 +159,15 @@ def update(
     past: Tensor,
     minibatch: Answers,
     optimizer: Optimizer,
+    version: int,
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """One optimizer update of every seed; returns the fields of `Course` that are means, each [S], and what
     a search remembers, [S, M].
     """
 
     def one_seed(own: Tensor, own_past: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        table, tokens = token_table(world, own, Answers(*tensors), method.weighting)
-        return loss_and_metrics(table, tokens, method, own_past, protocol.micro_batches)
+        table = token_table(world, own, Answers(*tensors), method.weighting, version)
+        return loss_and_metrics(table, method, own_past, protocol.micro_batches)
 
     optimizer.zero_grad()
     (losses, *metrics), past = torch.vmap(one_seed)(parameters, past, *minibatch.tensors())
@@ -177,7 +181,7 @@ def update(
 
 
 def loss_and_metrics(
-    table: TokenTable, tokens: Tensor, method: Method, past: Tensor, micro_batches: int
+    table: TokenTable, method: Method, past: Tensor, micro_batches: int
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim; and what a search remembers,
     [M].
@@ -190,15 +194,17 @@ def loss_and_metrics(
     for scope in method.bound_rule.scopes(parts):
         bounds, past = chosen(method.bound_rule, [part.detach() for part in scope], past)  # type: ignore[attr-defined]
         for part in scope:
-            objective = method.objective(part.ratio, part.advantage, bounds.low, bounds.high)  # type: ignore[attr-defined]
-            losses.append(-(part.weight * objective).sum())
-            tables.append(part.detach().cut(method.objective, bounds))  # type: ignore[attr-defined]
+            within = part.within(bounds.low, bounds.high)  # type: ignore[attr-defined]
+            if method.statistic is not None:
+                within = within.knowing(method.statistic(within.detach()))
+            losses.append(-(within.weight * method.objective(within)).sum())
+            tables.append(within.detach().cut(method.objective))
         searches.append(bounds)
     lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
     rests, ends = whereabouts(method.bound_rule, lows, highs, values)
     whole = concatenate(tables)
     shares = positive_shares(whole, method.contribution_weight)
-    clipped = clipped_fractions(whole.slope, whole.advantage, tokens)
+    clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)
     found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
     return (torch.stack(losses).sum(), *found), past
 

@@ -1,0 +1,18 @@
+"""PPO-clip, the objective of GRPO, DAPO and BAPO; they differ in where the bounds come from."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
+from bapo_lightning.objectives.token_table import TokenTable
+
+
+def clip(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
+    """Minimum of r A and clip(r, low, high) A per token, [N] (Eq. 4), within the bounds of the update.
+
+    Args:
+        table: of [N] tokens.
+        dual_clip: as in `clipped_surrogate`.
+    """
+    return clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

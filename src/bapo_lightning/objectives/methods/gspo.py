@@ -1,0 +1,23 @@
+"""GSPO: the ratio of a whole response, length-normalised (arXiv 2507.18071, Eq. 5-7 and 13)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bapo_lightning.objectives.sequences import sequence_mean
+from bapo_lightning.objectives.surrogate import clipped_surrogate
+from bapo_lightning.objectives.token_table import TokenTable
+
+
+def gspo(table: TokenTable) -> Tensor:
+    """Returns min(s A, clip(s, low, high) A) per token, [N], where s = exp(mean of log r over the response).
+
+    It is the same for all tokens of a response, so that a mean over its tokens is the objective of the
+    response. GSPO-token (Eq. 13), with s sg(.) and a ratio of each token's own, has the same gradient where
+    all tokens of a response have the same advantage, as here.
+
+    Args:
+        table: of [N] tokens, within bounds.
+    """
+    ratio = sequence_mean(table.log_ratio, table).exp()
+    return clipped_surrogate(ratio, table.advantage, table.low, table.high)

@@ -1,0 +1,86 @@
+"""Sums over responses and groups, spread to their tokens; rows of a response follow each other.
+
+No function waits for the device, and all work under `torch.vmap`. Shapes: N tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.token_table import TokenTable
+
+
+def sequence_sum(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns the sum of `values` over the tokens of each token's response, [N]."""
+    rows = _responses(table.sequence)
+    return torch.zeros_like(values).scatter_add(0, rows, values * table.count).gather(0, rows)
+
+
+def sequence_length(table: TokenTable) -> Tensor:
+    """Returns the number of tokens of each token's response that are trained on, [N]."""
+    return sequence_sum(torch.ones_like(table.count), table)
+
+
+def sequence_mean(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns the mean of `values` over the tokens of each token's response, [N]."""
+    return sequence_sum(values, table) / sequence_length(table)
+
+
+def sum_before(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns the sum of `values` over the earlier tokens of each token's response, itself left out, [N]."""
+    counted = (values * table.count).double()
+    before = counted.cumsum(0) - counted
+    return (before - _at_start(before, table.sequence)).to(values.dtype)
+
+
+def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> Tensor:
+    """Returns sum_{k >= t} discount^(k - t) values_k over the rest of each token's response, [N].
+
+    Sums of 1, 2, 4, ... tokens are put together, in log2(N) passes, so that nothing overflows.
+    """
+    total, factor, step = values * table.count, discount, 1
+    while step < len(values):
+        same = table.sequence[:-step] == table.sequence[step:]
+        ahead = torch.where(same, total[step:], 0.0)
+        total = total + factor * torch.nn.functional.pad(ahead, (0, step))
+        factor, step = factor * factor, 2 * step
+    return total
+
+
+def group_sum(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns the sum of `values` over the tokens of each token's group, [N].
+
+    Args:
+        values: of each token, [N].
+        table: of a whole update; the groups of a micro-batch may be parts of groups.
+    """
+    return torch.zeros_like(values).scatter_add(0, table.group, values * table.count).gather(0, table.group)
+
+
+def per_sequence(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns `values` shared out over the tokens of a response, so that sums over tokens are sums over
+    responses, [N].
+
+    Args:
+        values: of each token's response, the same for all of its tokens, [N].
+        table: of [N] tokens.
+    """
+    return values / sequence_length(table)
+
+
+def token_mean(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns the mean of `values` over all tokens of a table, 0-dim."""
+    return (values * table.count).sum() / table.count.sum()
+
+
+def _responses(sequence: Tensor) -> Tensor:
+    """Returns the place of each token's response among those of the table, [N]."""
+    return torch.nn.functional.pad((sequence[1:] != sequence[:-1]).long().cumsum(0), (1, 0))
+
+
+def _at_start(values: Tensor, sequence: Tensor) -> Tensor:
+    """Returns the value at the first token of each token's response, [N]."""
+    rows = torch.arange(len(sequence), device=sequence.device)
+    starts = torch.nn.functional.pad(sequence[1:] != sequence[:-1], (1, 0), value=True)
+    return values.gather(0, torch.where(starts, rows, 0).cummax(0).values)

@@ -1,0 +1,138 @@
+"""The tokens of an update as columns: what a bound rule, an objective, a correction or a monitor may know.
+
+table ---- proximal, correction ----> ratio to the proximal policy, weights
+|
++------- bound rule --------------> low, high       once for the whole update
++------- statistic ---------------> statistic       once for the whole update
+|
++------- objective ---------------> objective of every token, to be maximised
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.surrogate import limited_log_ratio
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """One row per response token; all fields have shape [N].
+
+    Gradients flow through `logp`, `log_ratio` and `ratio`. Rows of a response follow each other.
+    """
+
+    logp: Tensor  # nats, current policy at the sampling temperature
+    log_ratio: Tensor  # nats, logp - proximal_logp, limited; its gradient is that of logp
+    ratio: Tensor  # pi / pi_proximal, which is pi / pi_behaviour unless there is a correction
+    entropy: Tensor  # nats, of the current policy's next-token distribution
+    behaviour_logp: Tensor  # nats
+    proximal_logp: Tensor  # nats, of what the ratio is taken to
+    age: Tensor  # updates between the version that sampled the token and the one that is trained
+    sequence: Tensor  # number of the token's response in the minibatch
+    group: Tensor  # number of its group
+    position: Tensor  # tokens of the response before it, those too old to be trained on included
+    count: Tensor  # tokens that the row stands for: 1, except in exact worlds
+    advantage: Tensor
+    weight: Tensor  # the token's share of the global minibatch's mean, times its correction
+    correction: Tensor  # the factor in it that makes up for the gap of engine and trainer; 1 without one
+    low: Tensor  # lower bound of the ratio; 0 until bounds are chosen
+    high: Tensor  # upper bound of the ratio; infinite until then
+    statistic: Tensor  # what the objective knows of the whole update; NaN where it needs nothing
+    slope: Tensor  # d objective / d ratio: the advantage, until the objective has cut it
+
+    def detach(self) -> TokenTable:
+        """Returns the same numbers without the graph."""
+        return TokenTable(*(getattr(self, name).detach() for name in NAMES))
+
+    def relative_to(self, proximal_logp: Tensor) -> TokenTable:
+        """Returns the table with ratios to another policy, given its log-probs [N] in nats."""
+        log_ratio = limited_log_ratio(self.logp, proximal_logp)
+        return replace(self, proximal_logp=proximal_logp, log_ratio=log_ratio, ratio=log_ratio.exp())
+
+    def corrected(self, correction: Tensor) -> TokenTable:
+        """Returns the table with a factor for every weight, [N]. Weights are not normalised: a masked token
+        is left out, and no other counts more.
+        """
+        return replace(self, weight=self.weight * correction, correction=correction)
+
+    def within(self, low: Tensor, high: Tensor) -> TokenTable:
+        """Returns the table with bounds, 0-dim or [N]."""
+        return replace(self, low=low.expand_as(self.ratio), high=high.expand_as(self.ratio))
+
+    def knowing(self, statistic: Tensor) -> TokenTable:
+        """Returns the table with a statistic, 0-dim or [N]."""
+        return replace(self, statistic=statistic.expand_as(self.ratio))
+
+    def cut(self, objective: Objective) -> TokenTable:
+        """Returns the table with the slopes of an objective."""
+        return replace(self, slope=slopes(objective, self))
+
+
+def table_of(
+    logp: Tensor, behaviour_logp: Tensor, proximal_logp: Tensor | None = None, **known: Tensor
+) -> TokenTable:
+    """Returns a table without correction, bounds and statistic.
+
+    Args:
+        logp: under the current policy, [N], nats.
+        behaviour_logp: under the policy that sampled, [N].
+        proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
+        known: entropy, age, sequence, group, position, count, advantage and weight, each [N].
+    """
+    proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp
+    log_ratio = limited_log_ratio(logp, proximal_logp)
+    like = known["weight"]
+    return TokenTable(
+        logp=logp,
+        log_ratio=log_ratio,
+        ratio=log_ratio.exp(),
+        behaviour_logp=behaviour_logp,
+        proximal_logp=proximal_logp,
+        correction=torch.ones_like(like),
+        low=torch.zeros_like(like),
+        high=torch.full_like(like, torch.inf),
+        statistic=torch.full_like(like, torch.nan),
+        slope=known["advantage"],
+        **known,
+    )
+
+
+NAMES = tuple(field.name for field in fields(TokenTable))
+
+# table -> objective[N] to maximise
+Objective = Callable[[TokenTable], Tensor]
+# table of the whole update, without graph -> [N] or 0-dim: `TokenTable.statistic` of its tokens
+Statistic = Callable[[TokenTable], Tensor]
+# table without graph -> factor of each weight, [N]
+Correction = Callable[[TokenTable], Tensor]
+# table without graph -> log pi_proximal[N], nats
+Proximal = Callable[[TokenTable], Tensor]
+
+
+def slopes(objective: Objective, table: TokenTable) -> Tensor:
+    """Returns d objective / d r of every token, [N]: A without clipping, 0 where the objective cuts the
+    gradient.
+
+    In an objective of whole responses it is that of the response's sum. Weights are left out: they are equal
+    within a response, but for its correction.
+    """
+
+    def total(ratio: Tensor, log_ratio: Tensor) -> Tensor:
+        return objective(replace(table, ratio=ratio, log_ratio=log_ratio)).sum()
+
+    by_ratio, by_log_ratio = torch.func.grad(total, argnums=(0, 1))(
+        table.ratio.detach(), table.log_ratio.detach()
+    )
+    return by_ratio + by_log_ratio / table.ratio.detach()
+
+
+def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
+    """Returns the table of a whole minibatch from those of its micro-batches."""
+    if len(tables) == 1:
+        return tables[0]
+    return TokenTable(*(torch.cat([getattr(table, name) for table in tables]) for name in NAMES))

@@ -1,0 +1,42 @@
+"""Token tables from a few columns; the others are those of tokens without a past."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from bapo_lightning.objectives.token_table import TokenTable, table_of
+
+
+def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
+    """Returns a table with these advantages and importance ratios, each token a response and a group of its
+    own; `columns` are other fields of the table, or numbers for all tokens. Numbers are float64 where the
+    advantages are.
+    """
+    advantage = torch.as_tensor(advantages)
+    size, dtype = advantage.shape, advantage.dtype
+
+    def column(value: Any) -> torch.Tensor:
+        found = torch.as_tensor(value)
+        return (found.to(dtype) if found.is_floating_point() else found).expand(size).clone()
+
+    behaviour_logp = column(columns.pop("behaviour_logp", -1.0))
+    logp = column(columns.pop("logp", behaviour_logp + column(ratio).log()))
+    number = torch.arange(len(advantage))
+    known = {
+        "entropy": 1.0, "age": 0, "sequence": number, "group": number, "position": 0, "count": 1.0,
+        "weight": 1.0,
+    }  # fmt: skip
+    bounds = {name: column(columns.pop(name)) for name in ("low", "high", "statistic") if name in columns}
+    proximal_logp = columns.pop("proximal_logp", None)
+    made = table_of(
+        logp,
+        behaviour_logp,
+        None if proximal_logp is None else column(proximal_logp),
+        advantage=advantage,
+        **{name: column(columns.pop(name, value)) for name, value in known.items()},
+    )
+    assert not columns, f"no column of a table: {', '.join(columns)}"
+    made = made.within(bounds.get("low", made.low), bounds.get("high", made.high))
+    return made.knowing(bounds.get("statistic", made.statistic))
