@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from tests.token_tables import table
 
 from bapo_lightning.configuration.targets import Target
 
@@ -23,7 +24,7 @@ FILES = re.findall(
     r"`([\w./-]+\.(?:py|yaml))`[^`\n]*:\n\n```(?:python|yaml)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL
 )
 COMMANDS = "".join(re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)).splitlines()
-NEW = ("grpo", "dr_grpo", "cispo")
+NEW = ("grpo", "grpo_wide", "power_mean")
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, tree)
+    (tree / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "token_tables.py", tree / "tests")
     before = {path.relative_to(tree).as_posix() for path in tree.rglob("*")}
     for name, text in FILES:
         assert name not in before, f"the page overwrites {name}"
@@ -78,10 +81,10 @@ def rows(run: Path) -> list[dict[str, float]]:
 
 def test_the_page_has_the_files_that_a_baseline_takes() -> None:
     assert [name for name, _ in FILES] == [
-        "conf/algorithm/dr_grpo.yaml",
-        "src/bapo_lightning/objectives/cispo.py",
-        "conf/algorithm/cispo.yaml",
-        "tests/objectives/test_cispo.py",
+        "conf/algorithm/grpo_wide.yaml",
+        "src/bapo_lightning/objectives/methods/power_mean.py",
+        "conf/algorithm/power_mean.yaml",
+        "tests/objectives/methods/test_power_mean.py",
         "my_lab/my_objectives.py",
         "my_lab/conf/algorithm/unclipped.yaml",
     ]
@@ -90,7 +93,7 @@ def test_the_page_has_the_files_that_a_baseline_takes() -> None:
 @pytest.mark.slow
 def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> None:
     composed, tested, swept, compared, own = shown.values()
-    assert yaml.safe_load(composed)["weighting"]["length"] == "${scale.max_new_tokens}"
+    assert yaml.safe_load(composed)["weighting"]["_target_"].endswith("sequence_mean")
     assert re.search(r"^\.\s", tested, re.MULTILINE), "one test, and it passes"
     assert all(f"algorithm={name}" in swept for name in NEW)
     assert "compare.html" in compared
@@ -103,8 +106,8 @@ def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> N
 
 @pytest.mark.slow
 def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) -> None:
-    (table,) = tree.glob("outputs/sweep-*/study.csv")
-    assert {row["algorithm"] for row in csv.DictReader(table.open())} == set(NEW)
+    (numbers,) = tree.glob("outputs/sweep-*/study.csv")
+    assert {row["algorithm"] for row in csv.DictReader(numbers.open())} == set(NEW)
     (page,) = tree.glob("outputs/sweep-*/compare.html")
     assert all(name in page.read_text() for name in NEW)
 
@@ -115,25 +118,21 @@ def test_a_function_outside_the_clone_is_found_by_its_name(
 ) -> None:
     monkeypatch.syspath_prepend(tree / "my_lab")
     objective = Target(yaml.safe_load(list(shown.values())[-1])["objective"]).make()
-    ratio, advantage = torch.tensor([0.5, 9.0]), torch.tensor([-1.0, 2.0])
-    assert torch.equal(
-        objective(ratio, advantage, torch.tensor(0.8), torch.tensor(1.2)), torch.tensor([-0.5, 18.0])
-    )
+    assert torch.equal(objective(table([-1.0, 2.0], [0.5, 8.0])), torch.tensor([-0.5, 16.0]))
 
 
 @pytest.mark.slow
 def test_the_runs_trained_with_the_new_formulas(shown: dict[str, str], tree: Path) -> None:
     """Losses and gradients of the first update and of a late one differ where they must.
 
-    In the first update every ratio is 1: CISPO's value is sum(w A log 1) = 0 where GRPO's is sum(w A), and
-    their gradients are equal. Dr. GRPO has other advantages and weights. Later ratios differ from 1, and
-    CISPO's gradient differs from GRPO's.
+    In the first update every ratio is 1: the mean of a response's is 1 as well, and loss and gradient are
+    GRPO's. Responses that weigh the same make another mean. Later ratios differ from 1, and so do gradients.
     """
-    grpo, dr_grpo, cispo = (rows(runs(tree)[name]) for name in NEW)
-    assert abs(grpo[0]["train/loss"]) > 1e-3 and abs(cispo[0]["train/loss"]) < 1e-5
-    assert math.isclose(grpo[0]["train/grad_norm"], cispo[0]["train/grad_norm"], rel_tol=1e-4)
-    assert not math.isclose(grpo[0]["train/grad_norm"], dr_grpo[0]["train/grad_norm"], rel_tol=1e-2)
+    grpo, wide, power_mean = (rows(runs(tree)[name]) for name in NEW)
+    for name in ("train/loss", "train/grad_norm"):
+        assert math.isclose(grpo[0][name], power_mean[0][name], rel_tol=1e-4)
+    assert not math.isclose(grpo[0]["train/grad_norm"], wide[0]["train/grad_norm"], rel_tol=1e-2)
     last = max(number for number, row in enumerate(grpo) if row["train/grad_norm"])  # a group may be uniform
-    assert not math.isclose(grpo[last]["train/grad_norm"], cispo[last]["train/grad_norm"], rel_tol=1e-4)
-    bounds = {(row["bapo/clip_low"], row["bapo/clip_high"]) for row in cispo}
-    assert bounds == {(0.0, 5.0)}
+    assert not math.isclose(grpo[last]["train/grad_norm"], power_mean[last]["train/grad_norm"], rel_tol=1e-4)
+    bounds = {(round(row["bapo/clip_low"], 4), round(row["bapo/clip_high"], 4)) for row in wide}
+    assert bounds == {(0.8, 1.5)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,10 +15,11 @@ from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.monitors.monitor import Metrics
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import TOKEN_FILE
-from bapo_lightning.types import Group
+from bapo_lightning.types import Group, Rollout
 from bapo_lightning.values import Count, CountOrZero
 
 IN_PROGRESS_BAR = {
@@ -90,7 +91,9 @@ class ConsoleLogger(Callback):
 
 @dataclass(eq=False)
 class RolloutWriter(Callback):
-    """Appends whole groups to `rollouts.jsonl`: problem, texts, scores, rewards, advantages, versions."""
+    """Appends whole groups to `rollouts.jsonl`: problem, texts, scores, rewards, advantages, versions, and
+    what the update knew of each token.
+    """
 
     order: ClassVar[Order] = Order.WRITE
     folder: str  # run folder
@@ -104,6 +107,10 @@ class RolloutWriter(Callback):
         if batch_idx % self.every == 0 and trainer.is_global_zero:
             groups = (batch.global_batch or batch).groups[: self.num_groups]
             rows = [{"step": batch_idx, **row} for group in groups for row in group_rows(group)]
+            rollouts = [sample.rollout for group in groups for sample in group.samples]
+            tokenizer = trainer.datamodule.sampler.tokenizer  # type: ignore[attr-defined]
+            for row, found in zip(rows, known_tokens(rollouts, outputs["tokens"], tokenizer), strict=True):
+                row["tokens"] = found
             Journal(Path(self.folder, "rollouts.jsonl")).append(rows)
             for logger in trainer.loggers:
                 if isinstance(logger, RunLogger):
@@ -158,6 +165,26 @@ def group_rows(group: Group) -> Iterator[dict[str, Any]]:
         }
 
 
+def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """Yields for each of a minibatch's first rollouts the `text` of its tokens; the number of the `first` one
+    that was trained on; and from there on each token's `ratio`, its `age` in updates, and whether its
+    gradient was `clipped`.
+    """
+    clipped = clipped_mask(tokens.slope, tokens.advantage)
+    for number, rollout in enumerate(rollouts):
+        own = tokens.sequence == number
+        ratio, age, cut, position = (
+            column[own].tolist() for column in (tokens.ratio, tokens.age, clipped, tokens.position)
+        )
+        yield {
+            "text": [tokenizer.decode([token]) for token in rollout.response_ids],
+            "first": position[0],
+            "ratio": [_short(value) for value in ratio],
+            "age": age,
+            "clipped": [int(value) for value in cut],
+        }
+
+
 def token_columns(tokens: TokenTable) -> dict[str, list[float]]:
     """Returns one list of length N per column."""
     columns = {
@@ -168,5 +195,9 @@ def token_columns(tokens: TokenTable) -> dict[str, list[float]]:
         "advantage": tokens.advantage,
         "age": tokens.age,
     }
-    # Five significant digits; more only make the file longer.
-    return {name: [float(f"{value:.5g}") for value in column.tolist()] for name, column in columns.items()}
+    return {name: [_short(value) for value in column.tolist()] for name, column in columns.items()}
+
+
+def _short(value: float) -> float:
+    """Five significant digits; more only make the file longer."""
+    return float(f"{value:.5g}")

@@ -63,6 +63,22 @@ def test_the_page_has_every_curve_and_the_texts(run):
     assert "alarms that are on: gradient" in page and "finished" in page
 
 
+def tokens(count):
+    known = {"ratio": [1.5] * count, "age": [3] * count, "clipped": [1] * count}
+    return {"text": ["x"] * (count + 2), "first": 2, **known}
+
+
+def test_tokens_are_coloured_up_to_a_limit(run):
+    short, long = text(0, "2+3") | {"tokens": tokens(4)}, text(0, "1+4") | {"tokens": tokens(1200)}
+    (run / "rollouts.jsonl").write_text(json.dumps(short) + "\n" + json.dumps(long) + "\n")
+    page = write_view(run, 5.0)[0].read_text()
+    first, second = embedded(page, "samples")[0]["rows"]
+    assert first["tokens"] == tokens(4)
+    assert len(second["tokens"]["ratio"]) == len(second["tokens"]["age"]) == 998
+    assert second["tokens"]["text"][-1] == " ... (202 tokens more)"
+    assert 'id="colour"' in page
+
+
 def test_texts_are_data_and_never_part_of_the_page(run):
     hostile = "</script><script>alert(1)</script><b>"
     (run / "rollouts.jsonl").write_text(json.dumps(text(0, "2+3", hostile)) + "\n")

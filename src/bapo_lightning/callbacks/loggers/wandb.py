@@ -259,7 +259,7 @@ def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 def _table(rows: Sequence[Row]) -> Any:
     import wandb
 
-    columns: list[str | int] = list(dict.fromkeys(name for row in rows for name in row))
+    columns: list[str | int] = list(dict.fromkeys(name for row in rows for name in row if name != "tokens"))
     return wandb.Table(
         columns=columns, data=[[_cell(row.get(str(name))) for name in columns] for row in rows]
     )

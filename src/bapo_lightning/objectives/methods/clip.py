@@ -9,7 +9,7 @@ from bapo_lightning.objectives.token_table import TokenTable
 
 
 def clip(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
-    """Minimum of r A and clip(r, low, high) A per token, [N] (Eq. 4), within the bounds of the update.
+    """Objective of PPO within the bounds of the update, [N] (Eq. 4): the lesser of r A and its clipped form.
 
     Args:
         table: of [N] tokens.

@@ -17,6 +17,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 ALARM = "alarms/"
 _MOST_STEPS = 40  # updates whose samples are in the page, evenly spread, with the first and the last
 _MOST_CHARACTERS = 4000  # of a response
+_MOST_TOKENS = 1000  # of a response, coloured
 _MOST_CHOICES = 8  # pairs of bounds that are listed one by one
 
 
@@ -66,6 +67,8 @@ def samples_by_update(rollouts: list[Row]) -> list[dict[str, Any]]:
     by_step: dict[int, list[Row]] = {}
     for row in rollouts:
         shown = {**row, "response": _cut(str(row.get("response", "")))}
+        if "tokens" in row:
+            shown["tokens"] = _first_tokens(row["tokens"])
         by_step.setdefault(int(row["step"]), []).append(shown)
     steps = sorted(by_step)
     if len(steps) > _MOST_STEPS:
@@ -76,6 +79,15 @@ def samples_by_update(rollouts: list[Row]) -> list[dict[str, Any]]:
 def _num_updates(manifest: dict[str, Any], config: dict[str, Any]) -> int | None:
     batches, staleness = config.get("scale", {}).get("num_rollout_batches"), manifest.get("staleness")
     return batches * staleness if isinstance(batches, int) and isinstance(staleness, int) else None
+
+
+def _first_tokens(tokens: dict[str, Any]) -> dict[str, Any]:
+    """What is known of the first tokens of a response."""
+    known = max(_MOST_TOKENS - tokens["first"], 0)
+    per_token = {name: tokens[name][:known] for name in ("ratio", "age", "clipped")}
+    left_out = len(tokens["text"]) - _MOST_TOKENS
+    rest = [f" ... ({left_out} tokens more)"] if left_out > 0 else []
+    return {"text": tokens["text"][:_MOST_TOKENS] + rest, "first": tokens["first"], **per_token}
 
 
 def _cut(text: str) -> str:
