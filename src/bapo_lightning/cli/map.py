@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
+from bapo_lightning.report.map.leaderboard import read_boards
+from bapo_lightning.report.map.leaderboard_page import draw_ranks, render_leaderboard
 from bapo_lightning.report.map.page import render
 from bapo_lightning.report.map.picture import Method, draw_gap, draw_phases
 from bapo_lightning.report.map.verdicts import read_results
@@ -69,16 +72,25 @@ def draw(config: MapConfig) -> int:
     """Judges and draws a map that is whole."""
     folder = Path(config.output)
     labels = {name: entry.label for name, entry in config.methods.items()}
+    settings = (
+        f"{config.seeds} seeds paired, {config.gate_seeds} others for {what_for(config)}; "
+        f"{config.num_updates} updates of {config.problems_per_update} problems x {config.group_size} "
+        "answers, however stale they are."
+    )
+    if config.is_leaderboard:
+        boards = read_boards(folder, config.cells, list(labels), config.duels)
+        written = [
+            write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, settings)),
+            write_json(folder / "leaderboard.json", [asdict(board) for board in boards]),
+            draw_ranks(boards, labels, folder / "ranks.png"),
+        ]
+        return print_written(written)
     methods = {
         name: Method(entry.label, str((config.common | entry.set).get("algorithm", name)))
         for name, entry in config.methods.items()
     }
     reference = next(iter(labels))
     results = read_results(folder, config.cells, list(labels), config.gate, config.controls)
-    settings = (
-        f"{config.seeds} seeds paired, {config.gate_seeds} others for the gate; {config.num_updates} updates "
-        f"of {config.problems_per_update} problems x {config.group_size} answers, however stale they are."
-    )
     written = [
         write_text(folder / "map.md", render(results, labels, config.controls, settings)),
         write_json(folder / "map.json", [result.plain() for result in results]),
@@ -90,7 +102,17 @@ def draw(config: MapConfig) -> int:
     ]
     passed = sum(result.gate.is_passed for result in results)
     print(f"{passed} of {len(results)} cells pass the gate")
-    print("written to  " + "\n            ".join(map(str, written)))
+    return print_written(written)
+
+
+def what_for(config: MapConfig) -> str:
+    """What the seeds that are not compared decide."""
+    return "the learning rates" if config.is_leaderboard else "the gate"
+
+
+def print_written(files: Sequence[Path]) -> int:
+    """Says where the results are; returns the exit code."""
+    print("written to  " + "\n            ".join(map(str, files)))
     return 0
 
 

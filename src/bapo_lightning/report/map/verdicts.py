@@ -124,7 +124,7 @@ def read_results(
         comparisons = [
             Comparison(
                 *pair,
-                _certain(paired_difference(*drawn[pair][number])),
+                certain(paired_difference(*drawn[pair][number])),
                 p_values[pair][number],
                 adjusted[pair][number],
             )
@@ -154,19 +154,19 @@ def _read(folder: Path, cell: Cell, names: Sequence[str], gate: bool = False) ->
 
 def _gate(measured: Mapping[str, Measured], reference: str, names: Sequence[str]) -> GateResult:
     areas = {name: by_seed(item.area) for name, item in measured.items()}
-    found = {f"{FRESH} - {reference}": _certain(paired_difference(areas[FRESH], areas[reference]))}
+    found = {f"{FRESH} - {reference}": certain(paired_difference(areas[FRESH], areas[reference]))}
     for name in names:
-        found[f"{name} - {reference}"] = _certain(paired_difference(areas[name], areas[reference]))
+        found[f"{name} - {reference}"] = certain(paired_difference(areas[name], areas[reference]))
     return GateResult(found)
 
 
 def _figures(item: Measured) -> Figures:
     best = item.curves["reward"].max(1)
     return Figures(
-        area=_mean(item.area),
-        final=_mean(item.final),
-        entropy_at_quarter=_mean(item.at("entropy", 0.25)),
-        pass_at_k_gain=_mean(item.curves["pass_at_k"][:, -1] - item.final),
+        area=interval_of(item.area),
+        final=interval_of(item.final),
+        entropy_at_quarter=interval_of(item.at("entropy", 0.25)),
+        pass_at_k_gain=interval_of(item.curves["pass_at_k"][:, -1] - item.final),
         collapse_rate=float((item.final < COLLAPSED * best).mean()),
         clip_fraction_positive=item.mean("clip_fraction_positive"),
         natural_share=item.mean("positive_share_unclipped"),
@@ -178,13 +178,15 @@ def _figures(item: Measured) -> Figures:
 def _gap_closed(measured: Mapping[str, Measured], name: str, reference: str) -> Interval:
     """Of the mean gap: a ratio of means, whose interval is that of the numerator."""
     gap = float((measured[FRESH].area - measured[reference].area).mean())
-    return _mean((measured[name].area - measured[reference].area) / gap)
+    return interval_of((measured[name].area - measured[reference].area) / gap)
 
 
-def _mean(values: np.ndarray) -> Interval:
-    return _certain(mean_interval(values.tolist()))
+def interval_of(values: np.ndarray) -> Interval:
+    """Mean of at least two seeds, with its interval."""
+    return certain(mean_interval(values.tolist()))
 
 
-def _certain(interval: Interval | None) -> Interval:
+def certain(interval: Interval | None) -> Interval:
+    """An interval of at least two seeds, which always exists."""
     assert interval is not None, "at least two seeds are asked for"
     return interval

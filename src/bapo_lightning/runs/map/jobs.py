@@ -39,7 +39,7 @@ def keep_settings(config: MapConfig, folder: Path) -> None:
     Raises:
         ConfigError: other settings differ from those that the map began with.
     """
-    plain = config.model_dump(mode="json", exclude={"output", "processes", "controls", "drawn"})
+    plain = config.model_dump(mode="json", exclude={"output", "processes", "controls", "drawn", "duels"})
     file = folder / "map.yaml"
     if file.exists():
         found = [
@@ -60,7 +60,8 @@ def all_jobs(config: MapConfig, folder: Path) -> list[Job]:
     jobs = {}
     for cell in config.cells:
         for name in (FRESH, *config.methods):
-            seeds = [*(gate if name in (FRESH, reference, *config.gate) else ()), *compared]
+            is_gated = config.is_leaderboard or name in (FRESH, reference, *config.gate)
+            seeds = [*(gate if is_gated else ()), *compared]
             path = measured_file(folder, cell, name)
             jobs[path] = Job(path, cell, name, seeds)
     return list(jobs.values())

@@ -30,6 +30,7 @@ MEANS = {
     "clip_fraction_positive": "train/clip_fraction_positive",
     "clip_fraction_negative": "train/clip_fraction_negative",
     "grad_norm": "train/grad_norm",
+    "update_seconds": "time/update_seconds",
 }
 SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field
 
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.sections import Section
@@ -53,8 +54,14 @@ class MapConfig(Section):
     gate: list[str]
     controls: list[str]
     drawn: list[str]
+    duels: list[tuple[str, str]] = Field(default_factory=list)
     methods: dict[str, MethodEntry]
     worlds: dict[str, WorldEntry]
+
+    @property
+    def is_leaderboard(self) -> bool:
+        """Whether every method is judged at its own learning rate, and not cell by cell."""
+        return bool(self.duels)
 
     @property
     def cells(self) -> list[Cell]:
@@ -73,6 +80,8 @@ class MapConfig(Section):
             for name in getattr(self, key):
                 if name not in self.methods:
                     yield f"{key} names {name}, which is none of methods"
+        for name in {name for pair in self.duels for name in pair} - self.methods.keys():
+            yield f"duels names {name}, which is none of methods"
         for name, entry in self.worlds.items():
             yield from self._world_problems(f"worlds.{name}", entry)
 

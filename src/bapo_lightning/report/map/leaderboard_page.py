@@ -1,0 +1,105 @@
+"""The leaderboard in tables and in a picture of ranks over learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bapo_lightning.report import style
+from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.map.cells import FRESH
+from bapo_lightning.report.map.leaderboard import Board, Standing
+from bapo_lightning.report.map.page import table
+
+NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels
+
+
+def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], settings: str) -> str:
+    """Returns the page: a table for each board, then the duels."""
+    shown = {**labels, FRESH: "fresh data (the ceiling)"}
+    parts = [
+        "# Leaderboard",
+        settings,
+        "Each method runs at its own best learning rate, chosen on seeds that are not shown; "
+        "intervals are 95 % over seeds.",
+    ]
+    for board in boards:
+        parts += [f"## {board.title}", _standings(board, shown)]
+        if board.duels:
+            parts += ["Head to head, paired by seed, p adjusted (Holm):", _duels(board, shown)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _standings(board: Board, labels: Mapping[str, str]) -> str:
+    heads = [
+        "",
+        "method",
+        "rate",
+        "mean reward",
+        "gap closed",
+        "collapsed",
+        "comes half-way",
+        "entropy there",
+    ]
+    timed = any(standing.update_seconds is not None for standing in board.standings)
+    rows = [
+        [str(place), labels[standing.method], *_cells(standing, timed)]
+        for place, standing in enumerate(board.standings, 1)
+    ]
+    return table([*heads, *(["ms an update"] if timed else [])], rows)
+
+
+def _cells(standing: Standing, timed: bool) -> list[str]:
+    seconds = standing.update_seconds
+    return [
+        f"{standing.learning_rate:g}",
+        standing.area.text(3),
+        _text(standing.gap_closed, 2),
+        f"{standing.collapse_rate:.0%}",
+        f"{standing.reached:.0%}",
+        _text(standing.entropy_there, 2),
+        *([("-" if seconds is None else f"{1e3 * seconds:.1f}")] if timed else []),
+    ]
+
+
+def _duels(board: Board, labels: Mapping[str, str]) -> str:
+    rows = [
+        [
+            f"{labels[duel.method]} - {labels[duel.against]}",
+            duel.difference.text(3, "+"),
+            "-" if duel.adjusted is None else f"{duel.adjusted:.3g}",
+            duel.verdict,
+        ]
+        for duel in board.duels
+    ]
+    return table(["mean reward over training", "difference", "p", "verdict"], rows)
+
+
+def _text(interval: Interval | None, digits: int) -> str:
+    return "-" if interval is None else interval.text(digits)
+
+
+def draw_ranks(boards: Sequence[Board], labels: Mapping[str, str], path: Path) -> Path:
+    """Draws the rank of every method over the learning rates, a panel for each board; methods of the duels
+    and the best ones are named, the others are faint.
+    """
+    figure = style.new_figure(9.0, 0.5 + 3.6 * len(boards))
+    panels = figure.subplots(len(boards), 1, squeeze=False)[:, 0]
+    for axes, board in zip(panels, boards, strict=True):
+        best = [standing.method for standing in board.standings if standing.method != FRESH][:NAMED]
+        named = list(dict.fromkeys([*(name for duel in board.duels for name in (duel.method, duel.against)),
+                                    *best]))  # fmt: skip
+        style.style_axes(axes, board.title, "learning rate", "rank by mean reward")
+        for name, ranks in board.ranks.items():
+            rates = sorted(ranks)
+            colour = style.algorithm_colour(name) if name in named else style.FAINT
+            width = 1.8 if name in named else 0.5
+            places = [ranks[rate] for rate in rates]
+            axes.plot(rates, places, color=colour, linewidth=width, marker="o", markersize=2 * width)
+            if name in named:
+                axes.annotate(labels[name], (rates[-1], places[-1]), (6, 0), textcoords="offset points",
+                              fontsize=7, va="center", color=colour)  # fmt: skip
+        axes.set_xscale("log")
+        axes.invert_yaxis()
+        axes.margins(x=0.02)
+    return style.save_png(figure, path)
