@@ -41,6 +41,7 @@ READS_tiny-model := WORLD
 READS_model-smollm2 := ARGS
 READS_bench := ARGS
 READS_drill := ARGS
+READS_check-zoo := ARGS
 READS_test := ARGS
 READS_test-all := ARGS
 READS_test-vllm := ARGS
@@ -62,7 +63,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare view figures map record tiny-model \
-	model-smollm2 bench drill invariants test test-all test-vllm lint docs clean
+	model-smollm2 bench drill invariants check-zoo test test-all test-vllm lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -142,6 +143,9 @@ drill: $(READY) ## kill runs at random moments, resume them, compare (ARGS="--ki
 
 invariants: $(READY) ## the tests of docs/promises.md, each with the faults that it would have caught
 	@$(VENV_PYTHON) bench/invariants.py
+
+check-zoo: $(READY) ## every algorithm's gradient against a closed form, over splits, packing and ranks (ARGS="--only grpo gspo")
+	@PYTHONPATH=. $(VENV_PYTHON) bench/check_zoo.py $(ARGS)
 
 test: $(READY) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm -m "not slow" $(PARALLEL) $(ARGS)

@@ -1,0 +1,47 @@
+"""Algorithms of conf/algorithm as the parts of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.targets import Target
+from bapo_lightning.modules.bound_rules import BoundRule
+from bapo_lightning.objectives.token_table import Objective, Statistic
+
+FOLDER = Path(conf_dir(), "algorithm")
+
+
+@dataclass(frozen=True)
+class Method:
+    """What of an algorithm acts within an update."""
+
+    objective: Objective
+    statistic: Statistic | None
+    rule: BoundRule
+    weighting: Callable[..., Tensor]
+
+
+def names() -> list[str]:
+    """Returns the names of all algorithms."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "base")
+
+
+def method(name: str) -> Method:
+    """Returns the parts of an algorithm under its own options."""
+    with initialize_config_dir(str(FOLDER), version_base="1.3"):
+        config = OmegaConf.create({"algorithm": compose(name)})
+
+    def made(part: str) -> Any:
+        node = config.algorithm[part]
+        plain = OmegaConf.to_container(node, resolve=True) if node is not None else None
+        return Target(plain).make() if isinstance(plain, Mapping) else None
+
+    return Method(made("objective"), made("statistic"), made("bounds"), made("weighting"))

@@ -1,0 +1,128 @@
+"""One update of a small random policy, whole and in parts: gradients must not depend on how its tokens are
+laid out.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from tests.builders import budget_for, random_model, stale_batch, step
+from tests.commands import start_ranks
+from torch import Tensor
+
+from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.data.batches.shares import split_over_ranks
+from bapo_lightning.modules.bound_rules import searches_each_micro_batch
+from bapo_lightning.modules.policy.packing import PACKED_SDPA
+from bapo_lightning.modules.policy.policy import Policy
+from zoo import algorithms
+from zoo.algorithms import Method
+
+PARTS = (2, 5)
+NUM_RANKS = 2
+OWN_SEARCH = "own search"  # of each micro-batch, so that the gradient depends on the split
+
+
+def policy(packed: bool = False) -> Policy:
+    """Returns a random policy in float64, in which sums do not depend on their order."""
+    model = random_model().double()
+    if packed:
+        model.set_attn_implementation(PACKED_SDPA)
+    return Policy(model, 1.0, packed)
+
+
+@cache
+def minibatch() -> TrainBatch:
+    """Returns 6 groups of 4 responses of 1 to 20 tokens, each of 0 to 3 updates ago, since when the policy
+    has changed by 0.4 nats per token.
+    """
+    batch = stale_batch(policy())
+    version = torch.randint(0, 4, batch.version.shape, generator=torch.Generator().manual_seed(0))
+    object.__setattr__(batch, "version", version * batch.response_mask)
+    return batch
+
+
+def whole(method: Method, batch: TrainBatch, budget: int = 100_000, packed: bool = False) -> Tensor:
+    """Returns the gradient of the weights in one update, flat.
+
+    Args:
+        method: what is trained with.
+        batch: the minibatch, or a rank's share of it.
+        budget: tokens of a micro-batch.
+        packed: whether micro-batches are rows without padding.
+    """
+    _, gradient = step(
+        policy(packed),
+        method.rule,
+        batch,
+        micro_batch_tokens=budget,
+        objective=method.objective,
+        statistic=method.statistic,
+        weighting=method.weighting,
+    )
+    return gradient
+
+
+def gap(found: Tensor, expected: Tensor) -> float:
+    """Returns the length of the difference, relative to the expected."""
+    return float((found - expected).norm() / expected.norm())
+
+
+def over_splits(method: Method) -> float | str:
+    """Returns how far the gradient over 2 or 5 micro-batches is from that over one."""
+    if searches_each_micro_batch(method.rule):
+        return OWN_SEARCH
+    batch = minibatch()
+    expected = whole(method, batch)
+    return max(gap(whole(method, batch, budget_for(batch, parts)), expected) for parts in PARTS)
+
+
+def over_packing(method: Method) -> float:
+    """Returns how far the gradient over a packed row is from that over padded ones."""
+    return gap(whole(method, minibatch(), packed=True), whole(method, minibatch()))
+
+
+def over_ranks(names: Sequence[str], folder: Path) -> dict[str, float | str]:
+    """Returns how far the gradient over two ranks, of two micro-batches or more each, is from that of one
+    process, for each algorithm of these names. All share one launch.
+    """
+    kept = [name for name in names if not searches_each_micro_batch(algorithms.method(name).rule)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start_ranks(_rank, args=(port, kept, str(folder)), nprocs=NUM_RANKS)
+    found = torch.load(folder / "gradients.pt")
+    measured: dict[str, float | str] = dict.fromkeys(names, OWN_SEARCH)
+    return measured | {name: gap(found[name], whole(algorithms.method(name), minibatch())) for name in kept}
+
+
+def _rank(rank: int, port: int, names: Sequence[str], folder: str) -> None:
+    torch.set_num_threads(1)
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=NUM_RANKS)
+    share = split_over_ranks(minibatch(), NUM_RANKS)[rank]
+    budget = budget_for(share, 2 + rank)
+    found = {}
+    with _summed_at_the_end():
+        for name in names:
+            gradient = whole(algorithms.method(name), share, budget)
+            dist.all_reduce(gradient)
+            found[name] = gradient / NUM_RANKS
+    if rank == 0:
+        torch.save(found, os.path.join(folder, "gradients.pt"))
+    dist.destroy_process_group()
+
+
+@contextmanager
+def _summed_at_the_end() -> Iterator[None]:
+    """Leaves the sum of gradients over ranks to the caller; in a run it is the strategy's."""
+    with mock.patch("bapo_lightning.modules.bapo_module.gradient_sync", lambda *_, **__: nullcontext()):
+        yield
