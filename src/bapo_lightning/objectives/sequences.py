@@ -48,6 +48,18 @@ def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> 
     return total
 
 
+def rank_in_sequence(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns how many tokens of each token's response have a smaller value, [N]; of equal values the earlier
+    one is the smaller.
+    """
+    by_value = values.argsort(stable=True)
+    order = by_value.gather(0, table.sequence.gather(0, by_value).argsort(stable=True))
+    counted = table.count.gather(0, order)
+    before = counted.cumsum(0) - counted
+    rank = before - _at_start(before, table.sequence.gather(0, order))
+    return torch.zeros_like(rank).scatter(0, order, rank)
+
+
 def group_sum(values: Tensor, table: TokenTable) -> Tensor:
     """Returns the sum of `values` over the tokens of each token's group, [N].
 

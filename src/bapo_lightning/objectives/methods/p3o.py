@@ -12,8 +12,6 @@ from bapo_lightning.objectives.token_table import TokenTable
 def effective_sample_size(table: TokenTable) -> Tensor:
     """Returns (mean r)^2 / mean r^2 over all tokens of the update, 0-dim in (0, 1].
 
-    The authors' code takes it of each micro-batch, so that it depends on the split; here it does not.
-
     Args:
         table: of the whole update, [N].
     """
@@ -21,11 +19,15 @@ def effective_sample_size(table: TokenTable) -> Tensor:
 
 
 def p3o(table: TokenTable) -> Tensor:
-    """Returns sg(min(r, ESS)) A log pi - (1 - ESS) KL per token, [N], where KL is the k3 estimate of
-    KL(pi_behaviour || pi); there are no bounds and no knobs.
+    """Returns sg(min(r, ESS)) A log pi - (1 - ESS) (log r + 1 / r - 1) per token, [N]; there are no bounds
+    and no knobs.
+
+    log r stands for log pi in the first term: they differ by a constant. The second estimates
+    KL(pi || pi_behaviour) as the authors' code does (FeynRL, `compute_kl_distance`): by k3 as if the tokens
+    came from pi, though they came from pi_behaviour. The code takes the sample size of each micro-batch.
 
     Args:
         table: of [N] tokens; its statistic is the effective sample size.
     """
     weight = table.ratio.detach().minimum(table.statistic)
-    return weight * table.advantage * table.log_ratio - (1 - table.statistic) * k3(table.log_ratio)
+    return weight * table.advantage * table.log_ratio - (1 - table.statistic) * k3(-table.log_ratio)

@@ -1,0 +1,32 @@
+"""DRO and Kimi k1.5: regression of log r to the advantage, without weights or bounds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from bapo_lightning.objectives.sequences import per_sequence, sequence_sum
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.values import Positive
+
+
+def dro(table: TokenTable, beta: Positive, level: Literal["token", "sequence"] = "token") -> Tensor:
+    """Returns A log pi - beta / 2 (log r)^2 per token, [N], which is largest where log r = A / beta.
+
+    log r stands for log pi: they differ by a constant. Two readings of the square:
+
+    token     of each token's own ratio: verl (`dro`), ROLL's Kimi k1.5 and Kimi K2
+    sequence  of the response's product of ratios, shared out over its tokens: DRO (arXiv 2405.19107) and Kimi
+              k1.5 (arXiv 2501.12599, Eq. 3) as printed
+
+    Args:
+        table: of [N] tokens.
+        beta: beta of DRO, tau of Kimi.
+        level: which.
+    """
+    if level == "token":
+        square = table.log_ratio.square()
+    else:
+        square = per_sequence(sequence_sum(table.log_ratio, table).square(), table)
+    return table.advantage * table.log_ratio - beta / 2 * square

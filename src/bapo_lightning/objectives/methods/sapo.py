@@ -1,0 +1,23 @@
+"""SAPO: a sigmoid of the ratio in place of clipping (arXiv 2511.20347)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.values import Positive
+
+
+def sapo(table: TokenTable, positive: Positive = 1.0, negative: Positive = 1.05) -> Tensor:
+    """Returns (4 / tau) sigmoid(tau (r - 1)) A per token, [N], whose slope at r = 1 is A.
+
+    ms-swift's documentation leaves 4 / tau out; verl, TRL, AReaL and SkyRL have it.
+
+    Args:
+        table: of [N] tokens.
+        positive: tau of tokens with a positive advantage; a larger one fades sooner.
+        negative: tau of the others.
+    """
+    tau = torch.full_like(table.advantage, negative).masked_fill(table.advantage > 0, positive)
+    return 4 / tau * torch.sigmoid(tau * (table.ratio - 1)) * table.advantage
