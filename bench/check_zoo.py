@@ -79,10 +79,7 @@ def main() -> int:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     far = [f"{name}: {', '.join(columns)}" for name, found in rows.items() if (columns := too_far(found))]
     lacking = [name for name in algorithms.names() if name not in references()]
-    print(
-        "\n".join(f"too far: {text}" for text in far)
-        or "all within the limits (python bench/check_zoo.py --help)"
-    )
+    print("\n".join(f"too far: {text}" for text in far) or "all numbers are within their limits")
     if lacking:
         print(f"without a reference: {', '.join(lacking)}")
     return 1 if far or lacking else 0

@@ -22,7 +22,7 @@ from bapo_lightning.errors import ConfigError
         ("+seed=4", "seed is an option already; leave out the + before it"),
         (
             "algorithm=gpro",
-            "algorithm=gpro is no choice; did you mean grpo? it takes bapo, ",
+            "algorithm=gpro is no choice; did you mean grpo? it takes aspo, ",
         ),
         (
             "logger=[wanb]",
