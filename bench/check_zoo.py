@@ -6,6 +6,7 @@ Each number is the largest relative difference of a gradient. The columns, with 
     reference     autograd from the closed form in bench/zoo/references_*.py, per token (1e-6)
     differences   autograd from finite differences, detached numbers frozen (1e-5)
     slopes        weight * slope * ratio under torch.vmap from autograd (1e-9)
+    rows          rows that stand for several tokens, as in exact worlds, from single ones (1e-9)
     split         2 and 5 micro-batches from one, of all weights (1e-9)
     packing       a row without padding from padded rows (1e-9)
     ranks         two gloo ranks from one process (1e-9)
@@ -29,6 +30,7 @@ LIMITS = {
     "reference": 1e-6,
     "differences": 1e-5,
     "slopes": 1e-9,
+    "rows": 1e-9,
     "split": 1e-9,
     "packing": 1e-9,
     "ranks": 1e-9,
@@ -43,6 +45,7 @@ def checks(name: str) -> dict[str, float | str]:
         "reference": max(reference.against_reference(method, expected, seed) for seed in SEEDS),
         "differences": max(reference.against_differences(method, seed) for seed in SEEDS),
         "slopes": reference.against_slopes(method, SEEDS[:2]),
+        "rows": max(reference.over_merged_rows(method, seed) for seed in SEEDS),
         "split": updates.over_splits(method),
         "packing": updates.over_packing(method),
         "at ratio 1": reference.at_one(method, expected, SEEDS[0]),

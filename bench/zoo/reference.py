@@ -183,3 +183,21 @@ def against_slopes(method: Method, seeds: tuple[int, int]) -> float:
 
     expected = [gradient(table_from(columns, method), method).numpy() for columns in every]
     return max(map(gap, torch.vmap(one)(*stacked).numpy(), expected, every))
+
+
+def over_merged_rows(method: Method, seed: int) -> float:
+    """Returns how far the gradient of rows that stand for several certain tokens, as in exact worlds, is from
+    the sum over rows of one token.
+    """
+    merged = random_columns(seed)
+    last = np.append(merged["sequence"][1:] != merged["sequence"][:-1], True)
+    certain = ("logp", "log_ratio", "behaviour_logp", "proximal_logp", "entropy")
+    merged |= {name: np.where(last, 0.0, merged[name]) for name in certain}
+    merged["ratio"] = np.where(last, 1.0, merged["ratio"])
+    times = np.where(last, np.random.default_rng(seed).integers(1, 7, len(last)), 1)
+    single = {name: np.repeat(values, times) for name, values in merged.items()}
+    first = np.cumsum(times) - times
+    single["position"] += np.arange(len(single["position"])) - np.repeat(first, times)
+    merged |= {"count": times.astype(float), "weight": merged["weight"] * times}
+    found, expected = (gradient(table_from(columns, method), method).numpy() for columns in (merged, single))
+    return gap(found, np.add.reduceat(expected, first), merged)

@@ -141,11 +141,13 @@ def dro(columns: Columns, log_ratio: Callable[[Columns], Array]) -> Array:
 
 def p3o(columns: Columns) -> Array:
     """P3O (FeynRL, `compute_policy_loss`): w (min(r, E) A - (1 - E) (1 - 1 / r)), where E is
-    (sum r)^2 / (n sum r^2).
+    (sum r)^2 / (n sum r^2), and 1 / r
+    vanishes from r = exp(-10) down.
     """
     ratio = columns["ratio"]
     size = ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())
-    return np.minimum(ratio, size) * reinforce(columns) - columns["weight"] * (1 - size) * (1 - 1 / ratio)
+    pull = (1 - size) * (1 - np.where(ratio > np.exp(-10), 1 / ratio, 0.0))
+    return np.minimum(ratio, size) * reinforce(columns) - columns["weight"] * pull
 
 
 CLIP = Reference(clip)

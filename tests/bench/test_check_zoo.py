@@ -41,6 +41,14 @@ def test_a_mean_over_the_tokens_of_a_micro_batch_depends_on_the_split(grpo):
     assert updates.over_splits(algorithms.method("bapo_authors_code")) == updates.OWN_SEARCH
 
 
+def test_a_mean_over_rows_is_none_over_tokens(grpo):
+    def centred(table):
+        return table.ratio * (table.advantage - table.entropy.mean())
+
+    assert reference.over_merged_rows(replace(grpo, objective=centred), 0) > 1e-2
+    assert reference.over_merged_rows(grpo, 0) < LIMITS["rows"]
+
+
 def test_tables_have_ratios_on_both_sides_of_narrow_bounds_and_far_out():
     for seed in range(3):
         ratio = reference.random_columns(seed)["ratio"]

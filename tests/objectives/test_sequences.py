@@ -15,9 +15,9 @@ def test_a_rank_counts_the_tokens_of_the_response_with_smaller_values():
     assert rank_in_sequence(VALUES, tokens).tolist() == [2, 0, 1, 1, 0, 0]
 
 
-def test_equal_values_are_ranked_in_their_order():
+def test_of_equal_values_none_is_the_smaller():
     tokens = table(torch.ones(4), sequence=0)
-    assert rank_in_sequence(torch.zeros(4), tokens).tolist() == [0, 1, 2, 3]
+    assert rank_in_sequence(torch.tensor([0.5, 0.0, 0.5, 0.0]), tokens).tolist() == [2, 0, 2, 0]
 
 
 def test_a_row_counts_as_often_as_it_stands_for_tokens():

@@ -49,14 +49,14 @@ def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> 
 
 
 def rank_in_sequence(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns how many tokens of each token's response have a smaller value, [N]; of equal values the earlier
-    one is the smaller.
-    """
+    """Returns how many tokens of each token's response have a smaller value, [N]."""
     by_value = values.argsort(stable=True)
     order = by_value.gather(0, table.sequence.gather(0, by_value).argsort(stable=True))
-    counted = table.count.gather(0, order)
-    before = counted.cumsum(0) - counted
-    rank = before - _at_start(before, table.sequence.gather(0, order))
+    sequence, count, ordered = (each.gather(0, order) for each in (table.sequence, table.count, values))
+    before = count.cumsum(0) - count
+    differs = (sequence[1:] != sequence[:-1]) | (ordered[1:] != ordered[:-1])
+    equals = torch.nn.functional.pad(differs.long().cumsum(0), (1, 0))  # number of each run of equal values
+    rank = _at_start(before, equals) - _at_start(before, sequence)
     return torch.zeros_like(rank).scatter(0, order, rank)
 
 

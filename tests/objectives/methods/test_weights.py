@@ -93,6 +93,12 @@ def test_p3o_caps_by_the_effective_sample_size_and_pulls_back():
     )
 
 
+def test_p3o_does_not_explode_where_a_token_became_impossible():
+    tokens = table(torch.tensor([0.0, 0.0]), torch.tensor([1e-6, 1.0]))
+    found = slopes(p3o, tokens.knowing(torch.tensor(0.5))) * tokens.ratio
+    assert found.tolist() == pytest.approx([-0.5, 0.0])
+
+
 def test_p3o_at_ratio_one_is_reinforce():
     tokens = table(torch.tensor([1.0, -2.0]))
     size = effective_sample_size(tokens)

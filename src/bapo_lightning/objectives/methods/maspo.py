@@ -35,9 +35,9 @@ def maspo(
         slant: beta.
     """
     ratio, advantage = table.ratio.detach(), table.advantage
-    log_width = (-exponent * table.proximal_logp.detach()).exp() * width
+    spread = width * (-exponent * table.proximal_logp.detach()).exp()
     factor = torch.where(advantage > 0, 1 + slant * advantage, 1 / (1 + slant * advantage.abs()))
-    sigma = log_width.clamp(width, most) * factor.clamp(LEAST_FACTOR, LARGEST_FACTOR)
+    sigma = spread.clamp(width, most) * factor.clamp(LEAST_FACTOR, LARGEST_FACTOR)
     moves = (ratio - 1) * advantage > 0
     weight = torch.where(moves, torch.exp(-(ratio - 1).square() / (2 * sigma.square())), 1.0)
     return weight * table.ratio * advantage

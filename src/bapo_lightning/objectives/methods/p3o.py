@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.divergence import k3
 from bapo_lightning.objectives.sequences import token_mean
 from bapo_lightning.objectives.token_table import TokenTable
+
+LIMIT = 10.0  # nats, of log r in the divergence
 
 
 def effective_sample_size(table: TokenTable) -> Tensor:
@@ -24,10 +26,12 @@ def p3o(table: TokenTable) -> Tensor:
 
     log r stands for log pi in the first term: they differ by a constant. The second estimates
     KL(pi || pi_behaviour) as the authors' code does (FeynRL, `compute_kl_distance`): by k3 as if the tokens
-    came from pi, though they came from pi_behaviour. The code takes the sample size of each micro-batch.
+    came from pi, though they came from pi_behaviour, and with 1 / r limited to exp(+-10). That code takes the
+    sample size of each micro-batch; here it is that of the update.
 
     Args:
         table: of [N] tokens; its statistic is the effective sample size.
     """
     weight = table.ratio.detach().minimum(table.statistic)
-    return weight * table.advantage * table.log_ratio - (1 - table.statistic) * k3(-table.log_ratio)
+    divergence = table.log_ratio + torch.expm1((-table.log_ratio).clamp(-LIMIT, LIMIT))
+    return weight * table.advantage * table.log_ratio - (1 - table.statistic) * divergence
