@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.token_table import NAMES, TokenTable, slopes, table_of
+from bapo_lightning.objectives.token_table import NAMES, RememberingStatistic, TokenTable, slopes, table_of
 from zoo.algorithms import Method
 
 Array = np.ndarray
@@ -96,7 +96,15 @@ def table_from(columns: Columns, method: Method) -> TokenTable:
     )
     bounds = deepcopy(method.rule).choose([table.detach()])  # one with a memory must not keep this table
     table = table.within(bounds.low.double(), bounds.high.double())
-    return table if method.statistic is None else table.knowing(method.statistic(table.detach()))
+    return knowing(table, method)
+
+
+def knowing(table: TokenTable, method: Method) -> TokenTable:
+    """Returns the table with the method's statistic of it, which remembers nothing."""
+    statistic, seen = method.statistic, table.detach()
+    if isinstance(statistic, RememberingStatistic):
+        return table.knowing(statistic.remember(seen, statistic.past)[0])
+    return table if statistic is None else table.knowing(statistic(seen))
 
 
 def columns_with_bounds(columns: Columns, method: Method) -> Columns:
@@ -176,9 +184,7 @@ def against_slopes(method: Method, seeds: tuple[int, int]) -> float:
     stacked = [torch.stack([getattr(table, name) for table in tables]) for name in NAMES]
 
     def one(*columns: Tensor) -> Tensor:
-        table = TokenTable(*columns)
-        if method.statistic is not None:
-            table = table.knowing(method.statistic(table.detach()))
+        table = knowing(TokenTable(*columns), method)
         return table.weight * slopes(method.objective, table) * table.ratio
 
     expected = [gradient(table_from(columns, method), method).numpy() for columns in every]

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -65,7 +66,7 @@ def whole(method: Method, batch: TrainBatch, budget: int = 100_000, packed: bool
         batch,
         micro_batch_tokens=budget,
         objective=method.objective,
-        statistic=method.statistic,
+        statistic=deepcopy(method.statistic),  # one with a memory must not keep this minibatch
         weighting=method.weighting,
     )
     return gradient

@@ -38,7 +38,14 @@ from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_p
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_tables import gather_tables, statistics_of_update, token_table
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.token_table import Correction, Objective, Proximal, Statistic, TokenTable
+from bapo_lightning.objectives.token_table import (
+    Correction,
+    Objective,
+    Proximal,
+    Statistic,
+    TokenTable,
+    needs_entropy_gradient,
+)
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 
@@ -124,6 +131,7 @@ class BapoModule(L.LightningModule):
             self.policy = sharded_policy(self._make_policy, self.sharding, mesh)
         else:
             self.policy = replicated_policy(self._make_policy)
+        self.policy.entropy_requires_grad = needs_entropy_gradient(self.objective)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Optimizer and schedule; `apply_gradients` steps both."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ from bapo_lightning.objectives.surrogate import limited_log_ratio
 class TokenTable:
     """One row per response token; all fields have shape [N].
 
-    Gradients flow through `logp`, `log_ratio` and `ratio`. Rows of a response follow each other.
+    Gradients flow through `logp`, `log_ratio` and `ratio`, and through `entropy` where the objective
+    `needs_entropy_gradient`. Rows of a response follow each other.
     """
 
     logp: Tensor  # nats, current policy at the sampling temperature
@@ -108,10 +110,30 @@ NAMES = tuple(field.name for field in fields(TokenTable))
 Objective = Callable[[TokenTable], Tensor]
 # table of the whole update, without graph -> [N] or 0-dim: `TokenTable.statistic` of its tokens
 Statistic = Callable[[TokenTable], Tensor]
+
+
+@runtime_checkable
+class RememberingStatistic(Protocol):
+    """A statistic that knows of the updates before. As an `nn.Module` it has `past` as a buffer, which
+    checkpoints hold.
+    """
+
+    past: Tensor
+
+    def remember(self, table: TokenTable, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the statistic, and what to remember in place of `past`."""
+        ...
+
+
 # table without graph -> factor of each weight, [N]
 Correction = Callable[[TokenTable], Tensor]
 # table without graph -> log pi_proximal[N], nats
 Proximal = Callable[[TokenTable], Tensor]
+
+
+def needs_entropy_gradient(objective: Objective) -> bool:
+    """Returns whether gradients must flow through the entropy, which costs memory and time."""
+    return bool(getattr(objective, "needs_entropy_gradient", False))
 
 
 def slopes(objective: Objective, table: TokenTable) -> Tensor:

@@ -54,6 +54,7 @@ class Policy(nn.Module):
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model
         self.temperature = temperature
+        self.entropy_requires_grad = False
         self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
         leave_frozen_weights_out(self)
 
@@ -63,7 +64,7 @@ class Policy(nn.Module):
 
     def forward(self, inputs: ModelInput) -> tuple[Tensor, Tensor]:
         """Returns log-probs [N] and entropies [N] of the response tokens, in nats; gradients flow through the
-        log-probs.
+        log-probs, and through the entropies if `entropy_requires_grad` is set.
 
         Padding is on the right, where causal attention never looks, so no attention mask is needed.
         """
@@ -73,7 +74,11 @@ class Policy(nn.Module):
         ).last_hidden_state
         picked = hidden.flatten(0, 1).index_select(0, inputs.index)
         return token_scores(
-            picked, self.model.get_output_embeddings().weight, inputs.targets, self.temperature
+            picked,
+            self.model.get_output_embeddings().weight,
+            inputs.targets,
+            self.temperature,
+            entropy_requires_grad=self.entropy_requires_grad,
         )
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -78,7 +78,12 @@ def draw(
 
 
 def token_table(
-    world: ExactWorld, parameters: Tensor, answers: Answers, weighting: Callable[..., Tensor], version: int
+    world: ExactWorld,
+    parameters: Tensor,
+    answers: Answers,
+    weighting: Callable[..., Tensor],
+    version: int,
+    entropy_requires_grad: bool = False,
 ) -> TokenTable:
     """Returns the table of one seed's minibatch.
 
@@ -92,12 +97,13 @@ def token_table(
         answers: of one seed, [p, G].
         weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`.
         version: updates in the parameters.
+        entropy_requires_grad: let gradients flow through the entropy; otherwise it is a constant.
     """
     every = world.log_probs(parameters, answers.context)  # [p, K, A]
     num_decisions = every.shape[1]
     logp = every.gather(-1, answers.actions.transpose(1, 2)).transpose(1, 2)  # [p, G, K]
-    with torch.no_grad():
-        entropy = -(every.exp() * every).sum(-1).unsqueeze(1).expand_as(logp)
+    known = every if entropy_requires_grad else every.detach()
+    entropy = -(known.exp() * known).sum(-1).unsqueeze(1).expand_as(logp)
     length = torch.where(answers.reward > 0, world.right_tokens, world.wrong_tokens).flatten()
     mask = torch.arange(max(world.right_tokens, world.wrong_tokens)) < length.unsqueeze(1)  # [B, T]
 

@@ -32,11 +32,19 @@ from bapo_lightning.modules.bound_rules import (
 from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_fractions
-from bapo_lightning.objectives.token_table import Objective, Statistic, TokenTable, concatenate
+from bapo_lightning.objectives.token_table import (
+    Objective,
+    RememberingStatistic,
+    Statistic,
+    TokenTable,
+    concatenate,
+    needs_entropy_gradient,
+)
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.world import ExactWorld
 
 NORM_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+Past = tuple[Tensor, Tensor]  # what bound rule and statistic know of the updates before
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,15 @@ class Method:
     weighting: Callable[..., Tensor]  # mask[B, T] -> weights[B, T], from `objectives.weighting`
     contribution_weight: ContributionWeight = "rollout_prob"
     statistic: Statistic | None = None
+
+    @property
+    def past(self) -> Past:
+        """What bound rule and statistic know of the updates before the first."""
+        rule, statistic = self.bound_rule, self.statistic
+        return (
+            rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0),
+            statistic.past if isinstance(statistic, RememberingStatistic) else torch.empty(0),
+        )
 
 
 @dataclass(frozen=True)
@@ -100,8 +117,8 @@ def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence
     schedule = protocol.scheduler(optimizer)
     problems = Problems(world.num_contexts, generators)
     policies = deque([(0, parameters.detach().clone())], maxlen=protocol.lag + 1)
-    rule = method.bound_rule
-    past = torch.stack([rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0)] * len(seeds))
+    searched, seen = method.past
+    past: Past = torch.stack([searched] * len(seeds)), torch.stack([seen] * len(seeds))
     measured: list[tuple[Tensor, ...]] = []
     rows: list[tuple[Tensor, ...]] = []
     num_updates = 0
@@ -156,17 +173,18 @@ def update(
     method: Method,
     protocol: Protocol,
     parameters: Tensor,
-    past: Tensor,
+    past: Past,
     minibatch: Answers,
     optimizer: Optimizer,
     version: int,
-) -> tuple[tuple[Tensor, ...], Tensor]:
+) -> tuple[tuple[Tensor, ...], Past]:
     """One optimizer update of every seed; returns the fields of `Course` that are means, each [S], and what
-    a search remembers, [S, M].
+    bound rule and statistic remember of each seed.
     """
+    with_entropy = needs_entropy_gradient(method.objective)
 
-    def one_seed(own: Tensor, own_past: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        table = token_table(world, own, Answers(*tensors), method.weighting, version)
+    def one_seed(own: Tensor, own_past: Past, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Past]:
+        table = token_table(world, own, Answers(*tensors), method.weighting, version, with_entropy)
         return loss_and_metrics(table, method, own_past, protocol.micro_batches)
 
     optimizer.zero_grad()
@@ -181,22 +199,24 @@ def update(
 
 
 def loss_and_metrics(
-    table: TokenTable, method: Method, past: Tensor, micro_batches: int
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim; and what a search remembers,
-    [M].
+    table: TokenTable, method: Method, past: Past, micro_batches: int
+) -> tuple[tuple[Tensor, ...], Past]:
+    """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim; and what bound rule and
+    statistic remember.
     """
     parts: list[Any] = [table]
     if searches_each_micro_batch(method.bound_rule):
         columns = [getattr(table, field.name).chunk(micro_batches) for field in fields(table)]
         parts = [TokenTable(*part) for part in zip(*columns, strict=True)]
     losses, searches, tables = [], [], []
+    searched, seen = past
     for scope in method.bound_rule.scopes(parts):
-        bounds, past = chosen(method.bound_rule, [part.detach() for part in scope], past)  # type: ignore[attr-defined]
+        bounds, searched = chosen(method.bound_rule, [part.detach() for part in scope], searched)  # type: ignore[attr-defined]
         for part in scope:
             within = part.within(bounds.low, bounds.high)  # type: ignore[attr-defined]
             if method.statistic is not None:
-                within = within.knowing(method.statistic(within.detach()))
+                statistic, seen = known(method.statistic, within.detach(), seen)
+                within = within.knowing(statistic)
             losses.append(-(within.weight * method.objective(within)).sum())
             tables.append(within.detach().cut(method.objective))
         searches.append(bounds)
@@ -206,12 +226,19 @@ def loss_and_metrics(
     shares = positive_shares(whole, method.contribution_weight)
     clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)
     found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
-    return (torch.stack(losses).sum(), *found), past
+    return (torch.stack(losses).sum(), *found), (searched, seen)
 
 
 def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:
     """Bounds of one seed. The past is an argument, since a rule cannot keep those of all seeds."""
     return rule.search(tables, past) if isinstance(rule, AdaptiveBounds) else (rule.choose(tables), past)
+
+
+def known(statistic: Statistic, table: TokenTable, past: Tensor) -> tuple[Tensor, Tensor]:
+    """Statistic of one seed's update, and what it remembers."""
+    if isinstance(statistic, RememberingStatistic):
+        return statistic.remember(table, past)
+    return statistic(table), past
 
 
 @torch.no_grad()

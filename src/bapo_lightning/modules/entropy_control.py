@@ -1,0 +1,74 @@
+"""A bonus for entropy whose coefficient follows the policy's entropy (Skywork-OR1, arXiv 2505.22312)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bapo_lightning.objectives.sequences import token_mean
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.values import NonNegative, Positive
+
+
+class AdaptiveCoefficient(nn.Module):
+    """Statistic of an update: the coefficient of its entropy, as `objectives.methods.entropy_bonus` takes it.
+
+    It is 0 while the mean entropy of the update's tokens is above the target. After every update the
+    coefficient behind it moves: up where the entropy was at or below the target, else down. A checkpoint
+    holds it.
+    """
+
+    past: Tensor  # the coefficient for the next update, 0-dim
+
+    def __init__(
+        self,
+        target: Positive = 0.2,
+        step: Positive = 1e-4,
+        start: NonNegative = 0.0,
+        least: NonNegative = 0.0,
+        most: Positive = 5e-3,
+    ) -> None:
+        """The defaults are those of the authors' scripts; TRL has a step of 0.005 up to 1.
+
+        Args:
+            target: entropy in nats that the policy is held at.
+            step: how far an update moves the coefficient.
+            start: coefficient of the first update.
+            least: smallest coefficient.
+            most: largest coefficient.
+        """
+        super().__init__()
+        self.target, self.size, self.least, self.most = target, step, least, most
+        self.register_buffer("past", torch.tensor(float(start)))
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with options of the right types, each sentence beginning with the option's name."""
+        if not options["least"] <= options["start"] <= options["most"]:
+            yield (
+                f"start={options['start']} must be from least={options['least']} to most={options['most']}; "
+                "write start=0.0"
+            )
+
+    def forward(self, table: TokenTable) -> Tensor:
+        """Returns the coefficient of this update, 0-dim, and remembers that of the next.
+
+        The authors' code compares the entropy of the batch before, estimated as mean -log pi, which makes it
+        late by one batch.
+
+        Args:
+            table: of the whole update, [N].
+        """
+        coefficient, self.past = self.remember(table, self.past)
+        return coefficient
+
+    def remember(self, table: TokenTable, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the coefficient of this update and that of the next, without a state of its own."""
+        entropy = token_mean(table.entropy, table).to(past)
+        low = entropy <= self.target
+        following = (past + torch.where(low, self.size, -self.size)).clamp(self.least, self.most)
+        # An update that is not finite will be skipped, and must not be remembered.
+        return torch.where(low, past, 0.0), torch.where(entropy.isfinite(), following, past)

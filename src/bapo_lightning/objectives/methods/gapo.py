@@ -1,0 +1,41 @@
+"""GAPO: the fewer answers of a group are right, the further those may be reinforced (arXiv 2609.00444)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.sequences import group_sum, per_sequence, sequence_mean
+from bapo_lightning.objectives.surrogate import clipped_surrogate
+from bapo_lightning.objectives.token_table import TokenTable
+
+
+def share_of_others_wrong(table: TokenTable) -> Tensor:
+    """Returns (G - c) / (G - 1) of each token's group, [N]: c of its G responses are right.
+
+    Right are responses with A > 0, which are the right ones where rewards are 0 or 1 and the baseline is the
+    group's mean. Responses without a token to train on do not count.
+
+    Args:
+        table: of the whole update, [N].
+    """
+    size = group_sum(per_sequence(torch.ones_like(table.advantage), table), table)
+    right = group_sum(per_sequence((table.advantage > 0).to(size.dtype), table), table)
+    return (size - right) / (size - 1).clamp_min(1)
+
+
+def gapo(table: TokenTable, level: Literal["sequence", "token"] = "sequence") -> Tensor:
+    """Returns PPO-clip per token, [N], with an upper bound of its own for each group.
+
+    The upper bound grows from 2 - low (all right: as far from 1 as the lower one) to high (one right).
+
+    Args:
+        table: of [N] tokens, within bounds; its statistic is that of `share_of_others_wrong`.
+        level: whose ratio is clipped: that of the response, as in GSPO, or of the token.
+    """
+    ratio = table.ratio if level == "token" else sequence_mean(table.log_ratio, table).exp()
+    least = 2 - table.low
+    high = torch.where(table.advantage > 0, least + (table.high - least) * table.statistic, least)
+    return clipped_surrogate(ratio, table.advantage, table.low, high)

@@ -1,0 +1,25 @@
+"""GMPO: the geometric mean of a response's clipped ratios (arXiv 2507.20673, Eq. 3-4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.sequences import sequence_mean
+from bapo_lightning.objectives.token_table import TokenTable
+
+
+def gmpo(table: TokenTable) -> Tensor:
+    """Returns A exp(mean of the clipped log r over the response) per token, [N].
+
+    Each token is clipped before the mean: log r is at most log(high) where A > 0 and at least log(low) where
+    A < 0. A clipped token has no gradient, and the others of its response keep theirs. The paper's bounds are
+    exp(-0.4) and exp(0.4). verl (`geo_mean`) reads its `clip_ratio` as distances of log r from 0, and its
+    default is 0.2.
+
+    Args:
+        table: of [N] tokens, within bounds.
+    """
+    log_ratio, low, high = table.log_ratio, table.low.log(), table.high.log()
+    clipped = torch.where(table.advantage > 0, log_ratio.minimum(high), log_ratio.maximum(low))
+    return table.advantage * sequence_mean(clipped, table).exp()

@@ -1,0 +1,51 @@
+"""REAL: right and wrong answers of a group are two classes to tell apart (arXiv 2602.05630)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.sequences import group_sum, per_sequence, sequence_mean
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.values import Positive
+
+
+def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
+    """Returns log(1 + sum of exp(-+ s / temperature) over the responses of the token's class) - log(G) of
+    its group of G responses, [N]; infinite where all responses of a group are right, or all wrong.
+
+    Args:
+        table: of the whole update, [N]; groups may be split over micro-batches.
+        temperature: as in `real`.
+    """
+    right = table.advantage > 0
+    ones = torch.ones_like(table.advantage, dtype=torch.float64)
+    signed = torch.where(right, -1.0, 1.0) * sequence_mean(table.log_ratio, table).double() / temperature
+    known = [
+        group_sum(per_sequence(values, table), table)
+        for values in (ones, right * ones, signed.exp() * right, signed.exp() * ~right)
+    ]
+    size, num_right, sum_right, sum_wrong = known
+    found = torch.where(right, sum_right, sum_wrong).log1p() - size.log()
+    mixed = (num_right > 0.5) & (num_right < size - 0.5)
+    return torch.where(mixed, found, torch.inf).to(table.advantage.dtype)
+
+
+def real(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
+    """Returns per token, [N], an objective with the gradient of
+
+        -1/P sum over P groups of log(1 + sum_right exp(-s / temperature)) + log(1 + sum_wrong exp(s /
+        temperature)),    s = mean of log r over the response,
+
+    under weights that make a mean over responses. The advantage only says which answers are right (A > 0), as
+    in ms-swift; groups without both classes have no gradient there and here. A response's pull,
+    G exp(-+ s / temperature) / (1 + sum over its class) / temperature, is a constant times s.
+
+    Args:
+        table: of [N] tokens; its statistic is that of `log_class_sum`.
+        temperature: tau; smaller ones make the decision sharper.
+    """
+    score = sequence_mean(table.log_ratio, table)
+    sign = torch.where(table.advantage > 0, 1.0, -1.0)
+    pull = (-sign * score.detach() / temperature - table.statistic).exp() / temperature
+    return sign * pull * score

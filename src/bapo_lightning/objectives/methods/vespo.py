@@ -1,0 +1,37 @@
+"""VESPO: a soft weight for each response from the product of its ratios (arXiv 2602.10693)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.sequences import sequence_sum
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.values import NonNegative, Positive
+
+
+def vespo(
+    table: TokenTable,
+    power_positive: NonNegative = 2.0,
+    decay_positive: Positive = 3.0,
+    power_negative: NonNegative = 3.0,
+    decay_negative: Positive = 2.0,
+) -> Tensor:
+    """Returns sg(W^k exp(lambda (1 - W))) A log pi per token, [N], where W is the product of r over the
+    response; there are no bounds.
+
+    The weight is 1 where W is 1, largest at W = k / lambda, and 0 far out. Neither the authors' limits of
+    log W, [-18.4, 20], nor TRL's change it where it is above 1e-15.
+
+    Args:
+        table: of [N] tokens.
+        power_positive: k of responses with A >= 0.
+        decay_positive: lambda of theirs.
+        power_negative: k of responses with A < 0.
+        decay_negative: lambda of theirs.
+    """
+    log_product = sequence_sum(table.log_ratio.detach(), table)
+    power = torch.where(table.advantage >= 0, power_positive, power_negative)
+    decay = torch.where(table.advantage >= 0, decay_positive, decay_negative)
+    weight = (power * log_product - decay * torch.expm1(log_product)).exp()
+    return weight * table.advantage * table.log_ratio

@@ -1,0 +1,59 @@
+"""Which tokens of an update are picked, by a score or at random; the same ones however it is split.
+
+No function waits for the device, and all work under `torch.vmap`. Shapes: N tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.sequences import token_mean
+from bapo_lightning.objectives.token_table import TokenTable
+
+# Of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), as signed numbers; products of int64 wrap around.
+STEP, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+FINE = 2.0**32  # steps of a log-prob
+
+
+def random_order(table: TokenTable) -> Tensor:
+    """Returns the rows of a table in an order without pattern, [N].
+
+    It depends on the tokens alone, not on the order of their rows and on no generator: each token has a
+    number, hashed from its response, its position, its age, which every policy version changes, and its
+    log-prob when it was sampled.
+    """
+    number = torch.zeros_like(table.sequence)
+    sampled = (table.behaviour_logp.double() * FINE).round().long()
+    for column in (table.sequence, table.position, table.age, sampled):
+        number = number + column + STEP
+        number = (number ^ (number >> 30)) * FIRST
+        number = (number ^ (number >> 27)) * SECOND
+        number = number ^ (number >> 31)
+    return number.argsort()
+
+
+def first_of(order: Tensor, candidates: Tensor, share: float, table: TokenTable) -> Tensor:
+    """Returns true for the first candidates, [N] bool: as many as make up `share` of all tokens of the table,
+    rounded down, but at least one if there is any.
+
+    Args:
+        order: rows of the table, the first ones first, [N].
+        candidates: rows that may be picked, [N] bool; those that stand for no token never are.
+        share: of all tokens.
+        table: of the whole update, [N].
+    """
+    candidates = candidates & (table.count > 0)
+    wanted = (share * table.count.double().sum()).floor().clamp_min(1)
+    ordered = candidates.gather(0, order)
+    counts = table.count.double().gather(0, order) * ordered
+    taken = ordered & (counts.cumsum(0) - counts < wanted)
+    return torch.zeros_like(taken).scatter(0, order, taken)
+
+
+def covariance(table: TokenTable) -> Tensor:
+    """Returns (A - mean A)(log pi - mean log pi), [N]: what each token adds to their covariance over the
+    update, which drives the entropy (arXiv 2505.22617, Eq. 10).
+    """
+    advantage, logp = table.advantage, table.logp
+    return (advantage - token_mean(advantage, table)) * (logp - token_mean(logp, table))

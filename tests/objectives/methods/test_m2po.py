@@ -1,0 +1,61 @@
+"""M2PO by hand: where its limit lies, and what becomes of the tokens beyond it."""
+
+from math import exp, inf, sqrt
+
+import pytest
+import torch
+from tests.token_tables import table
+
+from bapo_lightning.objectives.methods.m2po import largest_log_ratio, m2po
+
+
+def exact(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def moved(*log_ratio, advantage=None, **columns):
+    advantage = torch.ones(len(log_ratio), dtype=torch.float64) if advantage is None else advantage
+    return table(advantage, exact(*log_ratio).exp(), **columns)
+
+
+def test_the_limit_caps_the_second_moment_of_the_tokens_that_move_away():
+    # (0.01 + 0.04 + 0.07) / 3 = 0.04; the token that moves back, and the one without advantage, do not count.
+    made = moved(0.1, 0.6, -0.2, -3.0, 5.0, advantage=exact(1, 1, -1, 1, 0))
+    assert float(largest_log_ratio(made)) == pytest.approx(sqrt(0.07))
+
+
+def test_a_row_counts_as_often_as_it_stands_for_tokens():
+    one_each = largest_log_ratio(moved(0.1, 0.1, 0.6, 0.3))
+    twice = largest_log_ratio(moved(0.1, 0.6, 0.3, 9.0, count=exact(2, 1, 1, 0)))
+    assert float(twice) == pytest.approx(float(one_each))
+
+
+@pytest.mark.parametrize("reading", ["clamp", "mask"])
+def test_within_the_budget_there_is_no_limit(reading):
+    assert float(largest_log_ratio(moved(0.2, -0.2, 0.1), reading=reading)) == inf
+    assert float(largest_log_ratio(moved(-3.0, 3.0, advantage=exact(1, -1)), reading=reading)) == inf
+
+
+def test_bounds_are_those_of_the_limit_but_never_tighter_than_the_tables():
+    made = moved(0.1, 0.6, -0.2, advantage=exact(1, 1, -1), low=0.7, high=1.2)
+    found = m2po(made.knowing(largest_log_ratio(made)))
+    assert found.tolist() == pytest.approx([exp(0.1), exp(sqrt(0.07)), -exp(-0.2)])
+    made = moved(0.1, 0.6, -0.2, advantage=exact(1, 1, -1), low=0.7, high=1.5)
+    assert m2po(made.knowing(largest_log_ratio(made))).tolist()[1] == pytest.approx(1.5)
+    free = moved(1.0, 0.0, *[0.01] * 40, low=0.7, high=1.5)
+    assert float(m2po(free.knowing(largest_log_ratio(free)))[0]) == pytest.approx(exp(1.0))
+
+
+def test_the_mask_leaves_out_the_largest_until_the_others_fit():
+    # 0.01, 0.025 and 0.137 are the means of the smallest, of two and of all three
+    made = moved(0.6, 0.1, -0.2, -3.0, advantage=exact(1, 1, -1, 1), low=0.7, high=1.5)
+    limit = largest_log_ratio(made, reading="mask")
+    assert float(limit) == pytest.approx(0.4), "halfway between 0.2 and 0.6"
+    found = m2po(made.knowing(limit), reading="mask")
+    assert found.tolist() == pytest.approx([0, exp(0.1), -exp(-0.2), exp(-3.0)])
+
+
+def test_equal_tokens_go_together_and_all_go_where_none_fits():
+    made = moved(0.1, 0.3, 0.3, 0.3)
+    assert float(largest_log_ratio(made, reading="mask")) == pytest.approx(0.2), "0.1 and one 0.3 would fit"
+    assert float(largest_log_ratio(moved(1.0, 2.0), reading="mask")) == pytest.approx(0.5)
