@@ -1,15 +1,18 @@
 """Exact numbers of the worlds against samples, and updates of many seeds against each alone."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
+from zoo import algorithms
 
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
+from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages import group_advantages
 from bapo_lightning.objectives.methods.clip import clip
+from bapo_lightning.objectives.methods.entropy_bonus import EntropyBonus
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.train import Course, Method, Protocol, train
@@ -116,6 +119,30 @@ def test_a_seed_trains_as_if_it_were_alone(rule):
     for field in fields(Course):
         one, other = getattr(together, field.name)[1:2], getattr(alone, field.name)
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["clip_cov", "entropy_bonus", "gapo", "kl_cov", "m2po", "m2po_mask", "real", "steer", "top_entropy"],
+)
+def test_a_seed_knows_its_own_update_alone(name):
+    zoo = algorithms.method(name)
+    own = replace(method(zoo.rule), objective=zoo.objective, statistic=zoo.statistic)
+    together = train(WORLDS[1], own, protocol(), [3, 4, 5])
+    alone = train(WORLDS[1], own, protocol(), [4])
+    torch.testing.assert_close(together.entropy[1:2], alone.entropy, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(together.reward[1:2], alone.reward, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
+    grpo = method(FixedBounds(0.8, 1.2))
+    bonus = AdaptiveCoefficient(target=0.5, step=0.02, most=0.5)
+    held = replace(grpo, objective=EntropyBonus(), statistic=bonus)
+    settings = protocol(num_updates=64)
+    without, together = (train(WORLDS[0], own, settings, [0, 1]) for own in (grpo, held))
+    assert (together.entropy[:, -1] > without.entropy[:, -1] + 0.01).all()
+    torch.testing.assert_close(train(WORLDS[0], held, settings, [1]).entropy, together.entropy[1:])
+    assert float(bonus.past) == 0, "what the seeds remember is no state of the statistic"
 
 
 def test_on_fresh_data_nothing_is_clipped_and_bounds_do_not_matter():
