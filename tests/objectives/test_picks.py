@@ -41,4 +41,5 @@ def test_as_many_are_taken_as_make_up_the_share_and_at_least_one():
     assert first_of(ROWS.flip(0), able, 0.01, tokens).nonzero().flatten().tolist() == [8]
     assert not first_of(ROWS, able & False, 1.0, tokens).any()
     counted = made(count=torch.tensor([0.0, 1, 4, 1, 1, 1, 1, 1, 0, 0]))
-    assert first_of(ROWS, able, 0.3, counted).nonzero().flatten().tolist() == [2], "it stands for 4 of 10"
+    taken = first_of(ROWS, able, 0.3, counted)
+    assert taken.tolist() == [0, 0, 0.75, *[0] * 7], "3 of the 4 tokens that a row stands for"

@@ -34,8 +34,9 @@ def random_order(table: TokenTable) -> Tensor:
 
 
 def first_of(order: Tensor, candidates: Tensor, share: float, table: TokenTable) -> Tensor:
-    """Returns true for the first candidates, [N] bool: as many as make up `share` of all tokens of the table,
-    rounded down, but at least one if there is any.
+    """Returns 1 for the first candidates and 0 for all others, [N]: as many as make up `share` of all tokens of
+    the table, rounded down, but at least one if there is any. Of a row that stands for several tokens, part
+    may be taken.
 
     Args:
         order: rows of the table, the first ones first, [N].
@@ -43,11 +44,10 @@ def first_of(order: Tensor, candidates: Tensor, share: float, table: TokenTable)
         share: of all tokens.
         table: of the whole update, [N].
     """
-    candidates = candidates & (table.count > 0)
     wanted = (share * table.count.double().sum()).floor().clamp_min(1)
-    ordered = candidates.gather(0, order)
-    counts = table.count.double().gather(0, order) * ordered
-    taken = ordered & (counts.cumsum(0) - counts < wanted)
+    counts = (table.count.double() * candidates).gather(0, order)
+    left = (wanted - (counts.cumsum(0) - counts)).clamp_min(0)
+    taken = torch.where(counts > 0, (left / counts).clamp_max(1), 0.0).to(table.logp.dtype)
     return torch.zeros_like(taken).scatter(0, order, taken)
 
 

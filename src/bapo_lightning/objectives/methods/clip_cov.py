@@ -24,8 +24,7 @@ def kept(table: TokenTable, share: Share = 2e-4, low: float = 1.0, high: float =
     """
     value = covariance(table)
     clipped = table.ratio.clamp(table.low, table.high) * table.advantage < table.ratio * table.advantage
-    picked = first_of(random_order(table), ~clipped & (value > low) & (value < high), share, table)
-    return (~picked).to(value.dtype)
+    return 1 - first_of(random_order(table), ~clipped & (value > low) & (value < high), share, table)
 
 
 def clip_cov(table: TokenTable) -> Tensor:

@@ -20,7 +20,7 @@ def picked(table: TokenTable, share: Share = 2e-4) -> Tensor:
     """
     value, order = covariance(table), random_order(table)  # which orders equal ones
     order = order.gather(0, value.gather(0, order).argsort(descending=True, stable=True))
-    return first_of(order, table.count > 0, share, table).to(value.dtype)
+    return first_of(order, table.count > 0, share, table)
 
 
 def kl_cov(table: TokenTable, coefficient: NonNegative = 1.0) -> Tensor:

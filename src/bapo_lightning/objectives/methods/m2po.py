@@ -24,8 +24,8 @@ def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Readi
     mask: as many of these tokens as can be are below the limit, in order of |log r|, while the mean of their
         (log r)^2 is at most the budget. The limit is halfway to the next one; equal tokens stay together.
 
-    AReaL searches each micro-batch on its own, and all tokens instead of those that move away, so that the
-    result depends on the split.
+    AReaL masks too, but searches each micro-batch on its own, so that the result depends on the split, and
+    over (log pi_proximal - log pi_behaviour)^2 of all tokens instead of those that move away.
 
     Args:
         table: of the whole update, [N].
