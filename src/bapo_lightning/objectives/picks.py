@@ -34,9 +34,9 @@ def random_order(table: TokenTable) -> Tensor:
 
 
 def first_of(order: Tensor, candidates: Tensor, share: float, table: TokenTable) -> Tensor:
-    """Returns 1 for the first candidates and 0 for all others, [N]: as many as make up `share` of all tokens of
-    the table, rounded down, but at least one if there is any. Of a row that stands for several tokens, part
-    may be taken.
+    """Returns 1 for the first candidates and 0 for all others, [N]: as many as make up `share` of all tokens
+    of the table, rounded down, but at least one if there is any. Of a row that stands for several tokens,
+    part may be taken.
 
     Args:
         order: rows of the table, the first ones first, [N].
