@@ -43,6 +43,8 @@ class Reference:
     gradient: Callable[[Columns], Array]
     # the same where all ratios are 1, [N], its docstring the formula; or why there is nothing to say
     at_one: Callable[[Columns], Array] | str = reinforce
+    # why rows that stand for several tokens are not what single ones are; empty: they are
+    rows: str = ""
 
 
 def random_columns(seed: int, at_one: bool = False) -> Columns:

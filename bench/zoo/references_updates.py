@@ -251,7 +251,7 @@ REFERENCES = {
     "fipo": Reference(fipo),
     "real": Reference(real, real_at_one),
     "steer": Reference(steer, steer_at_one),
-    "clip_cov": Reference(clip_cov, clip_cov_at_one),
+    "clip_cov": Reference(clip_cov, clip_cov_at_one, rows="a lot each"),
     "kl_cov": Reference(kl_cov),
     "top_entropy": Reference(lambda columns: of_uncertain(columns, clip(columns)), top_entropy_at_one),
     "entropy_bonus": Reference(clip),
