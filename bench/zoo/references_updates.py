@@ -31,7 +31,7 @@ def of_response(columns: Columns, values: Array) -> Array:
 
 
 def gmpo(columns: Columns) -> Array:
-    """GMPO (arXiv 2507.20673, Eq. 4): A prod_t c_t^(1/L), c_t = r_t inside the bounds; a token beyond its
+    """GMPO (arXiv 2507.20673): A prod_t c_t^(1/L), c_t = r_t inside the bounds; a token beyond its
     bound is a constant.
     """
     values = np.zeros_like(columns["ratio"])
@@ -127,7 +127,7 @@ def fipo(columns: Columns) -> Array:
 
 
 def real(columns: Columns, temperature: float = 0.5) -> Array:
-    """REAL (arXiv 2602.05630, Eq. 9): a right response has d loss / d s = -exp(-s/tau) / (1 + sum of its
+    """REAL (arXiv 2602.05630): a right response has d loss / d s = -exp(-s/tau) / (1 + sum of its
     class) / tau, a wrong one the like with the other sign; times G, as weights make a mean over responses.
     """
     values = np.zeros_like(columns["ratio"])
@@ -196,7 +196,7 @@ def signed(number: int) -> int:
 
 
 def without_drawn(columns: Columns, found: Array) -> Array:
-    """Returns `found` with 0 for those that Clip-Cov draws (arXiv 2505.22617, Eq. 12): covariance between 1
+    """Returns `found` with 0 for those that Clip-Cov draws (arXiv 2505.22617): covariance between 1
     and 5, and PPO has not clipped them.
     """
     ratio, advantage, cov = columns["ratio"], columns["advantage"], covariance(columns)
@@ -221,7 +221,7 @@ def clip_cov_at_one(columns: Columns) -> Array:
 
 
 def kl_cov(columns: Columns) -> Array:
-    """KL-Cov (arXiv 2505.22617, Eq. 14): w r A, less w sign(log r) for the highest covariances."""
+    """KL-Cov (arXiv 2505.22617): w r A, less w sign(log r) for the highest covariances."""
     found = columns["weight"] * columns["ratio"] * columns["advantage"]
     highest = np.argsort(-covariance(columns))[: picks(columns)]
     found[highest] -= columns["weight"][highest] * np.sign(columns["log_ratio"][highest])

@@ -53,7 +53,7 @@ def first_of(order: Tensor, candidates: Tensor, share: float, table: TokenTable)
 
 def covariance(table: TokenTable) -> Tensor:
     """Returns (A - mean A)(log pi - mean log pi), [N]: what each token adds to their covariance over the
-    update, which drives the entropy (arXiv 2505.22617, Eq. 10).
+    update, which drives the entropy (arXiv 2505.22617).
     """
     advantage, logp = table.advantage, table.logp
     return (advantage - token_mean(advantage, table)) * (logp - token_mean(logp, table))

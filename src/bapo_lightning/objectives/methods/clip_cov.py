@@ -1,4 +1,4 @@
-"""Clip-Cov: some tokens of high covariance get no gradient (arXiv 2505.22617, Eq. 11-12)."""
+"""Clip-Cov: some tokens of high covariance get no gradient (arXiv 2505.22617)."""
 
 from __future__ import annotations
 

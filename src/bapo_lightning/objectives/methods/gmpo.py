@@ -1,4 +1,4 @@
-"""GMPO: the geometric mean of a response's clipped ratios (arXiv 2507.20673, Eq. 3-4)."""
+"""GMPO: the geometric mean of a response's clipped ratios (arXiv 2507.20673)."""
 
 from __future__ import annotations
 

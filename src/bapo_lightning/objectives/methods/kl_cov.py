@@ -1,4 +1,4 @@
-"""KL-Cov: tokens of the highest covariance pay for moving (arXiv 2505.22617, Eq. 13-14)."""
+"""KL-Cov: tokens of the highest covariance pay for moving (arXiv 2505.22617)."""
 
 from __future__ import annotations
 

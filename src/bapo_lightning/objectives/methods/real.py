@@ -37,9 +37,10 @@ def real(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
         -1/P sum over P groups of log(1 + sum_right exp(-s / temperature)) + log(1 + sum_wrong exp(s /
         temperature)),    s = mean of log r over the response,
 
-    under weights that make a mean over responses. The advantage only says which answers are right (A > 0), as
-    in ms-swift; groups without both classes have no gradient there and here. A response's pull,
-    G exp(-+ s / temperature) / (1 + sum over its class) / temperature, is a constant times s.
+    under weights that make a mean over responses. Its value is another: the pull of a response, G exp(-+ s /
+    temperature) / (1 + sum over its class) / temperature, is a constant, times s. Groups without both classes
+    have no gradient, as in the authors' code and ms-swift, which need each group within a micro-batch. Right
+    are answers with A > 0, as in ms-swift; the authors' code takes those of reward 1.
 
     Args:
         table: of [N] tokens; its statistic is that of `log_class_sum`.

@@ -1,4 +1,4 @@
-"""80/20: only the tokens of highest entropy have a gradient (arXiv 2506.01939, Eq. 5)."""
+"""80/20: only the tokens of highest entropy have a gradient (arXiv 2506.01939)."""
 
 from __future__ import annotations
 
