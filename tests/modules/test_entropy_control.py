@@ -85,6 +85,9 @@ def test_a_checkpoint_holds_the_coefficient():
     step(policy, BOUNDS, batch, objective=EntropyBonus(), statistic=made.statistic)
     state = {name: value for name, value in made.state_dict().items() if name.startswith("statistic")}
     assert state.keys() == {"statistic.past"} and float(state["statistic.past"]) == pytest.approx(0.3001)
+    resumed = module(policy, BOUNDS, objective=EntropyBonus(), statistic=AdaptiveCoefficient(target=100.0))
+    resumed.load_state_dict(made.state_dict())
+    assert torch.equal(resumed.statistic.past, made.statistic.past)
 
 
 def test_the_configuration_makes_it_and_refuses_a_start_outside_its_range():

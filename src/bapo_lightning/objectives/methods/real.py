@@ -34,8 +34,9 @@ def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
 def real(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
     """Returns per token, [N], an objective with the gradient of
 
-        -1/P sum over P groups of log(1 + sum_right exp(-s / temperature)) + log(1 + sum_wrong exp(s /
-        temperature)),    s = mean of log r over the response,
+        -1/P sum_groups (log(1 + sum_right exp(-s / temperature)) + log(1 + sum_wrong exp(s / temperature)))
+
+    of P groups, where s is the mean of log r over the response,
 
     under weights that make a mean over responses. Its value is another: the pull of a response, G exp(-+ s /
     temperature) / (1 + sum over its class) / temperature, is a constant, times s. Groups without both classes
