@@ -6,7 +6,7 @@ A table of logits must learn one right action of 64 in each of 32 contexts, from
 import torch
 from lightning.fabric import Fabric
 
-from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.bounds import bound_grid, contribution_curves, search_bounds
 from bapo_lightning.objectives.surrogate import clipped_surrogate, importance_ratio
 

@@ -35,7 +35,7 @@ WARM = [
     "bapo_lightning.runs.evaluation.run",
     "bapo_lightning.runs.sweeps.launchers",
     "bapo_lightning.modules.schedules",
-    "bapo_lightning.objectives.advantages",
+    "bapo_lightning.objectives.advantages.group",
     "bapo_lightning.rewards.math.workers.pool",
     "bapo_lightning.rollout.hf.engine",
     "bapo_lightning.tiny_worlds.additions.task",

@@ -37,7 +37,7 @@ from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.modules.token_tables import token_table
-from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.bounds import BoundSearch, bound_grid, contribution_curves, search_bounds
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable

@@ -179,7 +179,7 @@ class Group:
 
     @property
     def is_uniform(self) -> bool:
-        """True when every score is equal, so that a group-relative advantage carries no signal."""
+        """True when every score is equal, so that advantages relative to the group carry no signal."""
         return len({sample.score.value for sample in self.samples}) <= 1
 
     @property

@@ -55,9 +55,9 @@ ADVICE = {
         "(algorithm.bounds)"
     ),
     ("train/grad_norm", "below"): (
-        "No token had an advantage: all answers to each problem of these updates had the same score, or all "
-        "tokens were clipped. Choose problems of medium difficulty, or write a larger scale.group_size, or "
-        "algorithm=dapo, which samples until groups differ"
+        "No token had an advantage, or all tokens were clipped. Where advantages are relative to a group, "
+        "all answers to each problem of these updates had the same score: choose problems of medium "
+        "difficulty, or write a larger scale.group_size, or algorithm=dapo, which samples until groups differ"
     ),
     ("mismatch/abs_logp_diff_mean", "above"): (
         "Rollout engine and trainer differ by so many nats per token on a fresh batch. Likely causes: the "

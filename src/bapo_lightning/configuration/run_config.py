@@ -32,7 +32,9 @@ from bapo_lightning.configuration.trainer_flags import (
     trainer_problems,
 )
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
+from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.values import Positive
@@ -165,16 +167,32 @@ class RunConfig(Composed):
                 "deviation; write scale.group_size=8"
             )
         elif group_size == 1:
-            yield (
-                "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
-                "write scale.group_size=8"
-            )
+            yield from self._single_sample_problems()
         yield from self._window_problems()
         share = self.staleness.reuse_share
         if 0 < share < 1 and int(share * prompts) == 0:
             yield (
                 f"regime.reuse_share={share} of scale.prompts_per_batch={prompts} groups is none; write a "
                 "larger share"
+            )
+
+    def _single_sample_problems(self) -> Iterator[str]:
+        """What the advantages say to a right and a wrong answer, each the only one to its problem."""
+        algorithm, remedy = self.algorithm, "write scale.group_size=8"
+        try:
+            found = lone_advantages(
+                algorithm.advantages.make(),
+                algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
+            )
+        except ConfigError:
+            return  # told by their node
+        except Exception as error:  # whatever advantages of one's own raise
+            yield f"scale.group_size=1 is refused by the advantages: {error}; {remedy}"
+            return
+        if not found.any():
+            yield (
+                "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
+                f"{remedy}"
             )
 
     def _window_problems(self) -> Iterator[str]:

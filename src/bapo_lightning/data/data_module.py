@@ -58,7 +58,7 @@ from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.data.rollouts.statistics import sync_metrics
-from bapo_lightning.objectives.reward_batch import BatchAdvantages
+from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
@@ -116,7 +116,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._prompts_per_batch = prompts_per_batch
         self._recompute_logprobs = recompute_logprobs
-        self._batch_advantages = batch_advantages
+        self._batch_advantages, self._admits = batch_advantages, admission.admits
         self._share_policy = share_policy
         self._stream = stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
@@ -195,7 +195,9 @@ class RolloutDataModule(L.LightningDataModule):
             "engine_version": self.sampler.engine.version,
             "queue": self._queue.state_dict(store),
             "reuse": self._reuse.state_dict(store),
-            "batch_advantages": getattr(self._batch_advantages, "state_dict", lambda: None)(),
+            "batch_advantages": (
+                self._batch_advantages.state_dict() if isinstance(self._batch_advantages, Remembers) else None
+            ),
             "arrays": store.state_dict(),
         }
 
@@ -211,8 +213,8 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler.engine.sync_reports = [SyncReport(**report) for report in state["sync_reports"]]
         self._queue.load_state_dict(state["queue"], store, self._stream.problem)
         self._reuse.load_state_dict(state["reuse"], store, self._stream.problem)
-        if (remembered := state.get("batch_advantages")) is not None:
-            self._batch_advantages.load_state_dict(remembered)  # type: ignore[union-attr]
+        if isinstance(self._batch_advantages, Remembers) and state["batch_advantages"] is not None:
+            self._batch_advantages.load_state_dict(state["batch_advantages"])
 
     def teardown(self, stage: str) -> None:
         """Records the fate of all that is left if the run is complete, and closes."""
@@ -245,10 +247,13 @@ class RolloutDataModule(L.LightningDataModule):
         with self._scheduler.lock:
             self._scheduler.enter_replayed(len(replayed))
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)
-        self._reuse.add(fresh)
         groups, measured = fresh + replayed, {"reuse/share": len(replayed) / self._prompts_per_batch}
         if self._batch_advantages is not None:
-            groups = with_batch_advantages(self._batch_advantages, groups)
+            groups = with_batch_advantages(self._batch_advantages, groups, len(fresh), self._admits)
+        # As they came: advantages of the whole batch are given anew with each use.
+        self._reuse.add(
+            group for group, entered in zip(fresh, groups, strict=False) if any(entered.advantages)
+        )
         if self._recompute_logprobs:
             groups, proximal = with_proximal_logprobs(
                 groups, self._policy, self._owner.micro_batch_tokens, state.version

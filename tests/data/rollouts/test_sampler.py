@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 
-from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Problem, Rollout, Score, ScoreStatus, Segment, WorkItem
 

@@ -14,7 +14,7 @@ from bapo_lightning.data.rollouts.admission import AdmitAll
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.recovery import RestartingEngine

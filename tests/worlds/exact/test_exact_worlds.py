@@ -10,7 +10,10 @@ from zoo import algorithms
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from bapo_lightning.modules.schedules import linear_warmup
-from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.advantages.dcpo import SmoothAdvantages
+from bapo_lightning.objectives.advantages.group import group_advantages
+from bapo_lightning.objectives.advantages.reinforce_pp import whitened
+from bapo_lightning.objectives.advantages.spo import SingleStream
 from bapo_lightning.objectives.methods.clip import clip
 from bapo_lightning.objectives.methods.entropy_bonus import EntropyBonus
 from bapo_lightning.objectives.weighting import token_mean
@@ -45,8 +48,8 @@ def bapo(target=0.5, **options):
     )
 
 
-def method(rule):
-    return Method(group_advantages, rule, clip, mean_of_tokens)
+def method(rule, batch_advantages=None):
+    return Method(group_advantages, rule, clip, mean_of_tokens, batch_advantages=batch_advantages)
 
 
 def protocol(**changes):
@@ -143,6 +146,36 @@ def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
     assert (together.entropy[:, -1] > without.entropy[:, -1] + 0.01).all()
     torch.testing.assert_close(train(WORLDS[0], held, settings, [1]).entropy, together.entropy[1:])
     assert float(bonus.past) == 0, "what the seeds remember is no state of the statistic"
+
+
+@pytest.mark.parametrize("batch_advantages", [SmoothAdvantages, SingleStream, lambda: whitened])
+def test_a_seed_has_batch_advantages_of_its_own(batch_advantages):
+    world = contextual_table(num_contexts=8, right_tokens=9, wrong_tokens=3)
+    given = method(FixedBounds(0.8, 1.2), batch_advantages)
+    together, alone = (train(world, given, protocol(), seeds) for seeds in ([3, 4, 5], [4]))
+    torch.testing.assert_close(together.reward[1:2], alone.reward, rtol=1e-4, atol=1e-5)
+    plain = train(world, method(FixedBounds(0.8, 1.2)), protocol(), [4])
+    assert not torch.equal(plain.reward, alone.reward)
+
+
+def test_batch_advantages_know_the_lengths_of_answers_and_their_problems():
+    world, seen = contextual_table(num_contexts=8, right_tokens=9, wrong_tokens=3), []
+    contexts = torch.tensor([[2, 5], [7, 7]])
+    answers = draw(
+        world,
+        world.prior.expand(2, *world.prior.shape),
+        0,
+        contexts,
+        4,
+        group_advantages,
+        generators(2),
+        [lambda batch: seen.append(batch) or batch.rewards, lambda batch: batch.advantages],
+    )
+    (batch,) = seen
+    assert batch.problems == ("2", "5") and batch.is_new == (True, True)
+    assert torch.equal(batch.lengths, torch.where(answers.reward[0] > 0, 9, 3))
+    assert torch.equal(answers.advantage[0], answers.reward[0])
+    torch.testing.assert_close(answers.advantage[1], group_advantages(answers.reward[1]))
 
 
 def test_on_fresh_data_nothing_is_clipped_and_bounds_do_not_matter():

@@ -70,7 +70,7 @@ class ReuseBuffer:
     `regime.max_reuses` times.
 
     Their tokens keep the log-probs of the policy that sampled them, so that ratios stay exact however old
-    they get. Groups of equal rewards are not kept: nothing can be learned from them.
+    they get.
     """
 
     def __init__(self, regime: Regime, groups_per_batch: int) -> None:
@@ -85,9 +85,11 @@ class ReuseBuffer:
         return len(self._entries)
 
     def add(self, groups: Iterable[Group]) -> None:
-        """Keeps groups that have just entered training for the first time."""
+        """Keeps groups that have just entered training for the first time. Leave out those from which nothing
+        can be learned.
+        """
         if self._per_batch:
-            self._entries += [(group, 0) for group in groups if not group.is_uniform]
+            self._entries += [(group, 0) for group in groups]
 
     def choose(self, version: int) -> list[Group]:
         """Returns groups for a batch that enters training at `version`, best first. Removes late ones."""

@@ -35,7 +35,9 @@ class AdmitAll:
 
 @dataclass(frozen=True, slots=True)
 class DynamicSampling:
-    """Replaces groups whose scores are all equal, which say nothing about what is right."""
+    """Replaces groups whose scores are all equal: relative to the group, none of their answers is better than
+    another. Advantages with another baseline lose by it what such groups would teach.
+    """
 
     max_rounds: Count
 

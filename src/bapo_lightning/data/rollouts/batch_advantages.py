@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
-from bapo_lightning.objectives.reward_batch import BatchAdvantages, RewardBatch
+from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, RewardBatch
 from bapo_lightning.types import Group
 
 
-def with_batch_advantages(advantages: BatchAdvantages, groups: Sequence[Group]) -> list[Group]:
-    """Returns the groups of a rollout batch, equally large, with other advantages."""
+def with_batch_advantages(
+    advantages: BatchAdvantages, groups: Sequence[Group], num_new: int, admits: Callable[[Group], bool]
+) -> list[Group]:
+    """Returns the groups of a rollout batch, equally large, with other advantages.
+
+    Args:
+        advantages: of the admitted groups together.
+        groups: of the batch.
+        num_new: so many of them, the first ones, enter training for the first time.
+        admits: whether a group is trained on. Others fill up a batch, and keep advantages of zero.
+    """
+    admitted = [index for index, group in enumerate(groups) if admits(group)]
+    if not admitted:
+        return list(groups)
+    chosen = [groups[index] for index in admitted]
     found = advantages(
         RewardBatch(
-            rewards=torch.tensor([group.rewards for group in groups], dtype=torch.float32),
-            lengths=torch.tensor([[sample.rollout.length for sample in group.samples] for group in groups]),
-            advantages=torch.tensor([group.advantages for group in groups], dtype=torch.float32),
-            problems=tuple(group.problem.id for group in groups),
+            rewards=torch.tensor([group.rewards for group in chosen], dtype=torch.float32),
+            lengths=torch.tensor([[sample.rollout.length for sample in group.samples] for group in chosen]),
+            advantages=torch.tensor([group.advantages for group in chosen], dtype=torch.float32),
+            problems=tuple(group.problem.id for group in chosen),
+            is_new=tuple(index < num_new for index in admitted),
         )
-    )
-    return [replace(group, advantages=tuple(row)) for group, row in zip(groups, found.tolist(), strict=True)]
+    ).tolist()
+    rows = dict(zip(admitted, found, strict=True))
+    return [
+        replace(group, advantages=tuple(rows[index])) if index in rows else group
+        for index, group in enumerate(groups)
+    ]

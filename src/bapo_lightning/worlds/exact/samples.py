@@ -5,12 +5,14 @@ Shapes: S seeds, P problems, G answers to each, K decisions, T tokens of the lon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
+from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, RewardBatch
 from bapo_lightning.objectives.token_table import TokenTable, table_of
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.worlds.exact.world import ExactWorld
@@ -45,6 +47,7 @@ def draw(
     group_size: int,
     advantages: Callable[[Tensor], Tensor],
     generators: list[torch.Generator],
+    batch_advantages: Sequence[BatchAdvantages] = (),
 ) -> Answers:
     """Samples groups of answers and rewards them.
 
@@ -56,6 +59,7 @@ def draw(
         group_size: G.
         advantages: rewards[P, G] -> advantages[P, G].
         generators: one for each seed, so that a seed draws the same numbers whatever it is trained with.
+        batch_advantages: one for each seed; none: `advantages` stay.
     """
     logp = world.log_probs(parameters)  # [S, C, K, A]
     num_seeds, num_problems = contexts.shape
@@ -67,14 +71,25 @@ def draw(
     point = uniform[0] * cumulative[..., -1:]
     actions = torch.searchsorted(cumulative, point, right=True).clamp_max(num_actions - 1)  # [S, P, K, G]
     reward = (uniform[1] < world.right[contexts].gather(-1, actions)).all(-2).float()
+    advantage = advantages(reward.flatten(0, 1)).view_as(reward)
+    if batch_advantages:
+        lengths = answer_lengths(world, reward)
+        problems = [tuple(map(str, row)) for row in contexts.tolist()]
+        batches = map(RewardBatch, reward, lengths, advantage, problems, repeat((True,) * num_problems))
+        advantage = torch.stack([own(batch) for own, batch in zip(batch_advantages, batches, strict=True)])
     return Answers(
         context=contexts,
         actions=actions.transpose(-1, -2),
         behaviour_logp=own.gather(-1, actions).transpose(-1, -2),
         reward=reward,
-        advantage=advantages(reward.flatten(0, 1)).view_as(reward),
+        advantage=advantage,
         version=torch.full_like(reward, version, dtype=torch.long),
     )
+
+
+def answer_lengths(world: ExactWorld, reward: Tensor) -> Tensor:
+    """Returns the tokens of answers with these rewards, of any shape."""
+    return torch.where(reward > 0, world.right_tokens, world.wrong_tokens)
 
 
 def token_table(
@@ -104,7 +119,7 @@ def token_table(
     logp = every.gather(-1, answers.actions.transpose(1, 2)).transpose(1, 2)  # [p, G, K]
     known = every if entropy_requires_grad else every.detach()
     entropy = -(known.exp() * known).sum(-1).unsqueeze(1).expand_as(logp)
-    length = torch.where(answers.reward > 0, world.right_tokens, world.wrong_tokens).flatten()
+    length = answer_lengths(world, answers.reward).flatten()
     mask = torch.arange(max(world.right_tokens, world.wrong_tokens)) < length.unsqueeze(1)  # [B, T]
 
     def rows(values: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from bapo_lightning.modules.bound_rules import (
     whereabouts,
 )
 from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
+from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_fractions
 from bapo_lightning.objectives.token_table import (
@@ -57,6 +58,7 @@ class Method:
     weighting: Callable[..., Tensor]  # mask[B, T] -> weights[B, T], from `objectives.weighting`
     contribution_weight: ContributionWeight = "rollout_prob"
     statistic: Statistic | None = None
+    batch_advantages: Callable[[], BatchAdvantages] | None = None  # makes those of one seed
 
     @property
     def past(self) -> Past:
@@ -121,12 +123,14 @@ def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence
     past: Past = torch.stack([searched] * len(seeds)), torch.stack([seen] * len(seeds))
     measured: list[tuple[Tensor, ...]] = []
     rows: list[tuple[Tensor, ...]] = []
+    batch_advantages = [method.batch_advantages() for _ in seeds] if method.batch_advantages else []
     num_updates = 0
     while num_updates < protocol.num_updates:
         contexts = problems.take(protocol.problems_per_update * protocol.minibatches)
         version, behaviour = policies[0]
+        group_size, advantages = protocol.group_size, method.advantages
         answers = draw(
-            world, behaviour, version, contexts, protocol.group_size, method.advantages, generators
+            world, behaviour, version, contexts, group_size, advantages, generators, batch_advantages
         )
         for minibatch in shuffled(answers, protocol, generators):
             metrics, past = update(

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.advantages.group import group_advantages
 
 REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
 

@@ -1,4 +1,4 @@
-"""Advantages relative to the other answers to the same problem (GRPO, arXiv 2402.03300)."""
+"""Advantages relative to the other answers to the same problem: GRPO, Dr. GRPO and RLOO."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ def group_advantages(
     eps: NonNegative = 1e-6,
 ) -> Tensor:
     """Returns A = (R - baseline) / (std(R) + eps) within each group; std is unbiased, as in verl.
+
+    GRPO (arXiv 2402.03300, section 4.1.2): std, mean. Dr. GRPO (arXiv 2503.20783, Eq. 3): none, mean. RLOO
+    (arXiv 2402.14740, Eq. 7): none, leave_one_out. Published codes differ in eps (verl 1e-6, TRL 1e-4), and
+    AReaL divides by the deviation of the whole batch.
 
     Args:
         rewards: [P, G], one row per problem.
@@ -51,3 +55,17 @@ def group_advantages(
         advantages = advantages / (rewards.std(1, keepdim=True) + eps)
     # The mean of equal numbers can miss them by a rounding error, which the tiny deviation would blow up.
     return torch.where((rewards == rewards[:, :1]).all(1, keepdim=True), 0.0, advantages)
+
+
+def check_group(rewards: Tensor, needed: str) -> None:
+    """Raises ValueError where a group of 1 has nothing to compare with.
+
+    Args:
+        rewards: [P, G].
+        needed: what such a group lacks.
+    """
+    if rewards.shape[1] == 1:
+        raise ValueError(
+            f"a group of 1 has only itself to be compared with, not {needed}: sample at least 2 answers per "
+            "problem"
+        )

@@ -1,0 +1,57 @@
+"""What advantages may know of a whole rollout batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RewardBatch:
+    """P groups of G responses that enter training together. Groups that were not admitted are no part of it;
+    they have advantages of zero.
+    """
+
+    rewards: Tensor  # [P, G]
+    lengths: Tensor  # [P, G], tokens of each response
+    advantages: Tensor  # [P, G], relative to the group: those of `algorithm.advantages`
+    problems: tuple[str, ...]  # id of each group's problem
+    is_new: tuple[bool, ...]  # of each group: false if it comes from the reuse buffer
+
+
+# batch -> advantages[P, G]
+BatchAdvantages = Callable[[RewardBatch], Tensor]
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """Batch advantages with a memory, which checkpoints hold. It learns from new groups only."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the memory, in primitives and tensors."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores it."""
+        ...
+
+
+def lone_advantages(
+    advantages: Callable[[Tensor], Tensor], batch_advantages: BatchAdvantages | None = None
+) -> Tensor:
+    """Returns the advantages [2, 1] of a right and of a wrong answer, each the only one to its problem.
+
+    Args:
+        advantages: rewards[P, G] -> advantages[P, G].
+        batch_advantages: those that take their place, if any.
+    """
+    rewards = torch.tensor([[1.0], [0.0]])
+    found = advantages(rewards)
+    if batch_advantages is None:
+        return found
+    lengths = torch.ones_like(rewards, dtype=torch.long)
+    return batch_advantages(RewardBatch(rewards, lengths, found, ("right", "wrong"), (True, True)))

@@ -1,0 +1,19 @@
+"""REINFORCE on whatever data there is, without an importance ratio (Williams 1992)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bapo_lightning.objectives.token_table import TokenTable
+
+
+def reinforce(table: TokenTable) -> Tensor:
+    """Returns A log pi per token, [N]: the objective of AsymRE (arXiv 2506.20520, Eq. 1) and of SFT on right
+    answers.
+
+    log r stands for log pi: they differ by a constant. Where ratios are 1, the gradient is that of GRPO.
+
+    Args:
+        table: of [N] tokens.
+    """
+    return table.advantage * table.log_ratio
