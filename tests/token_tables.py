@@ -29,11 +29,12 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
         "weight": 1.0,
     }  # fmt: skip
     bounds = {name: column(columns.pop(name)) for name in ("low", "high", "statistic") if name in columns}
-    proximal_logp = columns.pop("proximal_logp", None)
+    proximal_logp, age_at_entry = (columns.pop(name, None) for name in ("proximal_logp", "age_at_entry"))
     made = table_of(
         logp,
         behaviour_logp,
         None if proximal_logp is None else column(proximal_logp),
+        None if age_at_entry is None else column(age_at_entry),
         advantage=advantage,
         **{name: column(columns.pop(name, value)) for name, value in known.items()},
     )

@@ -17,11 +17,6 @@ def test_every_shipped_algorithm_and_regime_passes(algorithm, regime):
     assert found(f"algorithm={algorithm}", f"regime={regime}") == []
 
 
-@pytest.mark.parametrize("algorithm", ["spo", "psr", "nsr", "w_reinforce", "reinforce_pp"])
-def test_advantages_without_a_group_allow_one_answer_to_each_problem(algorithm):
-    assert found(f"algorithm={algorithm}", "scale.group_size=1") == []
-
-
 @pytest.mark.parametrize("correction", names("correction"))
 def test_every_shipped_correction_passes(correction):
     assert found(f"correction={correction}") == []
@@ -134,15 +129,6 @@ def test_every_prompt_passes(name):
         ("algorithm.advantages.scale=var", "write one of std, none"),
         ("scale.group_size=1", "scale.group_size=1 with algorithm.advantages.scale=std"),
         ("scale.group_size=1 algorithm.advantages.scale=none", "one sample is always average"),
-        (
-            "scale.group_size=1 algorithm=rloo",
-            "scale.group_size=1 is refused by the advantages: a group of 1",
-        ),
-        (
-            "scale.group_size=1 algorithm=maxrl",
-            "scale.group_size=1 is refused by the advantages: a group of 1",
-        ),
-        ("algorithm=spo algorithm.batch_advantages.keep=1.0", "must be in [0, 1)"),
         ("regime.minibatches=5", "regime.minibatches=5 does not divide scale.prompts_per_batch=64"),
         ("regime.epochs=0", "regime.epochs=0 must be a whole number in [1, 1000000]"),
         ("scale.max_new_tokens=many", "scale.max_new_tokens=many must be a whole number"),

@@ -10,9 +10,21 @@ from tests.token_tables import table
 
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.objectives.correction import masked_is, truncated_is
+from bapo_lightning.objectives.corrections.proximal import log_linear
+from bapo_lightning.objectives.corrections.responses import (
+    outlier_mask,
+    sequence_masked,
+    sequence_truncated_is,
+)
+from bapo_lightning.objectives.corrections.tokens import kpop, masked_is, truncated_is
 from bapo_lightning.objectives.weighting import sequence_mean
 
+OF_RESPONSES = [
+    sequence_truncated_is,
+    outlier_mask,
+    partial(sequence_masked, weigh=True),
+    partial(sequence_masked, low=0.9, high=1.1, level="geometric"),
+]
 TRUNCATED, MASKED = partial(truncated_is, cap=1.3), partial(masked_is, low=0.7, high=1.6)
 
 
@@ -66,7 +78,7 @@ def test_loss_and_gradient_are_those_of_decoupled_ppo_written_out(correction, we
 
 
 @pytest.mark.parametrize("rule", [lambda: FixedBounds(0.8, 1.2), lambda: adaptive(target=0.55)])
-@pytest.mark.parametrize("correction", [truncated_is, masked_is])
+@pytest.mark.parametrize("correction", [truncated_is, masked_is, kpop, *OF_RESPONSES])
 def test_where_engine_and_trainer_agree_a_correction_changes_no_bit(rule, correction):
     batch = stale_batch(random_policy())
     assert torch.equal(batch.proximal_logp, batch.behaviour_logp)
@@ -77,6 +89,19 @@ def test_where_engine_and_trainer_agree_a_correction_changes_no_bit(rule, correc
         )
         assert torch.equal(gradient, same) and torch.equal(plain["loss"], corrected["loss"])
         assert torch.equal(plain["bounds"][0].high, corrected["bounds"][0].high)
+
+
+def test_an_interpolated_policy_is_that_which_sampled_fresh_data_to_the_bit():
+    batch = stale_batch(random_policy())
+    interpolated = {"correction": truncated_is, "proximal": log_linear}
+    plain, gradient = step(random_policy(), adaptive(target=0.55), batch)
+    found, same = step(random_policy(), adaptive(target=0.55), batch, **interpolated)
+    assert torch.equal(gradient, same) and torch.equal(plain["loss"], found["loss"])
+    late = replace(batch, entry_version=2)  # sampled by version 0, trained by 3
+    found, _ = step(random_policy(), adaptive(target=0.55), late, **interpolated)
+    tokens = found["tokens"]
+    assert set(tokens.age.tolist()) == {3} and set(tokens.age_at_entry.tolist()) == {2}
+    torch.testing.assert_close(tokens.ratio, (tokens.logp - tokens.behaviour_logp).div(3).exp())
 
 
 @pytest.mark.parametrize("weighting", [None, sequence_mean])
@@ -94,7 +119,7 @@ def test_a_masked_sample_leaves_the_share_of_the_others_as_it_was(weighting):
     assert (gradient - same).norm() / same.norm() < 1e-5
 
 
-@pytest.mark.parametrize("correction", [TRUNCATED, MASKED])
+@pytest.mark.parametrize("correction", [TRUNCATED, MASKED, *OF_RESPONSES])
 def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
     batch = decoupled_batch(num_groups=8)
     (whole, gradient), *others = (

@@ -18,16 +18,10 @@ SETTINGS = [
 
 
 def last_checkpoint(folder):
+    """The memory and the weights at the end of a run."""
     path = max(folder.glob("checkpoints/update*"))
-    return torch.load(path / "trainer.ckpt", weights_only=True)
-
-
-def remembered(node):
-    """The memory within a checkpoint."""
-    if isinstance(node, dict) and "batch_advantages" in node:
-        return node["batch_advantages"]
-    values = node.values() if isinstance(node, dict) else ()
-    return next((found for value in values if (found := remembered(value)) is not None), None)
+    data, trainer = (torch.load(path / name, weights_only=True) for name in ("data.pt", "trainer.ckpt"))
+    return data["data"]["batch_advantages"], trainer["state_dict"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +39,7 @@ def test_a_killed_run_remembers_what_an_uninterrupted_one_does(algorithm, size, 
     process.communicate()
     done = run_command(TRAIN, *settings, f"resume={killed}")
     assert done.returncode == 0, done.stderr
-    expected, found = last_checkpoint(whole), last_checkpoint(killed)
-    assert remembered(found) == remembered(expected) and len(remembered(found)) >= 8
-    for name, weights in expected["state_dict"].items():
-        assert torch.equal(found["state_dict"][name], weights)
+    (expected, expected_weights), (found, weights) = last_checkpoint(whole), last_checkpoint(killed)
+    assert found == expected and len(found) >= 8
+    for name, values in expected_weights.items():
+        assert torch.equal(weights[name], values)

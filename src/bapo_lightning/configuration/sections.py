@@ -191,6 +191,7 @@ class Correction(Section):
     name: Name
     weights: Target | None
     proximal: Target | None
+    step_scale: Target | None
 
 
 class Optimizer(Section):

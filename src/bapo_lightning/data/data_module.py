@@ -122,6 +122,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
         self._reuse = ReuseBuffer(regime, prompts_per_batch)
         self._clock = 0  # updates attempted
+        self._entry_version = 0  # of the trainer when the batch in the queue entered training
         ledger = Ledger(folder / "ledger.jsonl" if folder else None)
         recorder = ScheduleRecorder(folder / SCHEDULE_FILE if folder and regime.async_generation else None)
         sizes = (group_size, prompts_per_batch, num_rollout_batches)
@@ -150,9 +151,10 @@ class RolloutDataModule(L.LightningDataModule):
         else:
             groups, measured = self._rollout_batch(state)
             self._queue.put(groups)
+            self._entry_version = state.version
         metrics = self._rollout_metrics() | measured
         oldest_trained = state.version - self.regime.age_bound if self.regime.stale_action == "mask" else None
-        batch = collate(self._queue.take(), metrics, oldest_trained)
+        batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
         self._clock += 1
         # Beside training, rollouts and rewards cost the trainer nothing.
         own_parts = ["sync", "proximal"] + ([] if self.regime.async_generation else ["rollout", "reward"])
@@ -192,6 +194,7 @@ class RolloutDataModule(L.LightningDataModule):
             "summary": summary,
             "sync_reports": [asdict(report) for report in self.sampler.engine.sync_reports],
             "clock": self._clock,
+            "entry_version": self._entry_version,
             "engine_version": self.sampler.engine.version,
             "queue": self._queue.state_dict(store),
             "reuse": self._reuse.state_dict(store),
@@ -207,7 +210,7 @@ class RolloutDataModule(L.LightningDataModule):
         with self._scheduler.lock:
             self._scheduler.load_state_dict(state["scheduler"], store)
         self._collector.load_state_dict(state["collector"], store)
-        self._clock = state["clock"]
+        self._clock, self._entry_version = state["clock"], state["entry_version"]
         if state["engine_version"] == self._owner.policy_version:
             self.push_weights()
         self.sampler.engine.sync_reports = [SyncReport(**report) for report in state["sync_reports"]]

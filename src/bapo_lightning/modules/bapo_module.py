@@ -9,7 +9,7 @@
         score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
         manual_backward          summed over tokens, micro-batches and ranks
         |
-        apply_gradients          gradient clip, AdamW, learning-rate schedule
+        apply_gradients          gradient clip, AdamW (its rate times `step_scale`), learning-rate schedule
         |
         outputs                  metrics, TokenTable and BoundSearch for the callbacks
 
@@ -36,13 +36,20 @@ from bapo_lightning.modules.bound_rules import BoundRule, searches_each_micro_ba
 from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
 from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_policy
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.modules.token_tables import gather_tables, statistics_of_update, token_table
+from bapo_lightning.modules.schedules import step_scaled
+from bapo_lightning.modules.token_tables import (
+    gather_tables,
+    statistics_of_update,
+    step_scale_of_update,
+    token_table,
+)
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import (
     Correction,
     Objective,
     Proximal,
     Statistic,
+    StepScale,
     TokenTable,
     needs_entropy_gradient,
 )
@@ -77,6 +84,7 @@ class BapoModule(L.LightningModule):
         statistic: Statistic | None = None,
         correction: Correction | None = None,
         proximal: Proximal | None = None,
+        step_scale: StepScale | None = None,
         sharding: Sharding | None = None,
     ) -> None:
         """
@@ -95,8 +103,9 @@ class BapoModule(L.LightningModule):
             max_age: largest age of a token, in updates; an older one is an error.
             max_nonfinite_in_a_row: updates skipped in a row for a non-finite gradient that end the run.
             statistic: table of the whole update -> what the objective knows of it, for each token.
-            correction: table -> factors of the weights, from `objectives.correction`; None leaves them out.
+            correction: table -> factors of the weights, from `objectives.corrections`; None leaves them out.
             proximal: table -> log-probs of the policy that ratios are taken to; None: those of the batch.
+            step_scale: table of the whole update -> factor of its learning rate; None: 1.
             sharding: how the policy is sharded over the ranks; None keeps all of it on each.
         """
         super().__init__()
@@ -113,9 +122,11 @@ class BapoModule(L.LightningModule):
         self.statistic = statistic
         self.correction = correction
         self.proximal = proximal
+        self.step_scale = step_scale
         self.sharding = sharding
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
+        self.last_step_scale = 1.0
 
     @property
     def policy_version(self) -> int:
@@ -188,6 +199,7 @@ class BapoModule(L.LightningModule):
                 losses.append(loss.detach())
                 tables.append(table.detach().cut(self.objective))
             searches.append(bounds)
+        self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
         grad_norm = self.apply_gradients(optimizer)
         metrics = batch.metrics | {
             "train/loss": float(sum_over_ranks(torch.stack(losses).sum())),
@@ -270,8 +282,7 @@ class BapoModule(L.LightningModule):
         grad_norm = clip_gradients(self.policy.parameters(), self.max_grad_norm)
         if torch.isfinite(torch.tensor(grad_norm)):
             self._nonfinite_in_a_row = 0
-            self.last_learning_rate = optimizer.param_groups[0]["lr"]
-            optimizer.step()
+            self.last_learning_rate = step_scaled(optimizer, self.last_step_scale)
             schedule = self.lr_schedulers()
             assert isinstance(schedule, LRScheduler)
             schedule.step()

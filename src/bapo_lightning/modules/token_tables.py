@@ -10,7 +10,14 @@ from torch import Tensor
 
 from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.token_table import NAMES, Statistic, TokenTable, concatenate, table_of
+from bapo_lightning.objectives.token_table import (
+    NAMES,
+    Statistic,
+    StepScale,
+    TokenTable,
+    concatenate,
+    table_of,
+)
 from bapo_lightning.ranks.collectives import gather_on_controller, num_ranks
 
 # micro-batch -> log-probs[N] and entropies[N] of its response tokens, in nats
@@ -28,6 +35,7 @@ def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenT
         micro_batch.proximal_logp,
         entropy=entropy,
         age=version - micro_batch.version,
+        age_at_entry=micro_batch.entry_version - micro_batch.version,
         sequence=micro_batch.sequence,
         group=micro_batch.group,
         position=micro_batch.position,
@@ -88,3 +96,13 @@ def statistics_of_update(
     own = list(values[start : start + sum(sizes)].split(sizes)) if tables else []
     # Blank tokens weigh nothing; any finite value will do.
     return own + [values[0]] * (num_micro_batches - len(tables))
+
+
+def step_scale_of_update(step_scale: StepScale | None, tables: Sequence[TokenTable]) -> float:
+    """Returns the factor of the update's learning rate, 1 without a rule. Every rank must call it.
+
+    Args:
+        step_scale: table of the whole update -> factor, 0-dim.
+        tables: of this rank's micro-batches, maybe none.
+    """
+    return 1.0 if step_scale is None else float(step_scale(gather_everywhere(tables)[0]))

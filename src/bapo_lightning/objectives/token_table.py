@@ -35,6 +35,7 @@ class TokenTable:
     behaviour_logp: Tensor  # nats
     proximal_logp: Tensor  # nats, of what the ratio is taken to
     age: Tensor  # updates between the version that sampled the token and the one that is trained
+    age_at_entry: Tensor  # the same when its batch entered training
     sequence: Tensor  # number of the token's response in the minibatch
     group: Tensor  # number of its group
     position: Tensor  # tokens of the response before it, those too old to be trained on included
@@ -76,7 +77,11 @@ class TokenTable:
 
 
 def table_of(
-    logp: Tensor, behaviour_logp: Tensor, proximal_logp: Tensor | None = None, **known: Tensor
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    proximal_logp: Tensor | None = None,
+    age_at_entry: Tensor | None = None,
+    **known: Tensor,
 ) -> TokenTable:
     """Returns a table without correction, bounds and statistic.
 
@@ -84,6 +89,7 @@ def table_of(
         logp: under the current policy, [N], nats.
         behaviour_logp: under the policy that sampled, [N].
         proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
+        age_at_entry: [N]; None: the age, as in the first update on a batch.
         known: entropy, age, sequence, group, position, count, advantage and weight, each [N].
     """
     proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp
@@ -95,6 +101,7 @@ def table_of(
         ratio=log_ratio.exp(),
         behaviour_logp=behaviour_logp,
         proximal_logp=proximal_logp,
+        age_at_entry=known["age"] if age_at_entry is None else age_at_entry,
         correction=torch.ones_like(like),
         low=torch.zeros_like(like),
         high=torch.full_like(like, torch.inf),
@@ -129,6 +136,8 @@ class RememberingStatistic(Protocol):
 Correction = Callable[[TokenTable], Tensor]
 # table without graph -> log pi_proximal[N], nats
 Proximal = Callable[[TokenTable], Tensor]
+# table of the whole update, without graph -> factor of its learning rate, 0-dim
+StepScale = Callable[[TokenTable], Tensor]
 
 
 def needs_entropy_gradient(objective: Objective) -> bool:

@@ -160,7 +160,7 @@ def build_module(config: RunConfig, strategy: Any) -> BapoModule:
 def module_parts(config: RunConfig) -> dict[str, Any]:
     """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
     algorithm, optimizer = config.algorithm, config.optimizer
-    weights, proximal = config.correction.weights, config.correction.proximal
+    correction = config.correction
     options = ModelOptions.of(config.model, model_path(config.model.path))
     return {
         "make_policy": partial(build_policy, options, config.rollout.temperature),
@@ -174,8 +174,9 @@ def module_parts(config: RunConfig) -> dict[str, Any]:
         "max_grad_norm": optimizer.max_grad_norm,
         "max_age": config.staleness.age_bound,
         "max_nonfinite_in_a_row": optimizer.max_nonfinite_in_a_row,
-        "correction": weights.make() if weights else None,
-        "proximal": proximal.make() if proximal else None,
+        "correction": correction.weights.make() if correction.weights else None,
+        "proximal": correction.proximal.make() if correction.proximal else None,
+        "step_scale": correction.step_scale.make() if correction.step_scale else None,
     }
 
 

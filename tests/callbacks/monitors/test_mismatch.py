@@ -10,7 +10,8 @@ from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, Mismat
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.objectives.correction import masked_is, truncated_is
+from bapo_lightning.objectives.corrections.step_size import ess_step_scale
+from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
 
 
 def update(weights=(1.0,), correction=None, version=0, proximal_logprobs=None):
@@ -29,6 +30,14 @@ def update(weights=(1.0,), correction=None, version=0, proximal_logprobs=None):
 
 def numbers(metrics):
     return {name: float(value) for name, value in metrics.items()}
+
+
+def test_a_rule_for_the_step_is_shown_with_or_without_a_correction():
+    made = update()
+    made.module.step_scale, made.module.last_step_scale = ess_step_scale, 0.25
+    assert CorrectionMonitor().measure(made) == {"correction/step_scale": 0.25}
+    made.module.correction = truncated_is
+    assert len(CorrectionMonitor().measure(made)) == 6
 
 
 def test_five_numbers_describe_what_a_correction_does():

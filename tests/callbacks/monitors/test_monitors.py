@@ -18,7 +18,7 @@ from bapo_lightning.callbacks.monitors.training import StalenessMonitor, Through
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.objectives.correction import truncated_is
+from bapo_lightning.objectives.corrections.tokens import truncated_is
 from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
 
@@ -163,7 +163,7 @@ def test_mismatch_is_measured_on_tokens_that_the_trained_version_sampled():
 
 def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy():
     # min(proximal / behaviour, 2) is 1 eight times, 2 for d3 (3 truncated) and 0.5 for d5
-    made = update(module=SimpleNamespace(correction=truncated_is))
+    made = update(module=SimpleNamespace(correction=truncated_is, step_scale=None))
     corrected = replace(made, tokens=made.tokens.corrected(truncated_is(made.tokens)))
     assert measured(CorrectionMonitor(), corrected) == about(
         room="correction",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.objectives.correction import effective_sample_size, engine_gap
+from bapo_lightning.objectives.corrections.gap import effective_sample_size, engine_gap
 from bapo_lightning.objectives.divergence import mismatch
 
 
@@ -31,17 +31,21 @@ class CorrectionMonitor(Monitor):
     """Emits, in every update of a run with a correction, `correction/{weight_mean, weight_min}`,
     `correction/masked_fraction` (share of the tokens with weight 0), `correction/truncated_fraction` (share
     with a weight below pi_proximal / pi_behaviour, but not 0) and `correction/effective_sample_size` (as a
-    share of the tokens, see `objectives.correction`).
+    share of the tokens, see `objectives.corrections.gap`); and `correction/step_scale` (factor of the
+    learning rate) where it has a rule for that.
     """
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
+        found: Metrics = {}
+        if update.module.step_scale is not None:
+            found["correction/step_scale"] = update.module.last_step_scale
         if update.module.correction is None:
-            return {}
+            return found
         weight, gap = update.tokens.correction, engine_gap(update.tokens)
         masked = weight == 0
         truncated = (weight < gap) & ~masked
-        return {
+        return found | {
             "correction/weight_mean": weight.mean(),
             "correction/weight_min": weight.min(),
             "correction/masked_fraction": masked.float().mean(),

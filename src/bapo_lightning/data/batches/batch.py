@@ -46,6 +46,7 @@ class MicroBatch(ModelInput):
     position: Tensor  # [N] tokens of the response before it
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
+    entry_version: int  # policy version of the trainer when their batch entered training
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class TrainBatch:
     sequences: tuple[int, ...]  # number of each sample in the minibatch of all ranks
     group_numbers: tuple[int, ...]  # and of its group
     groups: tuple[Group, ...]
+    entry_version: int  # policy version of the trainer when the rollout batch entered training
     metrics: dict[str, float]  # measured while producing, logged with the update
     global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
 
@@ -166,6 +168,7 @@ class TrainBatch:
                 torch.from_numpy(responses).to(device), output_size=len(source)
             ),
             weight=weights.reshape(-1)[source],
+            entry_version=self.entry_version,
         )
 
 
@@ -217,11 +220,15 @@ def _laid_out(
 
 
 def collate(
-    groups: Sequence[Group], metrics: dict[str, float], oldest_trained: int | None = None
+    groups: Sequence[Group],
+    metrics: dict[str, float],
+    oldest_trained: int | None = None,
+    entry_version: int | None = None,
 ) -> TrainBatch:
     """Lays the samples of a minibatch out as tensors. Empty responses cannot occur: every engine samples at
     least one token.
 
+    The trainer had `entry_version` when they entered training; None: that of the newest token.
     Tokens of policy versions before `oldest_trained` (None: of none) are context only. Versions rise along a
     response, so the omitted part is its beginning, and the rest looks like a response to a longer prompt.
     """
@@ -260,5 +267,6 @@ def collate(
         sequences=tuple(range(len(samples))),
         group_numbers=tuple(number for number, group in enumerate(groups) for _ in group.samples),
         groups=tuple(groups),
+        entry_version=int(version.max()) if entry_version is None else entry_version,
         metrics=metrics,
     )

@@ -31,6 +31,7 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
         advantage=batch.advantage[picked],
         **numbers,
         groups=(),
+        entry_version=0,
         metrics={},
     )
 
@@ -54,5 +55,6 @@ def blank_batch(device: torch.device) -> TrainBatch:
         sequences=(0,),
         group_numbers=(0,),
         groups=(),
+        entry_version=0,
         metrics={},
     )

@@ -1,17 +1,4 @@
-"""Weights that correct for the gap between the policy that sampled a token and the trainer's own.
-
-Decoupled PPO (arXiv 2110.00641, in AReaL arXiv 2505.24298) separates two things that PPO's one ratio mixes:
-how far the update may move, and where the data came from.
-
-    L = - sum_t weight_t * w_t * min(r_t A_t, clip(r_t) A_t)
-
-    r_t = pi / pi_proximal        w_t = correction(gap_t)        gap_t = pi_proximal / pi_behaviour
-
-pi_proximal is the trainer's policy when the batch entered training, and pi_behaviour the one that the engine
-sampled from. w_t is a constant: no gradient flows through it. The normaliser inside weight_t counts all
-tokens, including those of weight 0, as in AReaL: masked tokens are left out, and no other token is scaled up
-instead.
-"""
+"""Weights of single tokens."""
 
 from __future__ import annotations
 
@@ -21,18 +8,14 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from bapo_lightning.objectives.surrogate import importance_ratio
+from bapo_lightning.objectives.corrections.gap import engine_gap
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.values import Advice
+from bapo_lightning.values import Advice, Positive
 
 Cap = Annotated[float, Gt(0), Advice("must be positive (2.0 is usual): it is the largest weight of a token")]
 Low = Annotated[float, Ge(0), Lt(1), Advice("must be in [0, 1): below 1, the weight of exact agreement")]
 High = Annotated[float, Gt(1), Advice("must be above 1, the weight of exact agreement")]
-
-
-def engine_gap(table: TokenTable) -> Tensor:
-    """Returns pi_proximal / pi_behaviour per token, [N], limited to +-20 nats, without gradient."""
-    return importance_ratio(table.proximal_logp.detach(), table.behaviour_logp)
+PROBABILITY_EPS = 1e-8
 
 
 def truncated_is(table: TokenTable, cap: Cap = 2.0) -> Tensor:
@@ -84,19 +67,30 @@ def masked_is(table: TokenTable, low: Low = 0.5, high: High = 5.0) -> Tensor:
     return torch.where((weight >= low) & (weight <= high), weight, 0.0)
 
 
+def kpop(table: TokenTable, threshold: Positive = 2.0) -> Tensor:
+    """Returns the gap where engine and trainer agree on whether it is this token, else 0: KPop.
+
+    With p and q, its probabilities by both, the larger of the binary KL divergences KL(p || q) and
+    KL(q || p), p log(p / q) + (1 - p) log((1 - p) / (1 - q)), must not exceed the threshold. So in AReaL
+    (`binary_kl`), where p and q are limited to [1e-8, 1 - 1e-8], too; in float32 the latter is 1, hence
+    float64 here.
+
+    Args:
+        table: of [N] tokens.
+        threshold: largest divergence, nats.
+    """
+    p, q = (
+        logp.detach().double().exp().clamp(PROBABILITY_EPS, 1 - PROBABILITY_EPS)
+        for logp in (table.proximal_logp, table.behaviour_logp)
+    )
+    shift, other_shift = (p / q).log(), ((1 - p) / (1 - q)).log()
+    divergence = torch.maximum(p * shift + (1 - p) * other_shift, -q * shift - (1 - q) * other_shift)
+    return torch.where(divergence <= threshold, engine_gap(table), 0.0)
+
+
 def unweighted(table: TokenTable) -> Tensor:
     """Returns 1 per token: the ratio is to the trainer's own log-probs, and nothing else changes.
 
     So do verl by default, and the authors' released code. The gap between engine and trainer is ignored.
     """
     return torch.ones_like(table.behaviour_logp)
-
-
-def effective_sample_size(weight: Tensor) -> Tensor:
-    """Returns (mean w)^2 / mean w^2, 0-dim: the share of tokens that would give the same variance if all had
-    the same weight.
-
-    It is 1 if all weights are equal and NaN if all are 0. Source: Kish (1965); verl's
-    `rollout_is_eff_sample_size`.
-    """
-    return weight.mean().square() / weight.square().mean()

@@ -4,7 +4,8 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.correction import effective_sample_size, masked_is, truncated_is, unweighted
+from bapo_lightning.objectives.corrections.gap import effective_sample_size
+from bapo_lightning.objectives.corrections.tokens import kpop, masked_is, truncated_is, unweighted
 from bapo_lightning.objectives.divergence import mismatch
 
 WEIGHTS = [0.1, 0.5, 1.0, 1.9, 2.5, 7.0]
@@ -31,11 +32,20 @@ def test_masking_drops_what_leaves_the_interval_and_keeps_the_rest_as_it_is():
     assert masked_is(GAPS, low=0, high=2).tolist() == pytest.approx([0.1, 0.5, 1.0, 1.9, 0, 0])
 
 
-@pytest.mark.parametrize("correction", [truncated_is, masked_is, unweighted])
+@pytest.mark.parametrize("correction", [truncated_is, masked_is, kpop, unweighted])
 def test_a_correction_keeps_shape_weighs_agreement_exactly_1_and_passes_no_gradient(correction):
     log_weight = torch.zeros(6, requires_grad=True)
     weight = correction(gaps(log_weight))
     assert torch.equal(weight, torch.ones(6)) and not weight.requires_grad
+
+
+def test_kpop_drops_a_token_that_one_of_both_hardly_expects():
+    behaviour = torch.tensor([0.5, 0.5, 0.99, 0.01, 1e-12, 1.0], dtype=torch.float64).log()
+    proximal = torch.tensor([0.5, 0.6, 0.01, 0.99, 1e-9, 1.0], dtype=torch.float64).log()
+    made = table(torch.ones(6, dtype=torch.float64), behaviour_logp=behaviour, proximal_logp=proximal)
+    # KL(0.99 || 0.01) = 0.98 log 99 = 4.5 nats, the same both ways; far below 1e-8 nothing differs.
+    assert kpop(made).tolist() == pytest.approx([1, 1.2, 0, 0, 1000, 1])
+    assert kpop(made, 4.6).tolist() == pytest.approx([1, 1.2, 0.01 / 0.99, 99, 1000, 1])
 
 
 def test_the_difference_is_limited_to_20_nats():

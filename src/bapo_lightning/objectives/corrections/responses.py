@@ -1,0 +1,77 @@
+"""Weights of whole responses: all tokens of a response have the same factor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.corrections.gap import Level, engine_gap, response_gap
+from bapo_lightning.objectives.corrections.tokens import Cap, High, Low
+from bapo_lightning.objectives.sequences import sequence_mean, sequence_sum
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.values import NonNegative
+
+
+def sequence_truncated_is(table: TokenTable, cap: Cap = 5.0) -> Tensor:
+    """Returns min(gap, cap), [N], with the gap of the whole response, the product over its tokens.
+
+    Unlike that of tokens, the weight is unbiased but for the cap. verl's and SkyRL's `sequence` level; VCPO
+    (arXiv 2602.17616) caps at 8.
+
+    Args:
+        table: of [N] tokens; responses are whole.
+        cap: largest weight, positive.
+    """
+    return response_gap(table).clamp_max(cap)
+
+
+def sequence_masked(
+    table: TokenTable, low: Low = 0.5, high: High = 2.0, level: Level = "product", weigh: bool = False
+) -> Tensor:
+    """Returns 0 for the tokens of responses whose gap is outside [low, high], else 1 or the gap, [N].
+
+    The product is SkyRL's `product` mask and, weighed, TRL's `sequence_mask`. The geometric mean does not
+    depend on the length: SkyRL keeps [0.99, 1.01], verl (`seq_mean_k1`) [0.999, 1.001], the latter on the
+    inverse of the gap.
+
+    Args:
+        table: of [N] tokens; responses are whole.
+        low: smallest gap kept, in [0, 1).
+        high: largest gap kept, above 1.
+        level: the gap of a response is the product over its tokens, or their geometric mean.
+        weigh: kept responses weigh as much as their gap, not 1.
+    """
+    gap = response_gap(table, level)
+    kept = gap if weigh else torch.ones_like(gap)
+    return torch.where((gap >= low) & (gap <= high), kept, 0.0)
+
+
+def outlier_mask(table: TokenTable, low: Low = 1e-4, high: High = 100.0) -> Tensor:
+    """Returns 0 for responses in which the gap of any token is outside [low, high], else 1, [N].
+
+    SkyRL's `outlier_token` mask, which despite its name drops whole responses.
+
+    Args:
+        table: of [N] tokens; responses are whole.
+        low: smallest gap of a token, in [0, 1).
+        high: largest gap of a token, above 1.
+    """
+    gap = engine_gap(table)
+    outside = ((gap < low) | (gap > high)).to(gap.dtype)
+    return (sequence_sum(outside, table) == 0).to(gap.dtype)
+
+
+def opsm(table: TokenTable, threshold: NonNegative = 1e-4) -> Tensor:
+    """Returns 0 for the tokens of responses with A < 0 that the policy has moved away from, else 1, [N]:
+    off-policy sequence masking (DeepSeek-V3.2, arXiv 2512.02556, Eq. 9).
+
+    Moved away means that the mean of log pi_behaviour - log pi over the response exceeds the threshold; pi is
+    the policy of this update, so that staleness counts as well. TRL's example of a threshold is 0.5, slime's
+    1e-4.
+
+    Args:
+        table: of [N] tokens; responses are whole.
+        threshold: largest mean difference, nats.
+    """
+    drift = sequence_mean(table.behaviour_logp - table.logp.detach(), table)
+    return ((table.advantage >= 0) | (drift <= threshold)).to(drift.dtype)
