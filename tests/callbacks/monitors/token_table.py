@@ -88,7 +88,7 @@ def update(
         "batch": collate(
             groups(versions), {"rollout/num_samples": 6.0, "rollout/num_tokens": 14.0}, oldest_trained
         ),
-        "module": SimpleNamespace(last_learning_rate=0.5, correction=None),
+        "module": SimpleNamespace(last_learning_rate=0.5, correction=None, step_scale=None),
         "metrics": {"time/update_seconds": 2.0},
     }
     return Update(**(fields | changes))
