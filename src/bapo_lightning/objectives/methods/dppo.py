@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.correction import Cap
+from bapo_lightning.objectives.corrections.tokens import Cap
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import Positive
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bapo_lightning.objectives.correction import Cap
+from bapo_lightning.objectives.corrections.tokens import Cap
 from bapo_lightning.objectives.token_table import TokenTable
 
 
