@@ -157,11 +157,12 @@ def draw_colour_bar(figure: Figure, mapped: ScalarMappable, axes: Any, label: st
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:
     """Starts the axis at zero, or makes it logarithmic where spikes would flatten the rest of `values` (at
-    least one). Zeros have no place on such an axis and are left out.
+    least one). Zeros have no place on such an axis and are left out; it ends below most of the other values.
     """
     ordered = sorted(value for value in values if value > 0)
     if ordered and min(values) >= 0 and ordered[-1] > _SPIKE * ordered[len(ordered) // 2]:
         axes.set_yscale("log", nonpositive="mask")
+        axes.set_ylim(bottom=ordered[len(ordered) // 20] / 2)
         zeros = len(values) - len(ordered)
         left_out = f", without {zeros} zero{'' if zeros == 1 else 's'}" if zeros else ""
         axes.set_ylabel(f"{axes.get_ylabel()}, log scale{left_out}")
