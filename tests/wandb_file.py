@@ -35,3 +35,16 @@ def history(path: Path) -> list[dict[str, Any]]:
     return [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in items
     ]
+
+
+def run_record(path: Path) -> tuple[str, list[str], dict[str, Any]]:
+    """Group, tags and configuration of the run, as W&B last got each."""
+    group, tags, config = "", [], {}
+    for record in map(Record.FromString, records(path)):
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            group, tags = record.run.run_group or group, list(record.run.tags) or tags
+        update = record.run.config if kind == "run" else record.config if kind == "config" else None
+        for item in update.update if update is not None else ():
+            config[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    return group, tags, config

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.report.synthetic_runs import synthetic_row, write_run
 
-from bapo_lightning.callbacks.loggers.wandb import fetch_group
+from bapo_lightning.callbacks.loggers.wandb import fetch_group, group_of
 from bapo_lightning.cli.compare import main
 from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.record import read_run
@@ -123,7 +123,7 @@ def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path: Path) -> None:
         scan_history=lambda: iter(history),
     )
     api = ScriptedApi([run])
-    folder = fetch_group("me/lab/tiny/replay", tmp_path, api)
+    folder = fetch_group(group_of("me/lab/tiny/replay"), tmp_path, api)
     assert (folder.name, api.asked) == ("me-lab-tiny-replay", ("me/lab", {"group": "tiny/replay"}))
     record = read_run(folder / "abc")
     assert record.config == {"seed": 3, "algorithm": {"name": "bapo"}}
@@ -133,6 +133,6 @@ def test_a_group_of_wandb_is_read_back_as_run_folders(tmp_path: Path) -> None:
 
 def test_an_empty_group_and_a_server_that_does_not_answer_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the project me/lab has no run in the group 'tiny/replay'"):
-        fetch_group("me/lab/tiny/replay", tmp_path, ScriptedApi([]))
+        fetch_group(group_of("me/lab/tiny/replay"), tmp_path, ScriptedApi([]))
     with pytest.raises(DataError, match=r"could not be read \(.*\); log in with `wandb login`"):
-        fetch_group("me/lab/tiny/replay", tmp_path, SimpleNamespace())
+        fetch_group(group_of("me/lab/tiny/replay"), tmp_path, SimpleNamespace())

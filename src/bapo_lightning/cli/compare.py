@@ -7,17 +7,23 @@ compare.html (one file that needs nothing else), compare.png, results.csv and cu
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bapo_lightning.cli.command import command, table_parser
 from bapo_lightning.cli.report import RUNS, compare_runs
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.report.comparison.files import write_curves, write_results
 from bapo_lightning.report.comparison.page import render_page
 from bapo_lightning.report.comparison.picture import draw_comparison
 from bapo_lightning.run_folder.find import find_runs
 from bapo_lightning.run_folder.text_file import write_text
+
+if TYPE_CHECKING:
+    from bapo_lightning.callbacks.loggers.wandb import Group
 
 WANDB = "wandb:"
 
@@ -28,8 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP"
     parser = table_parser("compare", __doc__, *RUNS, metavar="RUNS", help=text)
     parser.add_argument("--title", help="of the page (default: the name of the folder)")
+    text = "also make a report at W&B, of RUNS=wandb:ENTITY/PROJECT/GROUP"
+    parser.add_argument("--wandb-report", action="store_true", help=text)
     parsed = parser.parse_args(arguments)
-    folders = find_runs(fetch_groups(parsed.folders, parsed.output))
+    groups = wandb_groups(parsed.folders, parsed.wandb_report)
+    folders = find_runs(fetch_groups(parsed.folders, groups, parsed.output))
     comparison, target = compare_runs(folders, parsed.output, parsed.reference)
     title = parsed.title or f"Comparison: {target.resolve().name}"
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -41,21 +50,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_curves(comparison, target / "curves.csv"),
     ):
         print(f"  {path}")
+    if parsed.wandb_report:
+        from bapo_lightning.callbacks.loggers.wandb_report import make_report, publish
+
+        print(f"  {publish(make_report(comparison, [*groups.values()], title))}")
 
 
-def fetch_groups(named: Sequence[str], output: Path | None) -> list[str]:
+def wandb_groups(named: Sequence[str], for_report: bool) -> dict[str, Group]:
+    """Groups of W&B among the names of runs, by their names.
+
+    Raises:
+        ConfigError: no report can be made of them, and one is wanted.
+        DataError: a name is incomplete.
+    """
+    chosen = [name for name in named if name.startswith(WANDB)]
+    if not chosen and not for_report:
+        return {}  # without a library that takes seconds to import
+    from bapo_lightning.callbacks.loggers.wandb import group_of
+
+    groups = {name: group_of(name.removeprefix(WANDB)) for name in chosen}
+    if for_report and len({(group.entity, group.project) for group in groups.values()}) != 1:
+        raise ConfigError(["--wandb-report needs groups of one project: RUNS=wandb:ENTITY/PROJECT/GROUP"])
+    if for_report and find_spec("wandb_workspaces") is None:
+        remedy = ".venv/bin/python -m pip install wandb-workspaces"
+        raise ConfigError([f"--wandb-report needs a package that is not installed: {remedy}"])
+    return groups
+
+
+def fetch_groups(named: Sequence[str], groups: Mapping[str, Group], output: Path | None) -> list[str]:
     """Fetches groups of W&B into run folders; returns the names with each group replaced by its folder.
 
     Raises:
         DataError: a group cannot be fetched.
     """
+    if not groups:
+        return [*named]
     from bapo_lightning.callbacks.loggers.wandb import fetch_group
 
     target = output or Path("outputs", "wandb")
-    return [
-        str(fetch_group(name.removeprefix(WANDB), target)) if name.startswith(WANDB) else name
-        for name in named
-    ]
+    return [str(fetch_group(groups[name], target)) if name in groups else name for name in named]
 
 
 def command_of(named: Sequence[str], reference: str | None) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from lightning.pytorch.loggers import WandbLogger
@@ -127,7 +127,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
         run = self.experiment
         run.config.update(dict(config), allow_val_change=True)
         if STALENESS in config:
-            run.tags = (*(run.tags or ()), f"staleness-{config[STALENESS]}")
+            run.tags = (*(run.tags or ()), staleness_tag(config[STALENESS]))
         for metric, summary in SUMMARISED.items():
             run.define_metric(metric, step_metric=STEP, summary=summary)
 
@@ -173,6 +173,31 @@ class RunWandbLogger(WandbLogger, RunLogger):
         super().finalize(status)
 
 
+class Group(NamedTuple):
+    """A group of runs on W&B's server."""
+
+    entity: str
+    project: str
+    name: str  # may hold slashes: ours are sweeps, or scale/regime
+
+
+def group_of(name: str) -> Group:
+    """The group that ENTITY/PROJECT/GROUP names. Raises DataError where a part is missing."""
+    entity, _, rest = name.partition("/")
+    project, _, group = rest.partition("/")
+    if not (entity and project and group):
+        raise DataError(
+            f"wandb:{name} names no group; write wandb:ENTITY/PROJECT/GROUP, such as "
+            "wandb:me/bapo-lightning/tiny/replay"
+        )
+    return Group(entity, project, group)
+
+
+def staleness_tag(staleness: int) -> str:
+    """The tag of runs with so many updates on each rollout batch."""
+    return f"staleness-{staleness}"
+
+
 def run_id(folder: Path) -> str:
     """Returns the id in `folder/run_id`, made from the name of the run folder when it is first needed; unique
     among all runs of a project.
@@ -184,31 +209,25 @@ def run_id(folder: Path) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-def fetch_group(name: str, target: Path, api: Any = None) -> Path:
+def fetch_group(group: Group, target: Path, api: Any = None) -> Path:
     """Downloads configuration, manifest and metrics of every run of a group, and returns the folder that
     holds one run folder for each.
 
     Args:
-        name: ENTITY/PROJECT/GROUP; the group may hold slashes (ours are scale/regime).
+        group: which.
         target: parent folder of the group's folder.
         api: stand-in for W&B's API in tests.
 
     Raises:
-        DataError: the name is incomplete, the server cannot be asked, or the group is empty.
+        DataError: the server cannot be asked, or the group is empty.
     """
-    entity, _, rest = name.partition("/")
-    project, _, group = rest.partition("/")
-    if not (entity and project and group):
-        raise DataError(
-            f"wandb:{name} names no group; write wandb:ENTITY/PROJECT/GROUP, such as "
-            "wandb:me/bapo-lightning/tiny/replay"
-        )
+    name = "/".join(group)
     try:
         if api is None:
             import wandb
 
             api = wandb.Api()
-        runs = list(api.runs(f"{entity}/{project}", filters={"group": group}))
+        runs = list(api.runs(f"{group.entity}/{group.project}", filters={"group": group.name}))
     except Exception as error:  # W&B has a type for each of network, account, project; requests adds its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
@@ -217,10 +236,10 @@ def fetch_group(name: str, target: Path, api: Any = None) -> Path:
         ) from error
     if not runs:
         raise DataError(
-            f"wandb:{name}: the project {entity}/{project} has no run in the group {group!r}; look at its "
-            "page for the name"
+            f"wandb:{name}: the project {group.entity}/{group.project} has no run in the group "
+            f"{group.name!r}; look at its page for the name"
         )
-    folder = target / f"{entity}-{project}-{group}".replace("/", "-")
+    folder = target / name.replace("/", "-")
     for run in runs:
         write_run(run, folder / run.id)
     return folder

@@ -57,6 +57,10 @@ QUANTITIES = (
     Quantity("staleness/age_generating_mean", "Age: part until generated", "updates", "largest"),
     Quantity("staleness/age_queueing_mean", "Age: part in the queue", "updates", "largest"),
 )
+# What of the regime sets apart conditions of one staleness.
+CONDITION_KEYS = tuple(
+    f"regime.{key}" for key in ("partial_tokens", "async_generation", "max_age", "reuse_share")
+)
 METRIC_NAMES = tuple(quantity.metric for quantity in QUANTITIES)
 # What an update cost, for horizontal axes; the last is of one update, the others of all so far.
 COSTS = {"samples": "progress/samples", "tokens": "progress/tokens", "minutes": "time/step_seconds"}

@@ -1,0 +1,106 @@
+"""A report at W&B on runs that were compared: a section for each staleness, the same panels in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wandb_workspaces.expr import And, Metric, Tags
+from wandb_workspaces.reports.v2 import interface as wr
+
+from bapo_lightning.callbacks.loggers.wandb import STEP, Group, staleness_tag
+from bapo_lightning.errors import DataError
+from bapo_lightning.report.comparison.runs import CONDITION_KEYS, QUANTITIES, Run
+from bapo_lightning.report.comparison.table import Comparison
+from bapo_lightning.report.run.held_out import HELD_OUT
+from bapo_lightning.run_folder.config_keys import leaves, value_text
+
+# The template: quantities of a comparison, row by row.
+PANELS = (
+    *(HELD_OUT, "train/reward", "policy/entropy"),
+    *("bapo/positive_share", "bapo/clip_low", "bapo/clip_high"),
+    *("train/clip_fraction", "train/grad_norm", "staleness/age_mean"),
+)
+HELD_OUT_NAMES = r"^val/.+/avg@\d+$"  # W&B has a metric for each set instead of the mean over them
+ALGORITHM = "algorithm.name"
+_COLUMNS, _WIDTH, _HEIGHT = 3, 8, 6  # of a report's 24 columns
+_LONGEST_TITLE = 128  # characters that W&B takes
+_LEGEND = (
+    "A line is the mean over the runs of one algorithm and setting, a band reaches from the least to the "
+    "largest of them. Runs that have not finished are shown, too."
+)
+
+
+def make_report(comparison: Comparison, groups: Sequence[Group], title: str) -> wr.Report:
+    """The report on the runs of `groups`, not saved yet; needs no server. Which sections there are, and which
+    settings have lines of their own, is read off the runs that were compared.
+    """
+    blocks: list[Any] = [wr.P(_LEGEND)]
+    for staleness in sorted({run.staleness for run in comparison.usable}):
+        runs = [run for run in comparison.usable if run.staleness == staleness]
+        keys = grouping(runs)
+        colours: dict[Any, Any] = {
+            wr.RunsetGroup(group.name, _group_keys(run, keys)): comparison.looks[run.setting].colour
+            for group in groups
+            for run in runs
+        }
+        runsets = [_runset(group, staleness, keys) for group in groups]
+        blocks += [
+            wr.H2(f"Staleness {staleness}"),
+            wr.PanelGrid(runsets=runsets, panels=_panels(), custom_run_colors=colours),
+        ]
+    entity, project = groups[0].entity, groups[0].project
+    return wr.Report(project, entity, title[:_LONGEST_TITLE], blocks=blocks, width="fluid")
+
+
+def publish(report: wr.Report) -> str:
+    """Saves a report at W&B and returns its address. Raises DataError where W&B does not take it."""
+    try:
+        report.save()
+    except Exception as error:  # W&B has a type for each of network, account, project
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"W&B did not take the report ({reason}); log in with `wandb login`") from error
+    return str(report.url)
+
+
+def grouping(runs: Sequence[Run]) -> list[str]:
+    """Keys whose values have a line each: the algorithm, what names the settings, and of the regime what sets
+    apart conditions of one staleness.
+    """
+    settings = dict.fromkeys(key for run in runs for key in run.setting_keys)
+    tables = [dict(leaves(run.config)) for run in runs]
+    regime = [key for key in CONDITION_KEYS if len({table.get(key) for table in tables}) > 1]
+    return [ALGORITHM, *settings, *regime]
+
+
+def _runset(group: Group, staleness: int, keys: Sequence[str]) -> wr.Runset:
+    """Runs of a group at one staleness. Without a project of its own, a run set is of the report's."""
+    filters = And(Metric("Group") == group.name, Tags().isin([staleness_tag(staleness)]))
+    return wr.Runset(name=group.name, filters=filters, groupby=[f"config.{key}" for key in keys])
+
+
+def _group_keys(run: Run, keys: Sequence[str]) -> tuple[wr.RunsetGroupKey, ...]:
+    """What W&B knows the line of a run by."""
+    values = dict(leaves(run.config))
+    return tuple(wr.RunsetGroupKey(wr.Config(key), value_text(values.get(key))) for key in keys)
+
+
+def _panels() -> list[Any]:
+    quantities = {quantity.metric: quantity for quantity in QUANTITIES}
+    panels = []
+    for number, metric in enumerate(PANELS):
+        row, column = divmod(number, _COLUMNS)
+        shown = {"metric_regex": HELD_OUT_NAMES} if metric == HELD_OUT else {"y": [metric]}
+        panels.append(
+            wr.LinePlot(
+                title=quantities[metric].title,
+                x=STEP,
+                title_x="update",
+                log_y=quantities[metric].spiky,
+                groupby_aggfunc="mean",
+                groupby_rangefunc="minmax",
+                layout=wr.Layout(_WIDTH * column, _HEIGHT * row, _WIDTH, _HEIGHT),
+                **shown,
+            )
+        )
+    return panels
