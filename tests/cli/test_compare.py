@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.report.synthetic_runs import synthetic_row, write_run
 
-from bapo_lightning.callbacks.loggers.wandb import fetch_group, group_of
+from bapo_lightning.callbacks.loggers.wandb_group import fetch_group, group_of
 from bapo_lightning.cli.compare import main
 from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.record import read_run

@@ -78,9 +78,12 @@ def test_auto_takes_the_newest_run_that_fits_and_is_not_finished(tmp_path, capsy
 
 def test_auto_begins_a_new_run_where_there_is_none(tmp_path, capsys):
     started(tmp_path, "bapo-replay-s0-20260103-120000", [80], status="finished")
+    started(tmp_path, "grpo-replay-s3-20260103-120000", [80], algorithm={"name": "grpo"}, seed=3)
     start = opened(tmp_path)
     assert start.is_new and start.folder.name == NEW and start.resume_entry is None
-    assert "no unfinished run bapo-replay-s0-* of this configuration" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no unfinished run bapo-replay-s0-* of this configuration" in said
+    assert "(unfinished there: grpo-replay-s3-20260103-120000); a new run begins" in said
 
 
 def test_auto_with_a_run_folder_of_ones_own_means_that_folder_only(tmp_path, capsys):

@@ -19,11 +19,11 @@ from bapo_lightning.errors import ConfigError
 from bapo_lightning.report.comparison.files import write_curves, write_results
 from bapo_lightning.report.comparison.page import render_page
 from bapo_lightning.report.comparison.picture import draw_comparison
-from bapo_lightning.run_folder.find import find_runs
+from bapo_lightning.run_folder.find import find_runs, swept_folder
 from bapo_lightning.run_folder.text_file import write_text
 
 if TYPE_CHECKING:
-    from bapo_lightning.callbacks.loggers.wandb import Group
+    from bapo_lightning.callbacks.loggers.wandb_group import Group
 
 WANDB = "wandb:"
 
@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     groups = wandb_groups(parsed.folders, parsed.wandb_report)
     folders = find_runs(fetch_groups(parsed.folders, groups, parsed.output))
-    comparison, target = compare_runs(folders, parsed.output, parsed.reference)
+    comparison, target = compare_runs(
+        folders, parsed.output or swept_folder(parsed.folders), parsed.reference
+    )
     title = parsed.title or f"Comparison: {target.resolve().name}"
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     page = render_page(comparison, title, command_of(parsed.folders, parsed.reference), made_at)
@@ -66,7 +68,7 @@ def wandb_groups(named: Sequence[str], for_report: bool) -> dict[str, Group]:
     chosen = [name for name in named if name.startswith(WANDB)]
     if not chosen and not for_report:
         return {}  # without a library that takes seconds to import
-    from bapo_lightning.callbacks.loggers.wandb import group_of
+    from bapo_lightning.callbacks.loggers.wandb_group import group_of
 
     groups = {name: group_of(name.removeprefix(WANDB)) for name in chosen}
     if for_report and len({(group.entity, group.project) for group in groups.values()}) != 1:
@@ -85,7 +87,7 @@ def fetch_groups(named: Sequence[str], groups: Mapping[str, Group], output: Path
     """
     if not groups:
         return [*named]
-    from bapo_lightning.callbacks.loggers.wandb import fetch_group
+    from bapo_lightning.callbacks.loggers.wandb_group import fetch_group
 
     target = output or Path("outputs", "wandb")
     return [str(fetch_group(groups[name], target)) if name in groups else name for name in named]

@@ -42,5 +42,5 @@ class MultirunTable(Callback):
                 runs[os.path.relpath(record.parent / run, folder)] = {}
         if runs:
             write_json(folder / SWEEP_RECORD, {"runs": runs})
-            compare([str(folder), "--output", str(folder)])
+            compare([str(folder)])
             print(f'  again, or beside other runs: make compare RUNS="{folder}"', flush=True)

@@ -19,7 +19,7 @@ from bapo_lightning.report.comparison.table import Comparison, compare
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary
-from bapo_lightning.run_folder.find import common_folder, find_runs
+from bapo_lightning.run_folder.find import common_folder, find_runs, swept_folder
 
 RUNS = ("runs", ("SETTING", "algorithm or setting"))  # of a table: things compared, and their reference
 
@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         plot_run(folders[0], parsed.output)
         print_summary(summary, parsed.output or folders[0])
         return
-    comparison, target = compare_runs(folders, parsed.output, parsed.reference)
+    comparison, target = compare_runs(
+        folders, parsed.output or swept_folder(parsed.folders), parsed.reference
+    )
     for path in [*write_study(comparison, target), draw_comparison(comparison, target / "study.png")]:
         print(f"  {path}")
 

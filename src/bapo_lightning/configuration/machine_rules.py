@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import TARGET
@@ -58,7 +59,13 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
 
 def _logger_problems(config: RunConfig) -> Iterator[str]:
     for name, node in config.logger.items():
-        packages = LOGGERS.get(str(node.node[TARGET]).rpartition(".")[2], ())
+        made_by = str(node.node[TARGET]).rpartition(".")[2]
+        if made_by == RunWandbLogger.__name__ and not node.options["offline"] and not is_logged_in():
+            yield (
+                f"logger.{name}.offline=false, and W&B is not logged in here; run .venv/bin/wandb login, or "
+                f"write logger.{name}.offline=true, and `wandb sync` uploads the run later"
+            )
+        packages = LOGGERS.get(made_by, ())
         if packages and not any(map(find_spec, packages)):
             yield (
                 f"logger={name} needs a package that this machine does not have: .venv/bin/python -m pip "

@@ -6,22 +6,24 @@ import glob
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.run_folder.record import read_manifest
 
 SWEEP_RECORD = "sweep.json"  # in the folder of a sweep: the runs that belong to it
 
 
 def find_runs(patterns: Sequence[str]) -> list[Path]:
     """Finds the runs that paths, globs and folders of runs name; sorted, each once. A path that does not
-    exist is kept.
+    exist is kept; files beside runs, which a shell's * names as well, are not.
 
     Raises:
         DataError: a glob matches nothing.
     """
     found: set[Path] = set()
-    for pattern in patterns:
+    for pattern in [name for name in patterns if not Path(name).is_file()] or patterns:
         matches = [Path(match) for match in glob.glob(pattern) if Path(match).is_dir()]
         if not matches and glob.has_magic(pattern):
             raise DataError(
@@ -31,6 +33,22 @@ def find_runs(patterns: Sequence[str]) -> list[Path]:
             runs = [] if _is_run(folder) else [*filter(_is_run, folder.glob("*")), *_planned_runs(folder)]
             found.update(runs or [folder])
     return sorted(found)
+
+
+def unfinished(parent: Path) -> list[str]:
+    """Names of the newest runs in `parent`, three at most, that have not reached their ends."""
+    found = []
+    for path in sorted(parent.glob("*/manifest.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        with suppress(DataError):
+            if read_manifest(path.parent).get("status") != "finished":
+                found.append(path.parent.name)
+    return found[:3]
+
+
+def swept_folder(patterns: Sequence[str]) -> Path | None:
+    """The folder of the sweep or multirun that `patterns` name alone; None if they name anything else."""
+    folder = Path(*patterns) if len(patterns) == 1 else None
+    return folder if folder is not None and (folder / SWEEP_RECORD).is_file() else None
 
 
 def common_folder(folders: Sequence[Path]) -> Path:

@@ -21,7 +21,7 @@ TOKEN_FILE = "tokens.jsonl"
 SCHEDULE_FILE = "schedule.jsonl"
 Row = dict[str, Any]
 Columns = dict[str, list[float]]
-_GIVE = "give one like outputs/<experiment>/<run>"
+_GIVE = "give one like outputs/<experiment>/<run>, or a folder of runs such as `make sweep` makes"
 
 
 @dataclass(frozen=True)

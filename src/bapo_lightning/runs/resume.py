@@ -26,6 +26,7 @@ from bapo_lightning.run_folder.checkpoint import (
     set_aside,
     verify,
 )
+from bapo_lightning.run_folder.find import unfinished
 from bapo_lightning.run_folder.journal import Journal, JournalDigest
 from bapo_lightning.run_folder.lock import RunLock
 from bapo_lightning.run_folder.record import read_config, read_manifest
@@ -149,9 +150,10 @@ def run_to_continue(resume: str | None, plain: Plain) -> Path | None:
         return wanted
     found = newest_unfinished(wanted.parent, plain)
     if found is None:
+        others = f" (unfinished there: {', '.join(names)})" if (names := unfinished(wanted.parent)) else ""
         print(
             f"resume=auto: {wanted.parent} holds no unfinished run {folder_prefix(plain)}* of this "
-            "configuration; a new run begins"
+            f"configuration{others}; a new run begins"
         )
     return found
 

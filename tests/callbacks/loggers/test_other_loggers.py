@@ -23,6 +23,19 @@ def test_a_logger_without_its_package_is_refused_with_the_command_that_installs_
     assert problem.startswith("logger=mlflow needs a package") and "pip install mlflow;" in problem
 
 
+def test_w_and_b_without_a_login_is_refused_unless_it_stays_offline(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setattr("wandb.login", lambda **options: False)
+    (problem,) = found("logger=wandb", "logger.wandb.offline=false")
+    assert problem.startswith("logger.wandb.offline=false, and W&B is not logged in here; run ")
+    assert found("logger=wandb") == []
+    monkeypatch.setattr("wandb.login", lambda **options: True)
+    assert found("logger=wandb", "logger.wandb.offline=false") == []
+    monkeypatch.setattr("wandb.login", None)  # nobody is asked
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert found("logger=wandb", "logger.wandb.offline=false") == []
+
+
 def test_variables_of_w_and_b_are_honoured(monkeypatch):
     assert composed("logger=wandb")["logger"]["wandb"]["project"] == "bapo-lightning"
     for name in ("WANDB_PROJECT", "WANDB_ENTITY", "WANDB_RUN_GROUP", "WANDB_NOTES"):

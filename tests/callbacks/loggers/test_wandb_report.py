@@ -15,8 +15,9 @@ from tests.report.synthetic_runs import synthetic_row, write_run
 from tests.wandb_file import history, run_record
 from wandb_workspaces.reports.v2 import interface
 
-from bapo_lightning.callbacks.loggers import wandb, wandb_report
-from bapo_lightning.callbacks.loggers.wandb import STEP, Group
+from bapo_lightning.callbacks.loggers import wandb_group, wandb_report
+from bapo_lightning.callbacks.loggers.wandb import STEP
+from bapo_lightning.callbacks.loggers.wandb_group import Group
 from bapo_lightning.callbacks.loggers.wandb_report import HELD_OUT_NAMES, PANELS, make_report
 from bapo_lightning.cli import compare as compare_command
 from bapo_lightning.report.comparison.settings import collect
@@ -133,7 +134,7 @@ def server(monkeypatch, tmp_path):
         return {"upsertView": {"view": {"id": "abc", "project": project, "spec": variables["spec"]}}}
 
     found = list(runs(tmp_path / "there", [8]))
-    monkeypatch.setattr(wandb, "fetch_group", lambda group, target: found[0].parent)
+    monkeypatch.setattr(wandb_group, "fetch_group", lambda group, target: found[0].parent)
     projects = SimpleNamespace(projects=lambda entity: [SimpleNamespace(name="lab")])
     monkeypatch.setattr(interface, "_get_api", lambda: projects)
     monkeypatch.setattr(interface, "execute_graphql", execute)

@@ -1,30 +1,27 @@
-"""Weights & Biases: one run there for one run folder, across kills and resumes, and back again."""
+"""Weights & Biases: one run there for one run folder, across kills and resumes."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import yaml
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger, log_again
 from bapo_lightning.callbacks.run_manifest import git_commit
-from bapo_lightning.errors import DataError
-from bapo_lightning.run_folder.text_file import write_json, write_text
+from bapo_lightning.run_folder.text_file import write_text
 
 STEP = "trainer/global_step"
 MANIFEST = "manifest"  # key of W&B's configuration that holds the run's manifest
 STALENESS = "staleness"  # key of W&B's configuration: updates on each rollout batch
 ROLLOUTS, SAMPLES = "rollouts", "samples"  # tables: all texts at the end, the newest while training
-_OURS = ("_", "media/", "trainer/")  # columns that W&B adds to the rows
 # Statistics in W&B's summary of a run; its default is the last value alone, which is noisy.
 SUMMARISED = {
     "train/reward": "last,max,mean",
@@ -94,6 +91,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
             id=run_id(self._folder),
             resume=None if offline else "allow",  # an offline run cannot know what the server has
         )
+        self._wandb_init.pop("anonymous", None)  # Lightning's; W&B warns of it, whatever its value
 
     @property
     def experiment(self) -> Any:
@@ -105,7 +103,9 @@ class RunWandbLogger(WandbLogger, RunLogger):
             return self._experiment
 
     def lose(self, error: Exception) -> None:
-        """Tells that W&B failed, and leaves it alone from now on."""
+        """Tells that W&B failed, once, and leaves it alone from now on."""
+        if self.is_lost:
+            return
         self.is_lost = True
         print(
             f"W&B is lost ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): the run goes on "
@@ -173,24 +173,12 @@ class RunWandbLogger(WandbLogger, RunLogger):
         super().finalize(status)
 
 
-class Group(NamedTuple):
-    """A group of runs on W&B's server."""
+def is_logged_in() -> bool:
+    """Whether W&B has credentials here, or uploads nothing; asks neither a person nor its server."""
+    import wandb
 
-    entity: str
-    project: str
-    name: str  # may hold slashes: ours are sweeps, or scale/regime
-
-
-def group_of(name: str) -> Group:
-    """The group that ENTITY/PROJECT/GROUP names. Raises DataError where a part is missing."""
-    entity, _, rest = name.partition("/")
-    project, _, group = rest.partition("/")
-    if not (entity and project and group):
-        raise DataError(
-            f"wandb:{name} names no group; write wandb:ENTITY/PROJECT/GROUP, such as "
-            "wandb:me/bapo-lightning/tiny/replay"
-        )
-    return Group(entity, project, group)
+    is_local = os.environ.get("WANDB_MODE", "").lower() in ("offline", "dryrun", "disabled")
+    return is_local or wandb.login(prompt=False, verify=False)
 
 
 def staleness_tag(staleness: int) -> str:
@@ -207,61 +195,6 @@ def run_id(folder: Path) -> str:
         name = re.sub(r"[^A-Za-z0-9_-]", "-", folder.absolute().parent.name)[-100:]
         write_text(file, f"{name}-{secrets.token_hex(4)}\n")
     return file.read_text(encoding="utf-8").strip()
-
-
-def fetch_group(group: Group, target: Path, api: Any = None) -> Path:
-    """Downloads configuration, manifest and metrics of every run of a group, and returns the folder that
-    holds one run folder for each.
-
-    Args:
-        group: which.
-        target: parent folder of the group's folder.
-        api: stand-in for W&B's API in tests.
-
-    Raises:
-        DataError: the server cannot be asked, or the group is empty.
-    """
-    name = "/".join(group)
-    try:
-        if api is None:
-            import wandb
-
-            api = wandb.Api()
-        runs = list(api.runs(f"{group.entity}/{group.project}", filters={"group": group.name}))
-    except Exception as error:  # W&B has a type for each of network, account, project; requests adds its own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(
-            f"wandb:{name} could not be read ({reason}); log in with `wandb login`, or give the run folders "
-            "instead"
-        ) from error
-    if not runs:
-        raise DataError(
-            f"wandb:{name}: the project {group.entity}/{group.project} has no run in the group "
-            f"{group.name!r}; look at its page for the name"
-        )
-    folder = target / name.replace("/", "-")
-    for run in runs:
-        write_run(run, folder / run.id)
-    return folder
-
-
-def write_run(run: Any, folder: Path) -> None:
-    """Writes one run of W&B's API as a run folder. A run of another package has no manifest, and a comparison
-    leaves it out.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {key: value for key, value in run.config.items() if not key.startswith("_")}
-    manifest = config.pop(MANIFEST, {})
-    config.pop(STALENESS, None)
-    write_json(folder / "manifest.json", {**manifest, "status": run.summary.get("status") or run.state})
-    write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-    rows = [
-        {"step": row[STEP]}
-        | {key: value for key, value in row.items() if not key.startswith(_OURS) and value is not None}
-        for row in run.scan_history()
-        if row.get(STEP) is not None and not {ROLLOUTS, SAMPLES} & row.keys()
-    ]
-    write_text(folder / "metrics.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in rows))
 
 
 def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

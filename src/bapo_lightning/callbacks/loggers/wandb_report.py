@@ -8,7 +8,8 @@ from typing import Any
 from wandb_workspaces.expr import And, Metric, Tags
 from wandb_workspaces.reports.v2 import interface as wr
 
-from bapo_lightning.callbacks.loggers.wandb import STEP, Group, staleness_tag
+from bapo_lightning.callbacks.loggers.wandb import STEP, staleness_tag
+from bapo_lightning.callbacks.loggers.wandb_group import Group
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import CONDITION_KEYS, QUANTITIES, Run
 from bapo_lightning.report.comparison.table import Comparison

@@ -1,0 +1,90 @@
+"""A group of runs on W&B's server, read back as run folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from bapo_lightning.callbacks.loggers.wandb import MANIFEST, ROLLOUTS, SAMPLES, STALENESS, STEP
+from bapo_lightning.errors import DataError
+from bapo_lightning.run_folder.text_file import write_json, write_text
+
+_OURS = ("_", "media/", "trainer/")  # columns that W&B adds to the rows
+
+
+class Group(NamedTuple):
+    """A group of runs on W&B's server."""
+
+    entity: str
+    project: str
+    name: str  # may hold slashes: ours are sweeps, or scale/regime
+
+
+def group_of(name: str) -> Group:
+    """The group that ENTITY/PROJECT/GROUP names. Raises DataError where a part is missing."""
+    entity, _, rest = name.partition("/")
+    project, _, group = rest.partition("/")
+    if not (entity and project and group):
+        raise DataError(
+            f"wandb:{name} names no group; write wandb:ENTITY/PROJECT/GROUP, such as "
+            "wandb:me/bapo-lightning/tiny/replay"
+        )
+    return Group(entity, project, group)
+
+
+def fetch_group(group: Group, target: Path, api: Any = None) -> Path:
+    """Downloads configuration, manifest and metrics of every run of a group, and returns the folder that
+    holds one run folder for each.
+
+    Args:
+        group: which.
+        target: parent folder of the group's folder.
+        api: stand-in for W&B's API in tests.
+
+    Raises:
+        DataError: the server cannot be asked, or the group is empty.
+    """
+    name = "/".join(group)
+    try:
+        if api is None:
+            import wandb
+
+            api = wandb.Api()
+        runs = list(api.runs(f"{group.entity}/{group.project}", filters={"group": group.name}))
+    except Exception as error:  # W&B has a type for each of network, account, project; requests adds its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"wandb:{name} could not be read ({reason}); log in with `wandb login`, or give the run folders "
+            "instead"
+        ) from error
+    if not runs:
+        raise DataError(
+            f"wandb:{name}: the project {group.entity}/{group.project} has no run in the group "
+            f"{group.name!r}; look at its page for the name"
+        )
+    folder = target / name.replace("/", "-")
+    for run in runs:
+        write_run(run, folder / run.id)
+    return folder
+
+
+def write_run(run: Any, folder: Path) -> None:
+    """Writes one run of W&B's API as a run folder. A run of another package has no manifest, and a comparison
+    leaves it out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {key: value for key, value in run.config.items() if not key.startswith("_")}
+    manifest = config.pop(MANIFEST, {})
+    config.pop(STALENESS, None)
+    write_json(folder / "manifest.json", {**manifest, "status": run.summary.get("status") or run.state})
+    write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    rows = [
+        {"step": row[STEP]}
+        | {key: value for key, value in row.items() if not key.startswith(_OURS) and value is not None}
+        for row in run.scan_history()
+        if row.get(STEP) is not None and not {ROLLOUTS, SAMPLES} & row.keys()
+    ]
+    write_text(folder / "metrics.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in rows))
