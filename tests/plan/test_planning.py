@@ -148,6 +148,23 @@ def test_an_update_that_does_not_fit_gets_a_remedy() -> None:
     assert [problem for problem in problems if problem.endswith("write model.activation_checkpointing=true")]
 
 
+def test_only_what_can_be_enough_is_advised() -> None:
+    apart = replace(RUN, engine=replace(ENGINE, placement="apart", memory_share=None))
+    (problem,) = make_plan(apart, replace(GPU, memory_bytes=20_000.0), ASSUMED).problems
+    assert problem.startswith("weights, gradients and the optimizer's state take 0.0 GB")
+    assert problem.endswith(
+        "write strategy=fsdp and more trainer.devices or trainer.num_nodes, or strategy.cpu_offload=true"
+    )
+    (problem,) = make_plan(apart, replace(GPU, memory_bytes=25_000.0), ASSUMED).problems
+    assert problem.endswith("write strategy=fsdp and more trainer.devices")
+
+
+def test_an_engine_whose_weights_fill_its_share_has_no_cache() -> None:
+    plan = make_plan(replace(RUN, engine=replace(ENGINE, memory_share=0.001)), GPU, ASSUMED)
+    assert (plan.cache_tokens, plan.engine[1].bytes) == (0, 0)
+    assert any(problem.startswith("the engine's cache holds 0 tokens") for problem in plan.problems)
+
+
 def test_the_longest_sample_is_the_last_one_that_fits() -> None:
     plan = make_plan(RUN, GPU, ASSUMED)
     longest = plan.limits()["update"]

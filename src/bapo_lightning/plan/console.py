@@ -99,7 +99,7 @@ def _time(plan: Plan) -> Iterator[str]:
     yield (
         f"  generation: {engine.num_copies} copies, {made.num_samples} samples each, {made.concurrent} at "
         f"once, {made.steps:,.0f} steps of {made.step_seconds * 1e3:.1f} ms; the cache holds "
-        f"{max(plan.cache_tokens, 0):,} tokens"
+        f"{plan.cache_tokens:,} tokens"
     )
 
 

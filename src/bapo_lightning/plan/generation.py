@@ -37,7 +37,7 @@ def engine_memory(run: RunShape, gpu: Gpu, working_bytes: float) -> list[Amount]
         per_token, sequences = model.kv_bytes_per_token(size), engine.max_sequences
         cache = product("key-value cache", over, B=per_token, sequences=sequences, tokens=run.longest)
         return [weights, cache]
-    rest = engine.memory_share * gpu.memory_bytes - weights.bytes - working_bytes
+    rest = max(0.0, engine.memory_share * gpu.memory_bytes - weights.bytes - working_bytes)
     arithmetic = f"{engine.memory_share} x {gpu.memory_bytes / 1e9:g} GB less the other two"
     return [
         weights,
@@ -47,7 +47,7 @@ def engine_memory(run: RunShape, gpu: Gpu, working_bytes: float) -> list[Amount]
 
 
 def cache_tokens(run: RunShape, gpu: Gpu, working_bytes: float) -> int:
-    """Returns the tokens that the cache of one copy holds; negative if the weights alone do not fit."""
+    """Returns the tokens that the cache of one copy holds; 0 if the weights alone do not fit."""
     engine, cache = run.engine, engine_memory(run, gpu, working_bytes)[1]
     return int(cache.bytes * engine.tensor_parallel // run.model.kv_bytes_per_token(engine.element_bytes))
 

@@ -66,11 +66,18 @@ class Plan:
     @property
     def problems(self) -> list[str]:
         """Reasons why the run does not fit, each with a remedy; empty if it fits."""
-        found = []
+        found, held = [], sum(amount.bytes for amount in (*state(self.run), *gradients(self.run)))
+        if held > self.usable_bytes:
+            shards = "" if self.run.strategy == "fsdp" else "strategy=fsdp and "
+            return [
+                f"weights, gradients and the optimizer's state take {_gb(held)}, a GPU has "
+                f"{_gb(self.usable_bytes)} to use; write {shards}more trainer.devices or trainer.num_nodes, "
+                "or strategy.cpu_offload=true"
+            ]
         if self.fullest.bytes > self.usable_bytes:
             found.append(
                 f"an update needs {_gb(self.fullest.bytes)}, a GPU has {_gb(self.usable_bytes)} to use; "
-                f"{_smaller_update(self.run)}"
+                f"{self._smaller_update()}"
             )
         if self.generating.bytes > self.usable_bytes:
             found.append(
@@ -80,7 +87,7 @@ class Plan:
             )
         if self.cache_tokens < self.run.longest:
             found.append(
-                f"the engine's cache holds {max(self.cache_tokens, 0):,} tokens, a sample has up to "
+                f"the engine's cache holds {self.cache_tokens:,} tokens, a sample has up to "
                 f"{self.run.longest:,}; write a larger rollout.engine.options.gpu_memory_utilization or "
                 "rollout.engine.options.tensor_parallel_size"
             )
@@ -88,9 +95,25 @@ class Plan:
 
     def limits(self) -> dict[str, int]:
         """Returns the longest sample, in tokens, that each part could take alone in its micro-batch."""
-        found = {"update": self._longest_update(), "engine's cache": max(self.cache_tokens, 0)}
+        found = {"update": self._longest_update(), "engine's cache": self.cache_tokens}
         positions = self.run.model.max_positions
         return found | ({"model's positions": positions} if positions else {})
+
+    def _smaller_update(self) -> str:
+        """The cheapest remedy that the run does not use yet, of those that can be enough."""
+        run = self.run
+        least = replace(run, checkpointing=True, micro_batch_tokens=run.longest)
+        needed = max(moment.bytes for moment in training_moments(least, self.gpu, self.assumed))
+        if needed <= self.usable_bytes and not run.checkpointing:
+            return "write model.activation_checkpointing=true"
+        if needed <= self.usable_bytes and run.micro_batch_tokens > run.longest:
+            return f"write scale.micro_batch_tokens={run.longest}"
+        if run.strategy != "fsdp":
+            return "write strategy=fsdp and more trainer.devices"
+        return (
+            "write more trainer.devices or trainer.num_nodes, strategy.cpu_offload=true, or a smaller "
+            "scale.max_new_tokens"
+        )
 
     def _longest_update(self) -> int:
         def needed(length: int) -> float:
@@ -150,17 +173,3 @@ def _overhead(assumed: Assumptions) -> Amount:
 
 def _gb(count: float) -> str:
     return f"{count / 1e9:.1f} GB"
-
-
-def _smaller_update(run: RunShape) -> str:
-    """Returns the cheapest remedy that the run does not use yet."""
-    if not run.checkpointing:
-        return "write model.activation_checkpointing=true"
-    if run.micro_batch_tokens > run.longest:
-        return f"write scale.micro_batch_tokens={run.longest}"
-    if run.strategy != "fsdp":
-        return "write strategy=fsdp and more trainer.devices"
-    return (
-        "write more trainer.devices or trainer.num_nodes, strategy.cpu_offload=true, or a smaller "
-        "scale.max_new_tokens"
-    )
