@@ -180,6 +180,7 @@ LIGHT = [
     ".cli.plan",
     ".cli.evaluate",
     ".cli.eval_table",
+    ".cli.map",
 ]
 
 

@@ -4,6 +4,7 @@ transformers.
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,12 +19,17 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 BREAKS_TRANSFORMERS = {"torchvision", "torchaudio", "torchcodec"}
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """The script, on a machine where vLLM can be installed; what it would do is recorded in `script.done`."""
+def loaded():
     spec = importlib.util.spec_from_file_location("make_venv", ROOT / "scripts" / "make_venv.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """The script, on a machine where vLLM can be installed; what it would do is recorded in `script.done`."""
+    module = loaded()
     module.done = []
     monkeypatch.setattr(sys, "argv", ["make_venv.py", "vllm"])
     monkeypatch.setattr(sys, "platform", "linux")
@@ -137,6 +143,26 @@ def test_another_python_than_that_of_the_environment_is_told(script, monkeypatch
         ["make", "--dry-run", "setup", "PYTHON=python9"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert 'make_venv.py is "python9"' in asked.stdout
+
+
+def test_an_interpreter_that_is_none_is_told_where_nothing_is_set_up_yet(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    for file in ("Makefile", "pyproject.toml", "setup.py", "scripts/make_venv.py"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    done = subprocess.run(["make", "setup", "PYTHON=python2.7"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and not (tmp_path / ".venv").exists()
+    assert done.stderr.startswith(
+        "set-up failed: 'python2.7' is no Python 3; name a Python 3.11-3.13: make setup"
+    )
+
+
+def test_warnings_about_other_packages_code_are_not_shown(monkeypatch, tmp_path):
+    module = loaded()
+    seen = []
+    monkeypatch.setattr(module.subprocess, "run", lambda command, **options: seen.append(options))
+    module.compile_bytecode(tmp_path)
+    (options,) = seen
+    assert options["env"]["PYTHONWARNINGS"] == "ignore" and options["stdout"] == subprocess.DEVNULL
 
 
 def test_make_leaves_variables_of_the_environment_alone():

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import resource
 import shutil
 import statistics
@@ -144,6 +145,15 @@ def test_every_imported_library_is_declared() -> None:
                 if not owners & (set(REQUIREMENTS) | EXTRAS | brought):
                     undeclared.add(f"{file.relative_to(ROOT)} imports {name}")
     assert undeclared == set()
+
+
+def test_extras_are_installed_from_the_clone_and_exist() -> None:
+    """The package is on no index: what is installed from there under its name would be somebody else's."""
+    files = [path for room in ("src", "conf", "docs") for path in (ROOT / room).rglob("*.*")]
+    texts = [path.read_text() for path in files if path.suffix in (".py", ".yaml", ".md")]
+    assert [text for text in texts if "install bapo-lightning" in text or "bapo-lightning[" in text] == []
+    named = {name for text in texts for name in re.findall(r'"\.\[([a-z-]+)\]"', text)}
+    assert {"sweep", "gpu", "dev"} <= named <= set(PROJECT["optional-dependencies"])
 
 
 def test_help_answers_with_less_than_a_second_of_work() -> None:

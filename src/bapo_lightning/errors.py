@@ -68,4 +68,4 @@ def taken(option: str, options: Sequence[str]) -> str:
     near = get_close_matches(option, options, 1)
     if near and len(options) > _MANY:
         return f"did you mean {near[0]}?"
-    return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options)}"
+    return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options) or 'none'}"

@@ -112,6 +112,14 @@ def test_what_cannot_be_exported_is_named(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dtype_that_is_none_is_refused_with_those_that_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([TINY, str(tmp_path / "out"), "--dtype", "int3"])
+    assert "invalid choice: 'int3' (choose from" in capsys.readouterr().err
+
+
 def test_a_corrupt_checkpoint_is_not_exported(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

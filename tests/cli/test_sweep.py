@@ -6,7 +6,9 @@ import sys
 
 import pytest
 from tests.commands import Command, run_command, wait_until
+from tests.report.synthetic_runs import write_run
 
+from bapo_lightning.cli import sweep as command
 from bapo_lightning.cli.command import overrides_first
 from bapo_lightning.cli.sweep import print_failures
 from bapo_lightning.run_folder.find import find_runs
@@ -106,6 +108,22 @@ def test_an_interrupted_sweep_tells_what_is_left_to_do(tmp_path, capsys):
         "interrupted: 1 finished, 1 failed, 1 half done, 2 not begun; the same command goes on with them",
     ]
     assert print_failures(plan, {"e": STOPPED}) == STOPPED
+
+
+def test_the_table_tells_of_earlier_runs_and_is_left_out_where_nothing_finished(
+    tmp_path, capsys, monkeypatch
+):
+    arguments = ["sweep=smoke", "folder=mine", f"output_root={tmp_path}"]
+    rows = [{"step": step, "train/reward": 0.5} for step in range(4)]
+    for algorithm in ("grpo", "bapo", "dapo"):
+        write_run(tmp_path / "mine" / f"algorithm_{algorithm}", rows, algorithm)
+    monkeypatch.setattr(command, "run_plan", lambda plan: {"algorithm_bapo": STOPPED})
+    assert command.main(arguments) == STOPPED
+    output = capsys.readouterr().out
+    assert "3 of 3 runs" in output and "  runs of earlier calls in this folder: 1\n" in output
+    monkeypatch.setattr(command, "run_plan", lambda plan: dict.fromkeys(plan.jobs, STOPPED))
+    assert command.main(arguments) == STOPPED
+    assert capsys.readouterr().out == ""
 
 
 def test_overrides_come_before_the_options_beside_which_hydra_reads_none():

@@ -15,6 +15,7 @@ from tests.configuration.compositions import found
         ("regime.max_new_tokens=1", "a copy, for the age bound, of scale.max_new_tokens=32"),
         ("data.validation.additions.limit=-1", "a whole number of at least 1"),
         ("optimizer.optimizer.lr=inf", "optimizer.lr=inf must be finite"),
+        ("optimizer.optimizer.lr=-1e-4", "optimizer.lr=-0.0001"),
         (
             "optimizer.optimizer.betas=[0.9,1.0]",
             "optimizer.optimizer is refused by torch.optim.AdamW: Invalid beta",

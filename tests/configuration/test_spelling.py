@@ -1,4 +1,5 @@
 import pytest
+from tests.configuration.compositions import found
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.errors import ConfigError
@@ -28,7 +29,11 @@ from bapo_lightning.errors import ConfigError
             "logger=[wanb]",
             "logger=wanb is no choice; did you mean wandb? it takes csv, mlflow, tensorboard, wandb",
         ),
-        ("problem_set@data.train=table", "problem_set@data.train is not chosen here"),
+        (
+            "problem_set@data.train=table",
+            "problem_set@data.train is not chosen here; a table of your own is data=table data.train.path=",
+        ),
+        ("data.train.path=mine.jsonl", "a table of your own is data=table data.train.path=FILE"),
         ("run_folder=outputs/läuft", """put the value in quotes: 'run_folder="outputs/läuft"'"""),
     ],
 )
@@ -38,6 +43,21 @@ def test_a_sentence_names_the_key_or_the_choice_that_is_meant(override: str, wor
     (problem,) = error.value.problems
     assert words in problem
     assert "\n" not in problem and "base," not in problem
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("+sed=4", "sed is not an option; did you mean seed?"),
+        (
+            "+regime.epoch=4",
+            "regime.epoch is not an option of bapo_lightning.data.rollouts.regime.Regime; did you",
+        ),
+    ],
+)
+def test_a_plus_does_not_let_a_misspelt_key_through(override, words):
+    (problem,) = found(override)
+    assert problem.startswith(words)
 
 
 def test_two_mistakes_do_not_hide_the_keys_that_there_are() -> None:

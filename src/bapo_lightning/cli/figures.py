@@ -15,7 +15,8 @@ from pathlib import Path
 from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.conf_dir import conf_dir
-from bapo_lightning.configuration.help import choices, usage
+from bapo_lightning.configuration.help import listed, usage
+from bapo_lightning.report.figures.catalogue import figure_names, read_figure, read_protocol
 from bapo_lightning.report.figures.draw import draw_figures
 from bapo_lightning.report.figures.findings import print_findings
 from bapo_lightning.runs.sweeps.figures import read_figures_plan
@@ -23,13 +24,15 @@ from bapo_lightning.runs.sweeps.figures import read_figures_plan
 
 def help_text() -> str:
     """What `--help` prints."""
-    files = sorted(Path(conf_dir(), "sweeps/figures").glob("*.yaml"))
+    conf = Path(conf_dir())
+    protocol = read_protocol(conf)
+    titles = {name: read_figure(conf, name, protocol).title for name in figure_names(conf)}
     shown = usage(
         "figures [figure=2,9] [seed=1,2] [KEY=VALUE ...]",
         "figures FIG=2,9",
         "Trains the runs of the paper's figures in small, draws them, and judges the claims. Figures:",
     )
-    return "\n".join([shown, *choices(files)])
+    return "\n".join([shown, *listed(titles)])
 
 
 @command(2, usage=help_text)

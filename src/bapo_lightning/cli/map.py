@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
@@ -20,10 +21,9 @@ from bapo_lightning.report.map.page import render
 from bapo_lightning.report.map.picture import Method, draw_gap, draw_phases
 from bapo_lightning.report.map.verdicts import read_results
 from bapo_lightning.run_folder.text_file import write_json, write_text
-from bapo_lightning.runs.map.exact import fill
-from bapo_lightning.runs.map.jobs import all_jobs, composed, keep_settings
-from bapo_lightning.runs.map.language import collect, plan_runs
-from bapo_lightning.runs.map.plan import MapConfig, read_map
+
+if TYPE_CHECKING:
+    from bapo_lightning.runs.map.plan import MapConfig
 
 
 def help_text() -> str:
@@ -40,6 +40,8 @@ def help_text() -> str:
 @command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code is 1 when a training run failed, 2 when nothing could be started."""
+    from bapo_lightning.runs.map.plan import read_map
+
     config = read_map(sys.argv[1:] if arguments is None else arguments)
     return compute(config) or draw(config)
 
@@ -50,6 +52,10 @@ def compute(config: MapConfig) -> int:
     Raises:
         ConfigError: the folder holds another map, or a method cannot be composed.
     """
+    from bapo_lightning.runs.map.exact import fill
+    from bapo_lightning.runs.map.jobs import all_jobs, composed, keep_settings
+    from bapo_lightning.runs.map.language import collect, plan_runs
+
     folder = Path(config.output)
     methods = {name: composed(config, name) for name in config.methods}
     keep_settings(config, folder)

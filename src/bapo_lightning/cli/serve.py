@@ -6,8 +6,10 @@ python -m bapo_lightning.cli.serve experiment=... rollout=vllm_server
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ def main(composed: DictConfig) -> None:
         engine["gpus"],
         rollout.serve_port,
     )
-
+    refuse_taken_ports([server.port for server in servers])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"starting {len(servers)} vLLM server{'s' * (len(servers) > 1)}; output in {folder}", flush=True)
     try:
@@ -62,6 +64,19 @@ def main(composed: DictConfig) -> None:
     finally:
         for server in servers:
             server.stop()
+
+
+def refuse_taken_ports(ports: Sequence[int]) -> None:
+    """Raises ConfigError where another process listens already; vLLM would say so after it has loaded."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: none need wait
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                problem = f"port {port} cannot be used ({error.strerror})"
+                remedy = f"write rollout.serve_port={max(ports) + 1}, or end what listens there"
+                raise ConfigError([f"{problem}; {remedy}"]) from None
 
 
 def watch(servers: list[Any], start_seconds: float, max_restarts: int) -> None:

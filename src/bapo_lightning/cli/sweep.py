@@ -20,7 +20,7 @@ from bapo_lightning.cli.report import main as report
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.run_folder.find import SWEEP_RECORD
+from bapo_lightning.run_folder.find import SWEEP_RECORD, find_runs
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
 from bapo_lightning.runs.sweeps.launchers import local_slots, num_cores, run_local, run_submitit
@@ -43,9 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
     plan = read_plan(sys.argv[1:] if arguments is None else arguments)
     codes = run_plan(plan)
-    if any((plan.folder / run).is_dir() for run in plan.jobs):
+    if any(codes.get(run, 0) == 0 for run in plan.jobs):  # those without a code finished before
         reference = ["--reference", plan.reference] if plan.reference else []
         report([str(plan.folder), "--output", str(plan.folder), *reference])
+        if earlier := len(find_runs([str(plan.folder)])) - len(plan.jobs):
+            print(f"  runs of earlier calls in this folder: {earlier}")
         print(f'  to compare them on one page: make compare RUNS="{plan.folder}"', flush=True)
     return print_failures(plan, codes)
 

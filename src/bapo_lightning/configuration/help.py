@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bapo_lightning.configuration.spelling import SHARED
@@ -46,7 +46,13 @@ def help_text(conf: Path, command: str = TRAIN[0], example: str = TRAIN[1], purp
 
 def choices(files: Iterable[Path]) -> list[str]:
     """A line for each of these files of `conf/`: its name and what it is."""
-    return [f"    {file.stem:<18} {description(file)}" for file in files]
+    return listed({file.stem: description(file) for file in files})
+
+
+def listed(meanings: Mapping[str, str]) -> list[str]:
+    """A line for each name, with what it means beside it."""
+    width = max(18, *map(len, meanings), 0)
+    return [f"    {name:<{width}} {meaning}" for name, meaning in meanings.items()]
 
 
 def description(file: Path) -> str:

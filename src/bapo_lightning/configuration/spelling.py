@@ -13,6 +13,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import taken
 
+TABLE = ("data.train.path", "problem_set@data.train")  # as people try to choose their own data
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
 _KEY = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
 _TAKEN = re.compile(r"An item is already at '([^']+)'")
@@ -40,6 +41,8 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
         return f"{match[1]} is an option already; leave out the + before it"
     if match := _KEY.search(text):
         key = match[1]
+        if key in TABLE:
+            return f"{key} is not chosen here; a table of your own is data=table data.train.path=FILE"
         if "@" in key or "/" in key:
             meant = _MEANT.search(text)
             return f"{key} is not chosen here{f'; did you mean {meant[1]}?' if meant else ''}"

@@ -34,7 +34,7 @@ def reasoning_gym() -> ModuleType:
         return import_module("reasoning_gym")
     except ImportError as error:
         raise DataError(
-            f'reasoning-gym cannot be imported ({error}); pip install "bapo-lightning[reasoning-gym]"'
+            f"reasoning-gym cannot be imported ({error}); .venv/bin/python -m pip install reasoning-gym"
         ) from None
 
 

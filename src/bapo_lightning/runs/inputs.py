@@ -43,7 +43,8 @@ def read_inputs(config: RunConfig) -> Inputs:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         remedy = f"write a folder, or fetch it first: hf download {path}"
-        raise DataError(f"model.path={path} could not be loaded ({reason}); {remedy}") from None
+        nowhere = "" if Path(path).exists() else " is no folder here, and"
+        raise DataError(f"model.path={path}{nowhere} could not be loaded ({reason}); {remedy}") from None
     prompt, scale = config.data.prompt.make(), config.scale
     encode = partial(prompt, tokenizer)
     problems = read_problems(config.data, encode, scale.max_prompt_tokens, scale.validation_problems)

@@ -69,5 +69,5 @@ def test_what_cannot_be_made_is_one_clear_error(changes, words) -> None:
 
 def test_a_missing_package_names_the_command_that_installs_it(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(DataError, match=r'pip install "bapo-lightning\[reasoning-gym\]"'):
+    with pytest.raises(DataError, match=r"\.venv/bin/python -m pip install reasoning-gym"):
         problems()

@@ -252,6 +252,13 @@ def test_a_file_that_is_not_what_it_says_is_one_clear_error(tmp_path) -> None:
         table(tmp_path / "rows.jsonl")
 
 
+def test_a_line_that_is_no_json_is_counted_and_nothing_else_is_printed(tmp_path, capfd) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": "2"}\n' * 2 + '{"question":\n')
+    with pytest.raises(DataError, match=r"could not be loaded \(JSON parse error: .* in row 2\); check"):
+        table(tmp_path / "rows.jsonl")
+    assert "Failed to load" not in capfd.readouterr().err
+
+
 def test_ids_that_repeat_are_an_error(tmp_path) -> None:
     with pytest.raises(
         DataError,

@@ -153,6 +153,12 @@ def test_the_command_line_replaces_values_adds_dimensions_and_sets_what_is_commo
     )
 
 
+def test_a_sweep_can_be_given_the_name_of_its_folder_and_of_its_group_in_w_and_b():
+    plan = read_plan(["sweep=smoke", "folder=mine", "logger=wandb", "scale.num_rollout_batches=14"])
+    assert plan.folder == Path("outputs/mine")
+    assert all(plan.overrides(run)[0] == "group=mine" for run in plan.jobs)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

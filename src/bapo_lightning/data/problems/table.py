@@ -106,6 +106,8 @@ class TableSource:
             raise DataError(f"path={self.path}: there is no such file")
         if is_hub and not is_remote and (path.startswith((".", "/")) or path.count("/") > 1):
             raise DataError(f"path={self.path}: there is no such file or folder")
+        verbosity = datasets.logging.get_verbosity()
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # its errors are told below
         try:
             if file_format is not None:
                 options = {"delimiter": "\t"} if path.endswith(".tsv") else {}
@@ -115,6 +117,8 @@ class TableSource:
             return self._hub(path) if is_hub else self._folder(path)
         except Exception as error:  # each reader raises types of its own
             raise DataError(self._remedy(error, is_hub)) from None
+        finally:
+            datasets.logging.set_verbosity(verbosity)
 
     def __str__(self) -> str:
         """Returns "openai/gsm8k (main, split train)", or the path of files."""
@@ -146,7 +150,9 @@ class TableSource:
         files = None if self.files is None else {self.split: self.files}
         return datasets.load_dataset(path, self.config, data_files=files, split=self.split, **options)
 
-    def _remedy(self, error: Exception, is_hub: bool) -> str:
+    def _remedy(self, error: BaseException, is_hub: bool) -> str:
+        while error.__cause__ is not None:  # "An error occurred" has one that tells which
+            error = error.__cause__
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         failure = f"{self} could not be loaded ({reason})"
         if not is_hub:

@@ -111,7 +111,7 @@ def run_submitit(
     try:
         from submitit import AutoExecutor
     except ImportError:
-        remedy = 'run: pip install "bapo-lightning[sweep]"'
+        remedy = '.venv/bin/python -m pip install -e ".[sweep]"'
         raise ConfigError([f"launcher=submitit needs submitit; {remedy}"]) from None
     parameters = {key: value for key, value in options["parameters"].items() if value is not None}
     if options["parallel_runs"] is not None:

@@ -4,7 +4,7 @@
 
 An override on the command line replaces the values of a key that the sweep varies (`seed=0,1`). Any other key
 with several values, or with Hydra's `range(...)`, is varied as well. A single value holds for all runs, and
-the sweep then has a folder of its own.
+the sweep then has a folder of its own, which `folder=NAME` names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Config = dict[str, Any]
 Job = tuple[str, ...]
 SWEEP_KEYS = {"parameters", "cases", "parallel_runs", "reference"}
 FOLDERS = {"sweep": "sweeps", "launcher": "sweeps/launcher"}  # below conf/
-ROOT, SWEEP, LAUNCHER = "output_root", "sweep", "launcher"
+ROOT, SWEEP, LAUNCHER, FOLDER = "output_root", "sweep", "launcher", "folder"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
     jobs = list(dict.fromkeys((*case, *job) for case in cases for job in product(*grids)))
     return Plan(
         name=name,
-        folder=Path(own.get(ROOT, "outputs"), folder_name(name, common)),
+        folder=Path(own.get(ROOT, "outputs"), own.get(FOLDER) or folder_name(name, common)),
         jobs=dict(zip(run_names(jobs), jobs, strict=True)),
         common=tuple(common),
         launcher=read_launcher(own),
@@ -148,7 +148,7 @@ def _sort_overrides(arguments: Iterable[str]) -> tuple[dict[str, str], dict[str,
     common: list[str] = []
     for argument in arguments:
         key, _, value = argument.partition("=")
-        if key in (ROOT, SWEEP, LAUNCHER) or key.startswith(f"{LAUNCHER}."):
+        if key in (ROOT, SWEEP, LAUNCHER, FOLDER) or key.startswith(f"{LAUNCHER}."):
             own[key] = value
             continue
         try:
