@@ -22,7 +22,7 @@ from bapo_lightning.callbacks.loggers.wandb_report import HELD_OUT_NAMES, PANELS
 from bapo_lightning.cli import compare as compare_command
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
-from bapo_lightning.report.run.held_out import HELD_OUT
+from bapo_lightning.report.run.curves import HELD_OUT
 from bapo_lightning.report.style import ALGORITHM_COLOURS
 
 GROUP = Group("me", "lab", "sweep-quickstart")

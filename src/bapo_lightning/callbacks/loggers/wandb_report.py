@@ -11,17 +11,23 @@ from wandb_workspaces.reports.v2 import interface as wr
 from bapo_lightning.callbacks.loggers.wandb import STEP, staleness_tag
 from bapo_lightning.callbacks.loggers.wandb_group import Group
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison.runs import CONDITION_KEYS, QUANTITIES, Run
+from bapo_lightning.report.comparison.runs import CONDITION_KEYS, Run
 from bapo_lightning.report.comparison.table import Comparison
-from bapo_lightning.report.run.held_out import HELD_OUT
+from bapo_lightning.report.run.curves import HELD_OUT, SPIKY
 from bapo_lightning.run_folder.config_keys import leaves, value_text
 
-# The template: quantities of a comparison, row by row.
-PANELS = (
-    *(HELD_OUT, "train/reward", "policy/entropy"),
-    *("bapo/positive_share", "bapo/clip_low", "bapo/clip_high"),
-    *("train/clip_fraction", "train/grad_norm", "staleness/age_mean"),
-)
+# The template, row by row: metric and title.
+PANELS = {
+    HELD_OUT: "held-out accuracy",
+    "train/reward": "reward",
+    "policy/entropy": "policy entropy [nats]",
+    "bapo/positive_share": "positive share of the gradient",
+    "bapo/clip_low": "lower bound",
+    "bapo/clip_high": "upper bound",
+    "train/clip_fraction": "clipped tokens",
+    "train/grad_norm": "gradient norm",
+    "staleness/age_mean": "age of tokens [updates]",
+}
 HELD_OUT_NAMES = r"^val/.+/avg@\d+$"  # W&B has a metric for each set instead of the mean over them
 ALGORITHM = "algorithm.name"
 _COLUMNS, _WIDTH, _HEIGHT = 3, 8, 6  # of a report's 24 columns
@@ -87,17 +93,16 @@ def _group_keys(run: Run, keys: Sequence[str]) -> tuple[wr.RunsetGroupKey, ...]:
 
 
 def _panels() -> list[Any]:
-    quantities = {quantity.metric: quantity for quantity in QUANTITIES}
     panels = []
-    for number, metric in enumerate(PANELS):
+    for number, (metric, title) in enumerate(PANELS.items()):
         row, column = divmod(number, _COLUMNS)
         shown = {"metric_regex": HELD_OUT_NAMES} if metric == HELD_OUT else {"y": [metric]}
         panels.append(
             wr.LinePlot(
-                title=quantities[metric].title,
+                title=title,
                 x=STEP,
                 title_x="update",
-                log_y=quantities[metric].spiky,
+                log_y=metric in SPIKY,
                 groupby_aggfunc="mean",
                 groupby_rangefunc="minmax",
                 layout=wr.Layout(_WIDTH * column, _HEIGHT * row, _WIDTH, _HEIGHT),
