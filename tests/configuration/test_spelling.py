@@ -23,7 +23,7 @@ from bapo_lightning.errors import ConfigError
         ("+seed=4", "seed is an option already; leave out the + before it"),
         (
             "algorithm=gpro",
-            "algorithm=gpro is no choice; did you mean grpo? it takes aspo, ",
+            "algorithm=gpro is no choice; did you mean grpo?",
         ),
         (
             "logger=[wanb]",
