@@ -16,6 +16,7 @@ from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.bound_rules import BoundRule
 from bapo_lightning.objectives.token_table import Objective, Statistic
 
+LONGEST_RESPONSE = 20  # tokens; some weigh a response by it
 FOLDER = Path(conf_dir(), "algorithm")
 
 
@@ -37,7 +38,7 @@ def names() -> list[str]:
 def method(name: str) -> Method:
     """Returns the parts of an algorithm under its own options."""
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
-        config = OmegaConf.create({"algorithm": compose(name)})
+        config = OmegaConf.create({"algorithm": compose(name), "scale": {"max_new_tokens": LONGEST_RESPONSE}})
 
     def made(part: str) -> Any:
         node = config.algorithm[part]

@@ -65,7 +65,9 @@ class RankLost(RankError):
 
 def taken(option: str, options: Sequence[str]) -> str:
     """The end of a sentence about an unknown `option`: the one that is meant, and all there are if few."""
-    near = get_close_matches(option, options, 1)
+    near = get_close_matches(option, options, 3)
+    # Letters that changed places are likelier than one that is wrong: gpro is grpo, not gspo.
+    near.sort(key=lambda name: sorted(name) != sorted(option))
     if near and len(options) > _MANY:
         return f"did you mean {near[0]}?"
     return f"{f'did you mean {near[0]}? ' if near else ''}it takes {', '.join(options) or 'none'}"
