@@ -11,16 +11,22 @@ signal handlers, and its modules are those of the package that is tested. What i
 from __future__ import annotations
 
 import atexit
+import fcntl
 import multiprocessing
 import os
+import pty
 import runpy
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +60,20 @@ class Command:
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
         pictures: bool = False,
+        columns: int | None = None,
     ) -> None:
         """Starts it, in the folder and with the environment of this process unless others are given.
 
         `pictures=False` leaves PNGs blank: those of one run take longer to draw than its updates to train.
+        With `columns` it writes to a terminal of this width, and all that it wrote is standard output.
         """
         self.args = [sys.executable, "-m", module, *map(str, arguments)]
         self._folder = tempfile.TemporaryDirectory(prefix="command-")
         self._files = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
+        self._terminal = None if columns is None else Terminal(columns, self._files[0])
+        places = self._files if self._terminal is None else [self._terminal.name] * 2
         place = str(cwd or os.getcwd()), dict(os.environ if env is None else env)
-        self._process = SERVER.Process(target=_become, args=(self.args, *place, *self._files, pictures))
+        self._process = SERVER.Process(target=_become, args=(self.args, *place, *places, pictures))
         self._process.start()
 
     @property
@@ -104,7 +114,31 @@ class Command:
             self._process.kill()
             self._process.join()
             raise TimeoutError(f"{self.args} ran for more than {timeout} s: {self.output()}")
+        if self._terminal is not None:
+            self._terminal.close()
         return self.output()
+
+
+class Terminal:
+    """A terminal of 24 lines; what is written to it goes into a file."""
+
+    def __init__(self, columns: int, file: Path) -> None:
+        self._reader, self._writer = pty.openpty()
+        fcntl.ioctl(self._writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.name = Path(os.ttyname(self._writer))
+        self._thread = threading.Thread(target=self._record, args=(file,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Waits until everything that processes wrote is in the file."""
+        os.close(self._writer)
+        self._thread.join(60)
+        os.close(self._reader)
+
+    def _record(self, file: Path) -> None:
+        with file.open("wb", buffering=0) as recorded, suppress(OSError):  # the last writer has closed it
+            while written := os.read(self._reader, 1 << 16):
+                recorded.write(written)
 
 
 def run_command(
@@ -113,9 +147,10 @@ def run_command(
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     pictures: bool = False,
+    columns: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `python -m MODULE ARGUMENTS` to its end, as `subprocess.run(..., capture_output=True)` does."""
-    command = Command(module, arguments, cwd, env, pictures)
+    command = Command(module, arguments, cwd, env, pictures, columns)
     try:
         output = command.communicate()
     finally:

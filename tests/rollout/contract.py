@@ -13,6 +13,7 @@ import torch
 from tests.builders import VOCAB_SIZE, random_policy
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import FinishReason
@@ -55,6 +56,11 @@ def expected_logprobs(policy, request, generation, sampling):
 
 
 class EngineContract:
+    def test_it_counts_at_most_as_many_samples_as_were_asked_for(self, engine):
+        with phase("sampling", 40) as sampling:
+            engine.generate(requests(40), SAMPLING)
+        assert 0 <= sampling.done <= 40
+
     def test_every_request_gets_one_generation_in_order_with_the_engines_version(self, engine):
         wanted = [GenerationRequest(array("i", [5, row]), 1 + row, seed=row) for row in range(9)]
         generations = engine.generate(wanted, SamplingParams(1.0, stop_token_ids=()))

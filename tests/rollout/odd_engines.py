@@ -6,6 +6,7 @@ import time
 import torch
 
 from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.progress.phases import advance
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION
 
 
@@ -51,6 +52,16 @@ class Slow(OddEngine):
 
     def generate(self, requests, sampling):
         time.sleep(1000)
+
+
+class Counting(OddEngine):
+    """Counts samples while it is at work."""
+
+    def generate(self, requests, sampling):
+        for _ in requests:
+            advance()
+            time.sleep(0.4)
+        return []
 
 
 class Exiting(OddEngine):

@@ -8,6 +8,7 @@ from tests.builders import random_model, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.seeds import request_seed, uniforms
@@ -25,6 +26,12 @@ def engine(tmp_path_factory):
 
 class TestHFEngine(EngineContract):
     """Everything is inherited."""
+
+
+def test_every_sample_is_counted_once(engine):
+    with phase("sampling", 40) as sampling:
+        engine.generate(requests(40), SAMPLING)
+    assert sampling.done == 40
 
 
 def test_a_weight_of_another_shape_is_an_error(engine):

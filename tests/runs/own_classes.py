@@ -1,5 +1,6 @@
 """What a user writes outside of this package, and names in YAML by `_target_`."""
 
+import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.progress.phases import advance
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 from bapo_lightning.values import Positive
@@ -40,6 +42,18 @@ class CountingEngine(HFEngine):
     def generate(self, *arguments: Any, **options: Any) -> Any:
         type(self).calls += 1
         return super().generate(*arguments, **options)
+
+
+class SlowEngine(HFEngine):
+    """An engine whose samples of training take a second, and are counted."""
+
+    def generate(self, requests: Any, sampling: Any) -> Any:
+        if len(requests) >= 32:
+            time.sleep(0.6)
+            advance(5)
+            time.sleep(0.6)
+            advance(-5)
+        return super().generate(requests, sampling)
 
 
 class EveryOther(L.Callback):

@@ -16,6 +16,7 @@ from bapo_lightning.modules.export.model_card import model_card
 from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.run_folder.checkpoint import checkpoint_name, prune
 from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.run_folder.record import read_config, read_manifest, read_rows
@@ -52,6 +53,7 @@ class HfExport(Callback):
             deque(pl_module.policy.named_weights(), maxlen=0)  # shards are put together by all ranks
         trainer.strategy.barrier()
 
+    @phase("exporting the model")
     def _write(self, policy: Policy, update: int) -> None:
         folder, config = Path(self.folder), read_config(Path(self.folder))
         dtype = self.dtype or value_of(config, "model.dtype")

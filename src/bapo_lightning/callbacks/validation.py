@@ -13,6 +13,7 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.types import Sample
 from bapo_lightning.values import CountOrZero
 
@@ -52,6 +53,7 @@ class Validation(Callback):
             outputs["metrics"] |= self._before
             outputs["before_training"] = self._before.keys()
 
+    @phase("validation")
     def _measure(self, trainer: Trainer, done: int) -> dict[str, float]:
         """The metrics of all sets on rank 0 after so many updates; the others help, and get none."""
         data_module = cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]

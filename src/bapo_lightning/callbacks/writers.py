@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from rich import get_console
 
 from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.monitors.monitor import Metrics
@@ -17,6 +19,8 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.progress.display import on_terminal
+from bapo_lightning.progress.lines import wrapped
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import TOKEN_FILE
 from bapo_lightning.types import Group, Rollout
@@ -68,8 +72,8 @@ class MetricsWriter(Callback):
 
 @dataclass(eq=False)
 class ConsoleLogger(Callback):
-    """Prints the numbers that tell whether training is healthy as one line, for output that is piped or read
-    later. Comes after `MetricsWriter`.
+    """Prints the numbers that tell whether training is healthy: as one line for output that is piped or read
+    later, and on a terminal as many as it takes. Comes after `MetricsWriter`.
     """
 
     order: ClassVar[Order] = Order.WRITE
@@ -86,7 +90,9 @@ class ConsoleLogger(Callback):
             f"{title} {form.format(values[name]) if name in values else '-'}"
             for title, (name, form) in ON_CONSOLE.items()
         ]
-        print(f"update {batch_idx + 1:>5}/{trainer.num_training_batches}  " + "  ".join(parts), flush=True)
+        head = f"update {batch_idx + 1:>5}/{trainer.num_training_batches}  "
+        room = get_console().width - len(head) if on_terminal() else sys.maxsize
+        print(head + f"\n{'':{len(head)}}".join(wrapped(parts, room)), flush=True)
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.spelling import composition_problem
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.ranks.launch import leads
 
 
 def compose_run(overrides: Sequence[str]) -> dict[str, Any]:
@@ -62,6 +63,11 @@ def requested_ranks(plain: dict[str, Any]) -> tuple[Any, Any]:
     """(devices, nodes) as they stand in the configuration: ranks are started before it is validated."""
     trainer = plain["trainer"]
     return trainer["devices"], trainer["num_nodes"]
+
+
+def wants_display(plain: dict[str, Any]) -> bool:
+    """Whether this process shows how far the run is: rank 0 does, unless the progress bar is switched off."""
+    return leads() and plain["trainer"].get("enable_progress_bar") is not False
 
 
 def run_folder(plain: dict[str, Any]) -> Path:

@@ -54,6 +54,7 @@ from bapo_lightning.objectives.token_table import (
     needs_entropy_gradient,
 )
 from bapo_lightning.objectives.weighting import weigh
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 
 KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # in checkpoints
@@ -133,6 +134,7 @@ class BapoModule(L.LightningModule):
         """Optimizer updates in the current weights."""
         return self.trainer.global_step
 
+    @phase("loading the model")
     def configure_model(self) -> None:
         """Builds the policy, once."""
         if hasattr(self, "policy"):
@@ -164,6 +166,7 @@ class BapoModule(L.LightningModule):
         for state in checkpoint.get("optimizer_states", []):
             by_position(state, names)
 
+    @phase("updating")
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Any]:
         """One update on one minibatch.
 

@@ -103,7 +103,10 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples one continuation per request. Raises EngineDied when the process is lost or hangs."""
+        """Samples one continuation per request; `progress.phases.advance` may count those that are done.
+
+        Raises EngineDied when the process is lost or hangs.
+        """
         ...
 
     def load_weights(self, source: WeightSource, version: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.rollout.engine import (
     EngineDied,
     Generation,
@@ -73,11 +74,13 @@ class RestartingEngine:
     ) -> dict[int, Generation]:
         """Generations by number of their request, without those that a death cut off."""
         try:
-            return dict(enumerate(self.engine.generate(requests, sampling))) if requests else {}
+            with phase("sampling", len(requests)):
+                return dict(enumerate(self.engine.generate(requests, sampling))) if requests else {}
         except EngineDied as death:
             self._death = death
             return death.finished
 
+    @phase("syncing weights")
     def load_weights(self, source: ScoringWeightSource, version: int) -> None:
         """Loads weights and proves that they arrived, across deaths. Raises EngineError if the proof fails,
         or no restart is left.
@@ -113,7 +116,8 @@ class RestartingEngine:
                 flush=True,
             )
             try:
-                self.engine.restart()
+                with phase("restarting the engine"):
+                    self.engine.restart()
                 self._death = None
             except EngineError as error:
                 self._death = error

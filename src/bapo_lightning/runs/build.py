@@ -27,6 +27,7 @@ from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.ranks.rank_group import RankGroup, own_gpu, uses_cuda
 from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine
@@ -85,7 +86,8 @@ def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
     # Engines in processes of their own would all take the first GPU.
     if ranks.size > 1 and uses_cuda(config.accelerator) and node.options.get("visible_gpus", "") is None:
         own = {"visible_gpus": own_gpu(ranks.local_rank)}
-    engine: RolloutEngine = node.make(model_path=model_path(config.model.path), **own)
+    with phase("starting the engine"):
+        engine: RolloutEngine = node.make(model_path=model_path(config.model.path), **own)
     return engine
 
 

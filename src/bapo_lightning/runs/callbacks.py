@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ProgressBar, RichProgressBar, Timer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ProgressBar, Timer
 from lightning.pytorch.loggers import Logger
 
 from bapo_lightning.callbacks.alarm import build_alarms
 from bapo_lightning.callbacks.graceful_stop import GracefulStop
 from bapo_lightning.callbacks.loggers.run_logger import MetricsFile
 from bapo_lightning.callbacks.order import in_order
+from bapo_lightning.callbacks.run_bar import RunBar
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.callbacks.validation import StockHooks
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.data.rollouts.validation import ValidationSet
+from bapo_lightning.progress.display import on_terminal
 from bapo_lightning.ranks.rank_group import RankGroup
 from bapo_lightning.runs.resume import RunStart
 
@@ -51,9 +52,9 @@ def build_callbacks(
     made += [*build_alarms(config.callbacks.alarms), GracefulStop(), StockHooks()]
     if ranks.is_controller:
         made.append(RunManifest(start.folder, {"id": start.run_id, **description}, start.resume_entry))
-        wants_bar = config.trainer.options["enable_progress_bar"] is not False and sys.stdout.isatty()
+        wants_bar = config.trainer.options["enable_progress_bar"] is not False and on_terminal()
         if wants_bar and not any(isinstance(callback, ProgressBar) for callback in made):
-            made.append(RichProgressBar())
+            made.append(_run_bar(config, start))
     return in_order(made)
 
 
@@ -68,6 +69,12 @@ def build_monitors(config: RunConfig, validation_sets: Sequence[ValidationSet]) 
 def build_loggers(config: RunConfig, folder: Path) -> list[Logger]:
     """The run's own record, and the loggers that were chosen."""
     return [MetricsFile(folder), *(node.make() for node in config.logger.values())]
+
+
+def _run_bar(config: RunConfig, start: RunStart) -> RunBar:
+    updates = config.staleness.updates_per_rollout_batch
+    before = start.checkpoint.update if start.checkpoint is not None else 0
+    return RunBar(config.scale.num_rollout_batches * updates, before, updates)
 
 
 def _made(node: Target, given: dict[str, Any], folder: Path) -> L.Callback:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from bapo_lightning.data.problems.selection import Selection, select
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.run_folder.config_keys import shapes_schedule
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.types import Problem
@@ -35,6 +35,7 @@ class Inputs:
     problems: Selection
 
 
+@phase("reading tokenizer and problems")
 def read_inputs(config: RunConfig) -> Inputs:
     """Tokenizer, prompt rule and problems. Raises DataError when one of them cannot be loaded."""
     path = model_path(config.model.path)
@@ -62,8 +63,7 @@ def read_problems(
         max_prompt_tokens: problems with longer prompts are left out and counted.
         validation_problems: first problems of each validation set that are taken.
     """
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
+    datasets.disable_progress_bars()
     train = data.train.make()
     validation = {name: node.make() for name, node in data.validation.items()}
     filters = {name: node.make() for name, node in data.filters.items()}

@@ -12,7 +12,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ import transformers
 
 from bapo_lightning.callbacks.graceful_stop import stop_code
 from bapo_lightning.callbacks.loggers.run_logger import RunLogger
+from bapo_lightning.callbacks.run_bar import RunBar
 from bapo_lightning.callbacks.run_manifest import RunManifest
+from bapo_lightning.configuration.compose import wants_display
 from bapo_lightning.configuration.plan import check_architecture, check_fit
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
@@ -31,6 +33,8 @@ from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.selection import account_lines
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import BapoLightningError, DiskFull
+from bapo_lightning.progress.display import hidden, phases_shown
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.ranks.channel import rank_loss_raised
 from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
 from bapo_lightning.report.run.console import print_summary
@@ -69,15 +73,17 @@ def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> tuple[in
     Raises:
         ConfigError: everything that is wrong, before any weight is loaded.
     """
-    config = validate(own)
-    devices = config.accelerator, config.devices, config.num_nodes
-    ranks = join(*devices, config.rank_timeout_minutes, needs_group=config.is_distributed)
-    try:
-        with rank_loss_raised():
-            chosen = validate(ranks.on_controller(choose))
-            return run(chosen, ranks), chosen.folder
-    finally:
-        ranks.close()
+    with phases_shown(wants_display(own)):
+        with phase("checking the configuration"):
+            config = validate(own)
+        devices = config.accelerator, config.devices, config.num_nodes
+        ranks = join(*devices, config.rank_timeout_minutes, needs_group=config.is_distributed)
+        try:
+            with rank_loss_raised():
+                chosen = validate(ranks.on_controller(choose))
+                return run(chosen, ranks), chosen.folder
+        finally:
+            ranks.close()
 
 
 def run(config: RunConfig, ranks: RankGroup = ALONE) -> int:
@@ -107,7 +113,10 @@ def fit(built: Run, checkpoint: Checkpoint | None) -> None:
     num_updates = built.data_module.num_updates
     if checkpoint is None or checkpoint.update < num_updates:
         path = checkpoint.path / TRAINER_FILE if checkpoint else None
-        built.trainer.fit(built.module, datamodule=built.data_module, ckpt_path=path)
+        # A stock progress bar draws on the terminal itself.
+        is_ours = isinstance(built.trainer.progress_bar_callback, RunBar | None)
+        with nullcontext() if is_ours else hidden():
+            built.trainer.fit(built.module, datamodule=built.data_module, ckpt_path=path)
         return
     # Stopped between its last update and its end. Lightning would run the whole epoch again.
     if built.trainer.is_global_zero:
@@ -139,11 +148,14 @@ def concluded(built: Run, start: RunStart, loggers: Sequence[RunLogger]) -> Iter
     try:
         yield
     finally:
-        built.data_module.close()  # Lightning leaves it open after an error
+        with phase("closing the engine"):
+            built.data_module.close()  # Lightning leaves it open after an error
         if (start.folder / "manifest.json").exists():
-            summary = write_summary(start.folder)
-            plot_run(start.folder)
-            print_summary(summary, start.folder)
+            with phase("drawing plots"):
+                summary = write_summary(start.folder)
+                plot_run(start.folder)
+            with hidden():
+                print_summary(summary, start.folder)
             for logger in loggers:
                 logger.conclude(summary, read_manifest(start.folder), read_rollouts(start.folder))
 

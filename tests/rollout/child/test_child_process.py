@@ -12,10 +12,11 @@ import psutil
 import pytest
 import torch
 from tests.builders import random_policy
-from tests.rollout.contract import SAMPLING, SomeWeights
-from tests.rollout.odd_engines import Complaining, Exiting, OddEngine, Rereading, Slow, Talkative
+from tests.rollout.contract import SAMPLING, SomeWeights, requests
+from tests.rollout.odd_engines import Complaining, Counting, Exiting, OddEngine, Rereading, Slow, Talkative
 
 from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied
 from bapo_lightning.rollout.hf.engine import HFEngine
@@ -177,3 +178,12 @@ def test_the_child_does_not_outlive_the_trainer(doing, number, is_stopped):
         wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
     finally:
         os.killpg(trainer.pid, signal.SIGKILL)
+
+
+def test_samples_are_counted_while_the_child_is_at_work(odd):
+    engine = odd(Counting)
+    engine.load_weights(SomeWeights([("weight", torch.zeros(2))]), 1)
+    for _ in range(2):  # each call counts from the start
+        with phase("sampling", 4) as sampling:
+            assert engine.generate(requests(4), SAMPLING) == []
+        assert 1 <= sampling.done <= 4

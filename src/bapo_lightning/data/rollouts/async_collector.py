@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.schedule import TrainerPoint
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
 
@@ -65,7 +66,8 @@ class AsyncCollector(Collector):
                 self.scheduler.drop_late(state.version)
                 return self.scheduler.has_batch(needed)
 
-            self._wait_until(batch_is_there, "training", "a rollout batch")
+            with phase("waiting for samples"):
+                self._wait_until(batch_is_there, "training", "a rollout batch")
             batch = self.scheduler.take_batch(needed, state.version)
             # taking the batch made room: generation goes on beside the very next update
             self._serve_weights()

@@ -14,10 +14,12 @@ from dataclasses import replace
 import torch
 
 from bapo_lightning.objectives.divergence import mismatch
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Group, Sample
 
 
+@phase("recomputing log-probs")
 def with_proximal_logprobs(
     groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int, version: int
 ) -> tuple[list[Group], dict[str, float]]:

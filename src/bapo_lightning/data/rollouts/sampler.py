@@ -18,6 +18,7 @@ import torch
 
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.rewards.scores import checked
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
@@ -73,6 +74,7 @@ class RolloutSampler:
             for group, row, advantages in zip(groups, rows, self._advantages(rows), strict=True)
         ]
 
+    @phase("scoring")
     def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
         """Scores each rollout against the problem at its place. Raises ValueError for an unfinished one."""
         completions = [self._completion(rollout) for rollout in rollouts]

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bapo_lightning.progress.lines import wrapped
 from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
@@ -30,20 +31,22 @@ def print_summary(summary: dict[str, Any], folder: str | Path, console: Console 
     """Prints what a run achieved, what it cost and where its files are; `summary` is of `write_summary`."""
     console = console or Console()
     console.print()
-    console.print(_headline(summary), soft_wrap=True)
+    console.print(_headline(summary), soft_wrap=not console.is_terminal)
+    lines = [(f"  {label}", text) for label, text in _summary_lines(summary) if text]
+    indent = max([_LABEL_WIDTH, *(len(label) for label, _ in lines)]) + 2
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=_LABEL_WIDTH)
     table.add_column(overflow="fold")
-    for label, text in _summary_lines(summary):
-        if text:
-            table.add_row(f"  {label}", Text(text))
+    for label, text in lines:
+        parts = wrapped(text.split(", "), console.width - indent - 1, ", ")
+        table.add_row(label, Text(",\n".join(parts)))
     console.print(table)
     found = [name for name in _ARTEFACTS if (Path(folder) / name).exists()]
     # Paths are never wrapped, so that they can be copied whole.
     heading = Text(f"{'  written to':<{_LABEL_WIDTH + 2}}", style="dim")
     console.print(heading + Text(f"{folder}/", style="bold"), soft_wrap=True)
-    if found:
-        console.print(Text(f"{'':{_LABEL_WIDTH + 2}}{'  '.join(found)}"), soft_wrap=True)
+    for line in wrapped(found, console.width - _LABEL_WIDTH - 2):
+        console.print(Text(f"{'':{_LABEL_WIDTH + 2}}{line}"), soft_wrap=True)
     console.print()
 
 

@@ -5,7 +5,7 @@ Messages through the pipe, pickled:
 
     trainer                                  engine
     (sys.path, cores, threads, recipe)   ->  done, version         the pickled recipe makes the engine
-    ("generate", requests, sampling)     ->  done, generations
+    ("generate", requests, sampling)     ->  count, number ... done, generations
     ("sleep",)                           ->  done, version
     ("load_weights", version)            ->  first | next          asks for the first or the next part
     a WeightPart; None after the last    ->  first | next | done
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from bapo_lightning.errors import BapoLightningError, EngineError
 from bapo_lightning.orphans import end_with_parent
+from bapo_lightning.progress.phases import Phase, phase
 
 if TYPE_CHECKING:
     import torch
@@ -43,12 +44,14 @@ if TYPE_CHECKING:
     from bapo_lightning.rollout.engine import RolloutEngine
 
 PARENT_LOOK_SECONDS = 0.5
+COUNT_SECONDS = 0.5  # between two messages about the samples that have ended
 END_SECONDS = 2  # after the trainer's death, for an engine to close itself
 
 
 class Answer(StrEnum):
     """First word of each message of the engine's process."""
 
+    COUNT = "count"
     DONE = "done"
     FAILED = "failed"
     FIRST = "first"
@@ -91,12 +94,35 @@ def main(connection: Connection, parent: int) -> None:
 def obey(engine: RolloutEngine, connection: Connection, command: str, *arguments: Any) -> Any:
     """Carries out one command of the trainer; returns the content of the answer."""
     if command == "generate":
-        return engine.generate(*arguments)
+        with phase("sampling") as sampling, counts_sent(connection, sampling):
+            return engine.generate(*arguments)
     if command == "sleep":
         engine.sleep()
     else:
         engine.load_weights(PipedWeights(connection), *arguments)
     return engine.version
+
+
+@contextlib.contextmanager
+def counts_sent(connection: Connection, sampling: Phase) -> Iterator[None]:
+    """Context in which the trainer is told now and then how many samples have ended."""
+    ended = threading.Event()
+
+    def send() -> None:
+        told = 0
+        while not ended.wait(COUNT_SECONDS):
+            if sampling.done > told:
+                told = sampling.done
+                with contextlib.suppress(OSError):  # the trainer is gone
+                    connection.send((Answer.COUNT, told))
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()  # the answer uses the same pipe
 
 
 def answer(connection: Connection, work: Callable[[], Any]) -> None:

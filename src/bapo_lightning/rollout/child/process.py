@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from multiprocessing import Pipe
 from typing import Any
 
+from bapo_lightning.progress.phases import advance
+from bapo_lightning.rollout.child.main import Answer
 from bapo_lightning.rollout.engine import EngineDied
 
 STOP_SECONDS = 15  # for an engine to close itself
@@ -62,17 +64,24 @@ class ChildProcess:
         return self._process.pid
 
     def ask(self, message: Any, deadline_seconds: float) -> tuple[str, Any]:
-        """Sends a message and waits for the answer: its first word and its content.
+        """Sends a message and waits for the answer: its first word and its content. Samples that have ended
+        meanwhile are counted in the present phase.
 
         Raises:
             EngineDied: the process ended, or did not answer within `deadline_seconds` and was killed.
         """
         with self._deadline(deadline_seconds):
             self._connection.send(message)
-            while not self._connection.poll(LOOK_SECONDS):
-                if self._process.poll() is not None and not self._connection.poll():
-                    raise EOFError
-            return self._connection.recv()
+            counted = 0
+            while True:
+                while not self._connection.poll(LOOK_SECONDS):
+                    if self._process.poll() is not None and not self._connection.poll():
+                        raise EOFError
+                answer, content = self._connection.recv()
+                if answer != Answer.COUNT:
+                    return answer, content
+                advance(content - counted)
+                counted = content
 
     def stop(self) -> None:
         """Lets the engine close itself, then ends its process. Only while no thread waits for an answer."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.progress.phases import advance, phase
 from bapo_lightning.ranks.channel import Channel, Outcome, values
 from bapo_lightning.rollout.distributed.weights import CollectiveWeightSource
 from bapo_lightning.rollout.engine import (
@@ -90,7 +91,7 @@ class DistributedEngine:
         parts: list[Part] = [
             (requests[bounds[index] : bounds[index + 1]], sampling) for index in range(self.num_engines)
         ]
-        outcomes = self._ask("generate", self._of_ranks(parts), lambda: self.own.generate(parts[0]))
+        outcomes = self._ask("generate", self._of_ranks(parts), lambda: self._generate_own(parts[0]))
         finished: dict[int, Generation] = {}
         reasons = self._reasons(outcomes)
         for index in range(self.num_engines):
@@ -142,6 +143,12 @@ class DistributedEngine:
             return [Outcome(own())]
         except EngineError as error:
             return [Outcome(error=error)]
+
+    def _generate_own(self, part: Part) -> list[Generation]:
+        with phase("on rank 0", len(part[0])):
+            made = self.own.generate(part)
+        advance(len(made))
+        return made
 
     def _of_ranks(self, parts: Sequence[Part]) -> list[Part]:
         return [

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.progress.phases import advance
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     Generation,
@@ -104,7 +105,7 @@ class HFEngine:
         seeds = np.array([request.seed for request in requests], dtype=np.uint64)
         rows = torch.arange(len(requests), device=self._device)  # request of each row still in the batch
         alive = torch.ones_like(rows, dtype=torch.bool)
-        stopped = torch.zeros_like(alive)
+        stopped, num_alive = torch.zeros_like(alive), len(requests)
         context = _Context(
             self._model, [request.token_ids for request in requests], sampled.shape[1], self._device
         )
@@ -117,7 +118,8 @@ class HFEngine:
             ended = alive & torch.isin(chosen, stops)
             stopped[rows] |= ended
             alive = alive & ~ended & (step + 1 < limits[rows])
-            num_alive = int(alive.sum())
+            num_before, num_alive = num_alive, int(alive.sum())
+            advance(num_before - num_alive)
             if num_alive == 0:
                 break
             if num_alive <= (1 - COMPACTION_SHARE) * len(rows):

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 
 from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.progress.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     Generation,
@@ -129,6 +130,7 @@ class VLLMLocalEngine:
         with self._contained(), nullcontext() if self._owns_default_group else default_group_kept():
             llm.llm_engine.engine_core.shutdown()
 
+    @phase("starting vLLM")
     def _start(self) -> None:
         logging.getLogger("vllm").setLevel(logging.ERROR)  # before vLLM reads its own variable for that
         with self._contained():
@@ -164,6 +166,7 @@ class VLLMLocalEngine:
             for output in engine.step():
                 if output.finished:
                     finished[output.request_id] = output.outputs[0]
+                    advance()
             self._deadline.progress()
         outputs = [finished[name] for name in names]
         return [

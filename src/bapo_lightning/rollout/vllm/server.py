@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import aiohttp
 
 from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.progress.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     EngineDied,
@@ -165,11 +166,12 @@ class VLLMServerEngine:
         if self._processes:
             down = [process for process in self._processes if not process.is_running()]
             if down:
-                with ThreadPoolExecutor(len(down)) as pool:
+                with phase("starting vLLM"), ThreadPoolExecutor(len(down)) as pool:
                     list(pool.map(lambda process: process.start(self.start_seconds), down))
         else:
-            for client in self._clients:
-                wait_until_healthy(client, self.start_seconds)
+            with phase("waiting for vLLM"):
+                for client in self._clients:
+                    wait_until_healthy(client, self.start_seconds)
 
     def _check_given_servers(self) -> None:
         problems = []
@@ -224,6 +226,7 @@ class VLLMServerEngine:
             finished[number] = generation_from(
                 await post(session, f"{client.url}/v1/completions", body), sampling, self.version
             )
+            advance()
 
         everything: asyncio.Future[Any] = asyncio.gather(*(one(number) for number in requests))
         watch: asyncio.Future[Any] = asyncio.create_task(

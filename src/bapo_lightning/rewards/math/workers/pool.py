@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import RewardError
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.types import ScoreStatus
 
 _START_SECONDS = 300.0  # to import sympy and math-verify, on a machine that is busy with other things
@@ -131,6 +132,7 @@ class VerifierPool:
         return self._server
 
 
+@phase("starting the verifier")
 def _start(num_workers: int, memory_megabytes: int) -> tuple[_Server, list[int]]:
     """Starts a server; returns it with its workers' process ids. Raises RewardError when it cannot start."""
     (their_requests, requests), (verdicts, their_verdicts) = Pipe(duplex=False), Pipe(duplex=False)

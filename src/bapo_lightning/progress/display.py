@@ -1,0 +1,115 @@
+"""The one live display of this process, at the bottom of the terminal, below what is printed meanwhile.
+
+    runs      a row for each run of a sweep
+    run       bar and numbers of a run
+    phase     what this process is doing: sampling 40/128, 12 s
+
+Parts come and go; there is nothing where the output is no terminal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import IntEnum
+
+from rich import get_console
+from rich.console import Group, RenderableType
+from rich.live import Live
+
+from bapo_lightning.progress.lines import PhaseLine
+
+REFRESHES_PER_SECOND = 4
+
+
+class Place(IntEnum):
+    """Where a part stands, from the top."""
+
+    RUNS = 0
+    RUN = 1
+    PHASE = 2
+
+
+def on_terminal() -> bool:
+    """Whether standard output is a terminal in which lines can be drawn again."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+_parts: dict[Place, RenderableType] = {}
+_live: Live | None = None
+_num_hidden = 0
+
+
+@contextmanager
+def shown(place: Place, part: RenderableType) -> Iterator[None]:
+    """Context in which a part is displayed, in place of an earlier one. Does nothing without a terminal."""
+    if not on_terminal():
+        yield
+        return
+    earlier = _parts.get(place)
+    _put(place, part)
+    try:
+        yield
+    finally:
+        _put(place, earlier)
+
+
+def phases_shown(wanted: bool = True) -> AbstractContextManager[None]:
+    """Context in which the display says what this process is doing, if that is `wanted`."""
+    return shown(Place.PHASE, PhaseLine()) if wanted else nullcontext()
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Context without the display: for others that draw on the terminal, such as Lightning's bars."""
+    global _num_hidden
+    _num_hidden += 1
+    _update()
+    try:
+        yield
+    finally:
+        _num_hidden -= 1
+        _update()
+
+
+def _put(place: Place, part: RenderableType | None) -> None:
+    if part is None:
+        _parts.pop(place, None)
+    else:
+        _parts[place] = part
+    _update()
+
+
+def _update() -> None:
+    """Starts or stops drawing."""
+    global _live
+    if _parts and not _num_hidden:
+        if _live is None:
+            # A second file for errors stays one: rich would take them to the terminal.
+            _live = Live(
+                console=get_console(),
+                transient=True,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                redirect_stderr=sys.stderr.isatty(),
+                get_renderable=_all_parts,
+            )
+            _live.start()
+        _live.refresh()
+    elif _live is not None:
+        live, _live = _live, None
+        live.stop()
+
+
+def _all_parts() -> RenderableType:
+    found = (_parts.get(place) for place in Place)  # another thread may take one away
+    return Group(*(part for part in found if part is not None))
+
+
+@atexit.register
+def _end() -> None:
+    """Gives the terminal its cursor back, whatever ended the process."""
+    _parts.clear()
+    _update()

@@ -1,0 +1,61 @@
+"""What this process is doing now, for whatever displays it.
+
+    with phase("sampling", total=128):
+        ...
+        advance(3)
+
+Phases of one thread lie inside each other. Entering one takes about a microsecond and prints nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False, slots=True)
+class Phase:
+    """A phase that goes on."""
+
+    name: str
+    total: int | None = None  # of the things that are counted; None: nothing is counted
+    done: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+
+_phases: dict[int, list[Phase]] = {}  # of each thread that is in one, the outermost first
+_lock = threading.Lock()
+
+
+@contextmanager
+def phase(name: str, total: int | None = None) -> Iterator[Phase]:
+    """Context in which this thread does what `name` says, to `total` things where they can be counted."""
+    thread, entered = threading.get_ident(), Phase(name, total)
+    with _lock:
+        _phases.setdefault(thread, []).append(entered)
+    try:
+        yield entered
+    finally:
+        with _lock:
+            own = _phases[thread]
+            own.pop()
+            if not own:
+                del _phases[thread]
+
+
+def advance(count: int = 1) -> None:
+    """Counts things that are done in the innermost phase of this thread."""
+    own = _phases.get(threading.get_ident())
+    if own:
+        own[-1].done += count
+
+
+def running() -> list[tuple[Phase, ...]]:
+    """The phases of each thread that is in one, the outermost first; the main thread before the others."""
+    main = threading.main_thread().ident
+    with _lock:
+        found = {thread: tuple(own) for thread, own in _phases.items()}
+    return [found[thread] for thread in sorted(found, key=lambda thread: thread != main)]

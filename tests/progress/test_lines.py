@@ -1,0 +1,77 @@
+"""Lines of the display, at every width."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bapo_lightning.progress.lines import Pace, PhaseLine, bar_line, clock, phase_text, wrapped
+from bapo_lightning.progress.phases import Phase, advance, phase
+
+
+def lines(part, width):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(part)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.9, "59 s"), (112, "1:52"), (3599, "59:59"), (90_061, "25:01:01")]
+)
+def test_durations(seconds, text):
+    assert clock(seconds) == text
+
+
+def test_a_phase_says_how_far_it_is_and_from_one_second_on_how_long_it_lasts():
+    outer, inner = Phase("validation", since=0.0), Phase("sampling", 128, since=100.0)
+    assert phase_text([outer], 0.5) == "validation"
+    assert phase_text([outer, inner], 100.9) == "validation: sampling 128"
+    inner.done = 40
+    assert phase_text([outer, inner], 112.0) == "validation: sampling 40/128, 12 s"
+
+
+@pytest.mark.parametrize("width", [20, 60, 80])
+def test_the_line_of_phases_is_one_line_however_long(width):
+    assert lines(PhaseLine(), width) == [""]
+    with phase("waiting for samples of a very long rollout batch"), phase("syncing weights", 10):
+        advance(3)
+        (line,) = lines(PhaseLine(), width)
+    assert line.startswith("waiting for samples") and len(line) <= width
+
+
+@pytest.mark.parametrize("width", [48, 60, 79, 80, 120])
+@pytest.mark.parametrize("left", [None, 7.0, 400_000.0])
+def test_a_bar_is_as_wide_as_the_terminal(width, left):
+    (line,) = lines(bar_line("update 1234/4000", 1234, 4000, 36_000.0, left), width)
+    assert line.startswith("update 1234/4000 ") and len(line) <= width
+    assert line.rstrip().endswith("10:00:00" if left is None else "left")
+
+
+def test_lines_break_between_parts_only():
+    parts = ["reward 0.500", "entropy 0.250", "share -"]
+    assert wrapped(parts, 80) == ["  ".join(parts)]
+    assert wrapped(parts, 27) == ["reward 0.500  entropy 0.250", "share -"]
+    assert wrapped(parts, 5) == parts
+    assert wrapped([], 80) == []
+
+
+def test_the_time_left_counts_whole_cycles_of_one_rollout_and_four_updates():
+    pace = Pace(done=0, cycle=4, now=100.0)
+    now = 100.0
+    assert pace.left(12, now) is None
+    for batch in range(3):
+        now += 30  # samples
+        for update in range(4):
+            now += 1
+            pace.note(4 * batch + update + 1, now)
+            if (batch, update) != (0, 0):  # after one update its own time cannot be told from the rollout's
+                assert pace.left(12, now) == pytest.approx(100 + 3 * 34 - now)
+    assert pace.left(12, now) == 0
+
+
+def test_a_resumed_run_is_measured_from_where_it_goes_on():
+    pace = Pace(done=8, cycle=4, now=0.0)
+    pace.note(12, 34.0)
+    assert pace.left(20, 34.0) == pytest.approx(68)
+    assert pace.left(20, 40.0) == pytest.approx(62)
+    assert pace.left(20, 500.0) == 0
