@@ -10,7 +10,7 @@ import pytest
 from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.run_folder.record import read_run
+from bapo_lightning.run_folder.record import newest_rows, read_run
 
 
 def test_a_run_is_read_with_its_config_manifest_and_rows(make_run: RunMaker) -> None:
@@ -56,6 +56,18 @@ def test_a_resume_replaces_the_updates_it_did_again(make_run: RunMaker) -> None:
     record = read_run(make_run(rows=first + again))
     assert record.series("train/reward") == ([0, 1, 2, 3], [0.1, 0.1, 0.9, 0.9])
     assert record.rolled_back_rows == 3
+
+
+def test_the_newest_rows_are_read_from_the_end_alone(make_run: RunMaker) -> None:
+    rows = [{"step": step, "train/reward": 0.5} for step in range(40)]
+    folder = make_run(rows=rows)
+    assert newest_rows(folder) == rows
+    some = newest_rows(folder, num_bytes=100)
+    assert 1 <= len(some) < 5 and some == rows[-len(some) :]
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 40, "train/rew')  # which is being written
+    assert newest_rows(folder)[-1] == rows[-1]
+    assert newest_rows(folder / "nowhere") == []
 
 
 def test_two_lines_of_one_update_make_one_row(make_run: RunMaker) -> None:

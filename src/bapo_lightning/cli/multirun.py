@@ -1,9 +1,12 @@
-"""The table and the page at the end of Hydra's `--multirun`, which knows its jobs only by their folders."""
+"""Hydra's `--multirun`, which knows its jobs only by their folders: how far they are, and at last the table
+and the page.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from omegaconf import DictConfig
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.text_file import write_json
 
+_launching = False  # whether this process launches jobs that leave the terminal to it
+
 
 def job_of_multirun() -> int | None:
     """Number of this job in a run of Hydra's `--multirun`, None in any other."""
@@ -22,19 +27,44 @@ def job_of_multirun() -> int | None:
     return settings.job.num if settings.mode == RunMode.MULTIRUN else None
 
 
+def has_terminal() -> bool:
+    """Whether the run of this process may draw on the terminal; jobs that run beside each other may not."""
+    return job_of_multirun() is None or _launching
+
+
 def record_run(folder: Path) -> None:
-    """Notes in the folder of this job where its run is."""
-    job_folder = Path(HydraConfig.get().runtime.output_dir)
-    write_json(job_folder / SWEEP_RECORD, {"runs": {os.path.relpath(folder, job_folder): {}}})
+    """Notes in the folder of this job where its run is; does nothing in a run that is no job."""
+    number = job_of_multirun()
+    if number is not None:
+        job_folder = Path(HydraConfig.get().runtime.output_dir)
+        runs: dict[str, Any] = {os.path.relpath(folder, job_folder): {}}
+        write_json(job_folder / SWEEP_RECORD, {"job": number, "runs": runs})
 
 
 class MultirunTable(Callback):
-    """Compares the runs of all jobs when the last has ended; `hydra.callbacks` of `conf/train.yaml`."""
+    """Shows how far the jobs are, and compares their runs when the last has ended; `hydra.callbacks` of
+    `conf/train.yaml`.
+    """
+
+    def __init__(self) -> None:
+        self._shown = ExitStack()
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Shows a row for each job, unless the jobs write to the terminal themselves, as joblib's do."""
+        from bapo_lightning.runs.sweeps.multirun import jobs_followed
+
+        global _launching
+        _launching = "joblib" not in config.hydra.launcher._target_
+        if _launching:
+            self._shown.enter_context(
+                jobs_followed(Path(config.hydra.sweep.dir), config.hydra.overrides.task)
+            )
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Prints the table, writes the page, and keeps a list of the runs for later comparisons."""
         from bapo_lightning.cli.compare import main as compare
 
+        self._shown.close()
         folder = Path(config.hydra.sweep.dir)
         runs = dict[str, dict[str, Any]]()
         for record in sorted(folder.glob(f"*/{SWEEP_RECORD}")):

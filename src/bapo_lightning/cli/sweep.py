@@ -15,16 +15,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import get_console
+
 from bapo_lightning.cli.command import command
 from bapo_lightning.cli.report import main as report
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.progress.display import on_terminal
 from bapo_lightning.run_folder.find import SWEEP_RECORD, find_runs
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
 from bapo_lightning.runs.sweeps.launchers import local_slots, num_cores, run_local, run_submitit
 from bapo_lightning.runs.sweeps.plan import Plan, compose_runs, finished_runs, read_plan
+from bapo_lightning.runs.sweeps.progress import followed, num_updates
 
 
 def help_text() -> str:
@@ -68,8 +72,9 @@ def run_plan(plan: Plan) -> dict[str, int]:
     plan.folder.mkdir(parents=True, exist_ok=True)
     record(plan, {})
     at_a_time = f", {len(slots)} at a time" if slots else f", launched by {plan.launcher['name']}"
-    print(f"{len(plan.jobs)} runs in {plan.folder}: {len(finished)} finished before{at_a_time}", flush=True)
-    codes = launch(plan, todo, slots)
+    told = f"{len(plan.jobs)} runs in {plan.folder}: {len(finished)} finished before{at_a_time}"
+    get_console().print(told, soft_wrap=not on_terminal(), highlight=False, markup=False)
+    codes = launch(plan, {run: num_updates(configs[run]) for run in todo}, slots)
     record(plan, codes)
     return codes
 
@@ -88,23 +93,16 @@ def check_runs(configs: Mapping[str, dict[str, Any]]) -> None:
         raise ConfigError(list(found))
 
 
-def launch(plan: Plan, todo: Sequence[str], slots: list[dict[str, str]]) -> dict[str, int]:
-    """Runs what is left to do; returns exit codes by run."""
+def launch(plan: Plan, todo: Mapping[str, int], slots: list[dict[str, str]]) -> dict[str, int]:
+    """Runs what is left to do, with so many updates each; returns exit codes by run."""
     if not todo:
         return {}
-    width = len(str(len(todo)))
-    ended: list[str] = []
-
-    def report_end(run: str, code: int) -> None:
-        ended.append(run)
-        word = "finished" if code == 0 else "stopped " if code == STOPPED else "FAILED  "
-        print(f"[{len(ended):{width}}/{len(todo)}] {word}  {' '.join(plan.jobs[run])}", flush=True)
-
     threads = max(1, num_cores() // len(slots)) if slots else None
     jobs = {run: TrainJob(plan.overrides(run), plan.folder / run, threads) for run in todo}
-    if slots:
-        return run_local(jobs, slots, report_end)
-    return run_submitit(jobs, plan.folder / "submitit", plan.launcher, report_end)
+    with followed(jobs, todo, plan.jobs) as ended:
+        if slots:
+            return run_local(jobs, slots, ended)
+        return run_submitit(jobs, plan.folder / "submitit", plan.launcher, ended)
 
 
 def record(plan: Plan, codes: Mapping[str, int]) -> None:

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from contextlib import nullcontext
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
-from bapo_lightning.cli.multirun import job_of_multirun, record_run
-from bapo_lightning.configuration.compose import has_default_folder, requested_ranks, resolve, run_folder
+from bapo_lightning.cli.multirun import has_terminal, job_of_multirun, record_run
+from bapo_lightning.configuration.compose import (
+    has_default_folder,
+    requested_ranks,
+    resolve,
+    run_folder,
+    wants_display,
+)
 from bapo_lightning.errors import BapoLightningError, RankLost
 from bapo_lightning.orphans import end_with_starter
+from bapo_lightning.progress.display import hidden, phases_shown
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.ranks.launch import STARTED_BY_RUN, has_gpu, launch, leads, starts_ranks
 from bapo_lightning.runs.resume import run_to_continue
 
@@ -36,6 +44,7 @@ def main(config: DictConfig) -> int:
         if job is not None and has_default_folder(plain):
             config.run_folder = f"{run_folder(plain)}-{job}"  # its fellows may start within the same second
             plain = resolve(config)
+        record_run(run_folder(plain))
         devices, nodes = requested_ranks(plain)
         if starts_ranks(devices, nodes):
             if not has_gpu():  # else 8 ranks would start on a laptop, to tell that they cannot run there
@@ -44,11 +53,7 @@ def main(config: DictConfig) -> int:
                 validate(plain)
             code = launch(devices, arguments(plain))
         else:
-            from bapo_lightning.runs.train import train
-
-            code, _ = train(plain, lambda: continued(config))
-        if job is not None:
-            record_run(Path(config.run_folder))
+            code = train_here(config, plain)
         return code if leads() else 0  # a rank with another code would be taken for lost
     except KeyboardInterrupt:  # after training began the run itself ends in order
         if leads():
@@ -60,6 +65,15 @@ def main(config: DictConfig) -> int:
         if leads() and not lost:  # rank 0 knows of every rank's error
             raise
         return 1
+
+
+def train_here(config: DictConfig, plain: dict[str, Any]) -> int:
+    """Trains in this process; returns the exit code."""
+    with nullcontext() if has_terminal() else hidden():
+        with phases_shown(wants_display(plain)), phase("loading libraries"):
+            from bapo_lightning.runs.train import train
+
+        return train(plain, lambda: continued(config))[0]
 
 
 def arguments(plain: dict[str, Any]) -> list[str]:
@@ -74,6 +88,7 @@ def continued(config: DictConfig) -> dict[str, Any]:
     folder = run_to_continue(config.resume, resolve(config))
     if folder is not None:
         config.run_folder = str(folder)  # other keys refer to it
+        record_run(folder)
     return resolve(config)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +103,19 @@ def read_rows(folder: Path) -> list[Row]:
     return _read_rows(folder / "metrics.jsonl")[0]
 
 
+def newest_rows(folder: Path, num_bytes: int = 1 << 16) -> list[Row]:
+    """Reads the rows in the last `num_bytes` of `metrics.jsonl`, which is cheap however long the run is."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - num_bytes)
+        file.seek(start)
+        tail = file.read()
+    whole = tail.partition(b"\n")[2] if start else tail
+    return _rows(whole.decode("utf-8", errors="replace"))[0]
+
+
 def read_rollouts(folder: Path) -> list[Row]:
     """Reads the rows of `rollouts.jsonl`; none where there is no such file."""
     return _complete_lines(folder / "rollouts.jsonl")
@@ -154,9 +168,13 @@ def _mapping(path: Path, parse: Callable[[bytes], Any], form: str, top: str, rem
 
 
 def _read_rows(path: Path) -> tuple[list[Row], int, int]:
+    return _rows(_text(path))
+
+
+def _rows(text: str) -> tuple[list[Row], int, int]:
     rows: list[Row] = []
     unreadable = rolled_back = 0
-    for row in _json_lines(path):
+    for row in _json_lines(text):
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             unreadable += 1
         elif rows and row["step"] == rows[-1]["step"]:
@@ -171,13 +189,17 @@ def _read_rows(path: Path) -> tuple[list[Row], int, int]:
 
 def _complete_lines(path: Path) -> list[Row]:
     """Leaves out the line that a kill tore, which a resume cuts off."""
-    return [row for row in _json_lines(path) if row is not None]
+    return [row for row in _json_lines(_text(path)) if row is not None]
 
 
-def _json_lines(path: Path) -> Iterator[Any]:
-    """Yields the content of each line; None for one that is not JSON. There are none without the file."""
+def _text(path: Path) -> str:
+    """The content of a file; empty without the file."""
     # A kill can cut a multi-byte character; only that line is lost then.
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _json_lines(text: str) -> Iterator[Any]:
+    """Yields the content of each line; None for one that is not JSON."""
     for line in filter(str.strip, text.split("\n")):
         try:
             yield json.loads(line)

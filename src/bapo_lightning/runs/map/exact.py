@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.progress.counting import counted
 from bapo_lightning.report.map.cells import FRESH, write_measured
 from bapo_lightning.runs.map.jobs import Job
 from bapo_lightning.runs.map.plan import MapConfig
@@ -58,10 +59,12 @@ def fill(config: MapConfig, methods: dict[str, RunConfig], jobs: Sequence[Job]) 
     torch.set_num_threads(1)
     with ProcessPoolExecutor(processes, context) as pool:
         done = {pool.submit(run, config, entries, job): job for job in jobs}
-        for number, future in enumerate(as_completed(done), 1):
-            future.result()
-            job = done[future]
-            print(f"[{number}/{len(jobs)}] {job.cell.name}  {job.method}", flush=True)
+        # Begins after the forks: a thread that draws would not exist in them.
+        with counted("jobs", len(jobs)) as count:
+            for future in as_completed(done):
+                future.result()
+                job = done[future]
+                count(f"{job.cell.name}  {job.method}")
 
 
 def run(config: MapConfig, methods: dict[str, Entry], job: Job) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class TrainJob:
     overrides: tuple[str, ...]  # with `run_folder` and `resume=auto`
     folder: Path  # of the run; the console output is appended to a file beside it, `<folder>.log`
     num_threads: int | None = None  # CPU threads; None: as the environment has it
+    began: float | None = field(default=None, init=False)  # time.monotonic, in this process
     _process_id: int | None = field(default=None, init=False)
 
     @property
@@ -38,6 +40,7 @@ class TrainJob:
         """Trains and returns the exit code. `environment` holds variables of this run alone."""
         threads = {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
         variables = {**os.environ, **threads, **started_by_this(), **(environment or {})}
+        self.began = time.monotonic()
         with log_file(self.folder).open("a", encoding="utf-8") as log, _notice_ignored():
             process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, env=variables)
         self._process_id = process.pid

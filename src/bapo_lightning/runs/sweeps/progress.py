@@ -1,0 +1,227 @@
+"""How far the runs of a sweep are: a row for each, by what they write themselves.
+
+Runs are not asked. Once a second the end of `metrics.jsonl` of those that are at work is read.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich import box, get_console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from bapo_lightning.progress.display import Place, on_terminal, shown
+from bapo_lightning.progress.lines import bar_line, clock
+from bapo_lightning.run_folder.record import finite, newest_rows
+from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
+from bapo_lightning.runs.sweeps.launchers import Ended
+
+LOOK_SECONDS = 1.0
+REWARD = "train/reward"
+NEWEST = 10  # updates that the shown reward is the mean of
+_OTHER_COLUMNS = 40  # width of all columns but the first
+_LINES_BESIDE = 6  # head of the table, its last line, and what else is displayed
+
+
+class State(StrEnum):
+    """How a run stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "FAILED"
+    STOPPED = "stopped"
+
+    @classmethod
+    def after(cls, code: int) -> State:
+        """That of a run which ended with this exit code."""
+        return cls.FINISHED if code == 0 else cls.STOPPED if code == STOPPED else cls.FAILED
+
+
+_STYLES = {
+    State.WAITING: "dim",
+    State.RUNNING: "",
+    State.FINISHED: "green",
+    State.FAILED: "red",
+    State.STOPPED: "yellow",
+}
+
+
+@dataclass(eq=False)
+class RunRow:
+    """One run; times are of `time.monotonic`."""
+
+    name: str
+    folder: Path | None  # None: not known yet
+    num_updates: int | None = None  # of the whole run; None: not known yet
+    state: State = State.WAITING
+    num_done: int = 0  # updates
+    num_before: int = 0  # of them in earlier sessions
+    reward: float | None = None
+    began: float | None = None
+    ended: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Share of its updates that is done; 1 however it ended."""
+        if self.ended is not None:
+            return 1.0
+        return min(1.0, self.num_done / self.num_updates) if self.num_updates else 0.0
+
+    @property
+    def seconds(self) -> float | None:
+        """Time that it has taken; None before its beginning."""
+        if self.began is None:
+            return None
+        return (time.monotonic() if self.ended is None else self.ended) - self.began
+
+    def read(self) -> None:
+        """Reads the newest of its metrics."""
+        rows = newest_rows(self.folder) if self.folder is not None else []
+        if rows:
+            self.num_done = rows[-1]["step"] + 1
+            rewards = [value for row in rows[-NEWEST:] if (value := finite(row.get(REWARD))) is not None]
+            self.reward = fmean(rewards) if rewards else None
+
+    def begin(self, now: float) -> None:
+        """Notes that it runs since `now`. What it did before does not count for the pace."""
+        self.read()
+        self.state, self.began, self.num_before = State.RUNNING, now, self.num_done
+
+    def end(self, state: State) -> None:
+        """Notes its end."""
+        self.read()
+        self.state, self.ended = state, time.monotonic()
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """State, updates, reward and time as texts."""
+        total = "" if self.num_updates is None else f"/{self.num_updates}"
+        updates = f"{self.num_done}{total}" if self.num_done or total else ""
+        reward = "" if self.reward is None else f"{self.reward:.3f}"
+        return self.state, updates, reward, "" if self.seconds is None else clock(self.seconds)
+
+
+class RunsTable:
+    """The rows of all runs, as many as fit, and the time left for all."""
+
+    def __init__(self, rows: Sequence[RunRow], notice: Callable[[], None]) -> None:
+        """`notice` begins and ends rows by what it sees; it is called before rows are read."""
+        self.rows, self._notice = rows, notice
+        self._start = time.monotonic()
+        self._looked = -math.inf
+
+    @property
+    def num_ended(self) -> int:
+        """Runs that have ended."""
+        return sum(row.ended is not None for row in self.rows)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time until all runs have ended, at the pace so far; None before the first update of all."""
+        done = sum(row.share for row in self.rows)
+        made = done - sum(row.num_before / row.num_updates for row in self.rows if row.num_updates)
+        return (len(self.rows) - done) * (time.monotonic() - self._start) / made if made > 0 else None
+
+    def line(self, row: RunRow, name: str) -> str:
+        """What is told of a run that has ended, where there is no terminal."""
+        width = len(str(len(self.rows)))
+        state, updates, reward, seconds = row.cells()
+        parts = [f"{updates} updates", f"reward {reward}" if reward else "", seconds]
+        seconds_left = self.seconds_left
+        left = f"; {clock(seconds_left)} left" if seconds_left else ""
+        told = f"{state:<8}  {name}: {', '.join(filter(None, parts))}{left}"
+        return f"[{self.num_ended:{width}}/{len(self.rows)}] {told}"
+
+    def whole(self, width: int) -> Table:
+        """Every row, at most so many characters wide."""
+        return _table(self.rows, width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The rows around those at work, and a line on all."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._look()
+        yield _table(self._window(max(1, console.height - _LINES_BESIDE)), options.max_width)
+        label, done = f"runs {self.num_ended}/{len(self.rows)}", sum(row.share for row in self.rows)
+        yield bar_line(label, done, len(self.rows), now - self._start, self.seconds_left)
+
+    def _look(self) -> None:
+        self._notice()
+        for row in self.rows:
+            if row.state == State.RUNNING:
+                row.read()
+
+    def _window(self, size: int) -> Sequence[RunRow]:
+        first = next((number for number, row in enumerate(self.rows) if row.ended is None), len(self.rows))
+        start = max(0, min(first - size // 3, len(self.rows) - size))
+        return self.rows[start : start + size]
+
+
+@contextmanager
+def followed(
+    jobs: Mapping[str, TrainJob], updates: Mapping[str, int], names: Mapping[str, Sequence[str]]
+) -> Iterator[Ended]:
+    """Context that shows how far the runs are: a table on a terminal, else a line at the end of each.
+
+    Args:
+        jobs: the runs.
+        updates: of each run.
+        names: overrides of each run, which name it in a line.
+
+    Yields:
+        What is to be called at the end of a run.
+    """
+    rows = {run: RunRow(run, job.folder, updates[run]) for run, job in jobs.items()}
+    start = time.time()
+
+    def notice() -> None:
+        for run, row in rows.items():
+            # The job may be at work on another machine.
+            if row.state == State.WAITING and _changed_since(log_file(jobs[run].folder), start):
+                row.begin(jobs[run].began or time.monotonic())
+
+    def ended(run: str, code: int) -> None:
+        row = rows[run]
+        row.began = row.began or jobs[run].began
+        row.end(State.after(code))
+        if not on_terminal():
+            print(table.line(row, " ".join(names[run])), flush=True)
+
+    table = RunsTable(list(rows.values()), notice)
+    with shown(Place.RUNS, table):
+        yield ended
+    if on_terminal():
+        get_console().print(table.whole(get_console().width))
+
+
+def num_updates(config: Mapping[str, Any]) -> int:
+    """Updates of a run with this composed configuration."""
+    regime = config["regime"]
+    return int(config["scale"]["num_rollout_batches"] * regime["epochs"] * regime["minibatches"])
+
+
+def _changed_since(file: Path, start: float) -> bool:
+    return file.exists() and file.stat().st_mtime >= start - 1  # clocks of files are coarse
+
+
+def _table(rows: Iterable[RunRow], width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    room = max(8, width - _OTHER_COLUMNS)
+    table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=room)
+    table.add_column("", no_wrap=True)
+    for title in ("updates", "reward", "time"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(Text(row.name), *row.cells(), style=_STYLES[row.state])
+    return table

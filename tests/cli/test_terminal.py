@@ -1,0 +1,83 @@
+"""Long commands on a terminal of 80 columns: they say where they are, and nothing is wider."""
+
+import os
+import re
+
+import pytest
+from tests.commands import run_command, train
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|[\r\n]")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+TERMINAL = {"columns": 80, "env": {**os.environ, "TERM": "xterm"}}
+
+
+def drawn(done):
+    """All lines that were ever on the terminal, in order."""
+    assert done.returncode == 0, done.stdout
+    return [line.rstrip() for line in CONTROL.split(COLOUR.sub("", done.stdout)) if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Lines of a run whose samples take a second."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    engine = "rollout.engine._target_=tests.runs.own_classes.SlowEngine"
+    return drawn(train(f"run_folder={folder}", engine, "scale.num_rollout_batches=2", **TERMINAL))
+
+
+def test_training_says_what_it_waits_for_and_for_how_long(trained):
+    text = "\n".join(trained)
+    assert "sampling 32" in text and "sampling 5/32" in text
+    assert re.search(r"^sampling (5/)?32, 1 s$", text, re.MULTILINE)
+
+
+def test_training_counts_updates_and_tells_the_time_left(trained):
+    bars = [line for line in trained if re.match(r"update \d+/16 ━", line)]
+    assert any(line.endswith(" s left") for line in bars)
+    assert bars[0].startswith("update 0/16") and not any("Epoch" in line for line in trained)
+    assert any(re.match(r"reward \d\.\d{3}  entropy", line) for line in trained)
+
+
+def test_no_line_of_training_is_wider_than_the_terminal(trained):
+    assert max(map(len, trained)) <= 80
+    first = next(number for number, line in enumerate(trained) if line.startswith("update     1/16  reward"))
+    assert any(re.match(r" {17}\w+ \d", line) for line in trained[first:])  # broken between two numbers
+
+
+@pytest.mark.parametrize(
+    "bar",
+    ["+callbacks.rich={_target_: lightning.pytorch.callbacks.RichProgressBar}",
+     "+callbacks.bar={_target_: lightning.pytorch.callbacks.TQDMProgressBar}"],
+)  # fmt: skip
+def test_a_stock_bar_takes_the_place_of_ours(tmp_path, bar):
+    lines = drawn(train(f"run_folder={tmp_path / 'run'}", "regime=on_policy", bar, **TERMINAL))
+    assert any("Epoch 0" in line for line in lines)
+    assert not any(re.match(r"update \d+/1 ━", line) for line in lines)
+
+
+def test_without_a_progress_bar_nothing_is_drawn(tmp_path):
+    quiet = ["regime=on_policy", "+trainer.enable_progress_bar=false"]
+    done = train(f"run_folder={tmp_path / 'run'}", *quiet, **TERMINAL)
+    assert "finished after 1 update" in "\n".join(drawn(done)) and "\x1b[?25l" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_sweep_has_a_row_for_each_run(tmp_path):
+    options = ["sweep=smoke", "experiment=additions", "debug=fast", "regime=on_policy", "algorithm=grpo,bapo"]
+    options += [f"output_root={tmp_path}", "launcher.parallel_runs=2", "callbacks.validation.every=0"]
+    lines = drawn(run_command("bapo_lightning.cli.sweep", *options, **TERMINAL))
+    assert any(re.match(r"algorithm_grpo +running +0/1 +[\d:]*( s)?$", line) for line in lines)
+    assert any(re.match(r"algorithm_bapo +finished +1/1 +\d\.\d{3} +[\d:]+( s)?$", line) for line in lines)
+    assert any(line.startswith("runs 0/2 ━") for line in lines)
+    assert not any(line.startswith("[1/2]") for line in lines)  # which stands in a pipe
+
+
+def test_a_multirun_has_a_row_for_each_job_above_the_bar_of_its_run(tmp_path):
+    sizes = ["experiment=additions", "debug=fast", "regime=on_policy", f"output_root={tmp_path}"]
+    command = ["bapo_lightning.cli.train", *sizes, "-m", "algorithm=grpo,bapo"]
+    lines = drawn(run_command(*command, cwd=tmp_path, **TERMINAL))
+    assert any(re.match(r"algorithm=grpo +running", line) for line in lines)
+    assert any(re.match(r"algorithm=bapo +waiting", line) for line in lines)
+    assert any(re.match(r"algorithm=bapo +finished +1/1 +\d\.\d{3} +\d+ s$", line) for line in lines)
+    rows = next(number for number, line in enumerate(lines) if line.startswith("runs 0/2 ━"))
+    assert any(line.startswith("update 0/1 ━") for line in lines[rows:])

@@ -1,0 +1,167 @@
+"""Rows of runs: their states, what they read, the widths and heights they take, the time left."""
+
+import io
+import json
+import time
+
+import pytest
+from rich.console import Console
+
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.progress import display
+from bapo_lightning.runs.sweeps import multirun, progress
+from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
+from bapo_lightning.runs.sweeps.multirun import jobs_followed, planned_jobs
+from bapo_lightning.runs.sweeps.progress import RunRow, RunsTable, State, followed, num_updates
+
+
+def write_updates(folder, count, reward=0.5):
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"step": step, "train/reward": reward} for step in range(count)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def lines(part, width=80, height=24):
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    console.print(part)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Modules that take the output for a terminal of 80 columns."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, color_system=None)
+    for module in (display, progress, multirun):
+        monkeypatch.setattr(module, "on_terminal", lambda: True)
+        monkeypatch.setattr(module, "get_console", lambda: console)
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.0)
+    return console
+
+
+def test_a_row_reads_what_its_run_writes(tmp_path):
+    row = RunRow("grpo-s0", tmp_path, 40)
+    assert row.cells() == ("waiting", "0/40", "", "")
+    row.begin(time.monotonic())
+    write_updates(tmp_path, 20)
+    row.read()
+    assert row.cells() == ("running", "20/40", "0.500", "0 s") and row.share == 0.5
+    row.end(State.FAILED)
+    assert row.cells()[0] == "FAILED" and row.share == 1
+
+
+def test_the_reward_is_that_of_the_newest_updates(tmp_path):
+    rows = [{"step": step, "train/reward": float(step >= 30)} for step in range(40)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    row = RunRow("grpo-s0", tmp_path, 40)
+    row.read()
+    assert row.reward == 1.0
+
+
+def test_exit_codes_are_states():
+    assert [State.after(code) for code in (0, 1, STOPPED)] == [State.FINISHED, State.FAILED, State.STOPPED]
+
+
+def test_the_time_left_is_by_the_share_that_this_session_did(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    rows = [RunRow(name, tmp_path / name, 40) for name in "abcd"]
+    table = RunsTable(rows, lambda: None)
+    write_updates(tmp_path / "a", 20)
+    rows[0].begin(now)  # half of it was done by an earlier session
+    assert table.seconds_left is None
+    now = 130.0
+    write_updates(tmp_path / "a", 40)
+    rows[0].end(State.FINISHED)
+    assert table.seconds_left == pytest.approx(3 * 60)
+    assert table.line(rows[0], "algorithm=grpo") == (
+        "[1/4] finished  algorithm=grpo: 40/40 updates, reward 0.500, 30 s; 3:00 left"
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_table_fits_and_shortens_names_alone(tmp_path, width):
+    name = "algorithm_bapo-algorithm.positive_share_target_0.4-optimizer.optimizer.lr_0.0001-seed_1"
+    row = RunRow(name, tmp_path, 4000)
+    write_updates(tmp_path, 1234)
+    row.begin(time.monotonic() - 4000)
+    shown = lines(RunsTable([row], lambda: None), width)
+    assert all(len(line) <= width for line in shown)
+    assert shown[2].endswith("1234/4000   0.500  1:06:40") and shown[2].startswith("algorithm_bapo")
+    assert shown[3].startswith("runs 0/1 ")
+
+
+def test_of_many_runs_those_at_work_are_shown():
+    rows = [RunRow(f"run-{number}", None) for number in range(115)]
+    for row in rows[:60]:
+        row.end(State.FINISHED)
+    rows[60].begin(time.monotonic())
+    table = RunsTable(rows, lambda: None)
+    shown = lines(table, height=20)
+    assert len(shown) < 20 and any(line.startswith("run-60  ") for line in shown)
+    assert len(lines(table.whole(80))) == 117
+
+
+def test_runs_are_followed_by_lines_in_a_pipe(tmp_path, capsys):
+    jobs = {name: TrainJob((), tmp_path / name) for name in "ab"}
+    with followed(jobs, {"a": 4, "b": 4}, {"a": ("seed=0",), "b": ("seed=1",)}) as ended:
+        write_updates(tmp_path / "a", 4)
+        ended("a", 0)
+        ended("b", STOPPED)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("[1/2] finished  seed=0: 4/4 updates, reward 0.500; ")
+    assert second == "[2/2] stopped   seed=1: 0/4 updates"
+
+
+def test_runs_are_followed_by_a_table_on_a_terminal(tmp_path, terminal):
+    jobs = {name: TrainJob((), tmp_path / name) for name in "ab"}
+    with followed(jobs, {"a": 4, "b": 4}, {"a": (), "b": ()}) as ended:
+        log_file(tmp_path / "a").write_text("it began")
+        write_updates(tmp_path / "a", 2)
+        (table,) = display._parts.values()
+        first, second = lines(table)[2:4]
+        assert first.split()[:4] == ["a", "running", "2/4", "0.500"]
+        assert second.split() == ["b", "waiting", "0/4"]
+        ended("a", 1)
+    assert "FAILED" in terminal.file.getvalue() and "[1/2]" not in terminal.file.getvalue()
+
+
+def test_the_number_of_updates_is_that_of_the_run():
+    plain = compose_run(["experiment=quickstart", "run_folder=unused", "regime.epochs=2"])
+    run = validate(plain)
+    assert num_updates(plain) == run.scale.num_rollout_batches * run.staleness.updates_per_rollout_batch
+
+
+def test_jobs_of_a_multirun_are_named_by_what_varies_in_hydras_order():
+    overrides = ["experiment=quickstart", "algorithm=grpo,bapo", "seed=range(0,2)", "~model.lora"]
+    assert planned_jobs(overrides) == [
+        *("algorithm=grpo seed=0", "algorithm=grpo seed=1"),
+        *("algorithm=bapo seed=0", "algorithm=bapo seed=1"),
+    ]
+    assert planned_jobs(["algorithm=glob(*)"]) == []  # known to Hydra's sweeper alone
+
+
+def test_jobs_of_a_multirun_are_followed_by_what_they_leave(tmp_path, terminal):
+    def leave(job, run, status):
+        folder = tmp_path / "runs" / run
+        write_updates(folder, 4)
+        (folder / "config.yaml").write_text(
+            "scale: {num_rollout_batches: 2}\nregime: {epochs: 1, minibatches: 4}\n"
+        )
+        (folder / "manifest.json").write_text(json.dumps({"status": status}))
+        (tmp_path / "multirun" / str(job)).mkdir(parents=True)
+        record = {"job": job, "runs": {f"../../runs/{run}": {}}}
+        (tmp_path / "multirun" / str(job) / "sweep.json").write_text(json.dumps(record))
+
+    with jobs_followed(tmp_path / "multirun", ["algorithm=grpo,bapo"]):
+        (table,) = display._parts.values()
+        leave(0, "first", "finished")
+        leave(1, "second", "running")
+        leave(2, "third", "failed")  # from a sweeper that makes jobs of its own
+        shown = [line.split()[:-2] for line in lines(table)[2:5]]
+    assert shown == [
+        ["algorithm=grpo", "finished", "4/8", "0.500"],
+        ["algorithm=bapo", "running", "4/8", "0.500"],
+        ["job", "2", "FAILED", "4/8", "0.500"],
+    ]
+    assert "algorithm=grpo  finished" in terminal.file.getvalue()
