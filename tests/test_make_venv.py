@@ -29,6 +29,7 @@ def loaded():
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """The script, on a machine where vLLM can be installed; what it would do is recorded in `script.done`."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
     module = loaded()
     module.done = []
     monkeypatch.setattr(sys, "argv", ["make_venv.py", "vllm"])
@@ -174,3 +175,31 @@ def test_make_adds_vllm_after_the_environment():
     command = ["make", "--dry-run", "--always-make", "setup-vllm"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"make_venv\.py *(.*)$", shown, re.MULTILINE) == ["", "vllm"]
+
+
+def test_a_step_fits_into_the_terminal_with_its_seconds_and_says_what_pip_does(script, tmp_path):
+    import steps
+
+    log = tmp_path / "set-up.log"
+    assert steps.newest_action(log) == ""
+    log.write_text(
+        "Collecting torch\n  Downloading torch-2.13.0 (196 MB)\nRequirement already satisfied: numpy\n"
+    )
+    action = steps.newest_action(log)
+    assert action == "Downloading torch-2.13.0 (196 MB)"
+    text = "installing the package and its tools (a few hundred MB the first time)"
+    assert steps.in_line(text, 12.4, "", 200) == f"set-up: {text}, 12 s"
+    assert steps.in_line(text, 12.4, action, 200) == (
+        f"set-up: installing the package and its tools, 12 s: {action}"
+    )
+    for columns in (40, 60, 80):
+        line = steps.in_line(text, 112.0, action, columns)
+        assert len(line) < columns and line.startswith("set-up: installing") and ", 112 s" in line
+
+
+def test_in_a_pipe_a_step_is_one_line(script, capsys):
+    import steps
+
+    with steps.step("compiling bytecode"):
+        pass
+    assert capsys.readouterr().out == "set-up: compiling bytecode\n"

@@ -53,17 +53,17 @@ class HfExport(Callback):
             deque(pl_module.policy.named_weights(), maxlen=0)  # shards are put together by all ranks
         trainer.strategy.barrier()
 
-    @phase("exporting the model")
     def _write(self, policy: Policy, update: int) -> None:
         folder, config = Path(self.folder), read_config(Path(self.folder))
         dtype = self.dtype or value_of(config, "model.dtype")
-        write_model_folder(
-            folder / EXPORTS / checkpoint_name(update),
-            model_path(value_of(config, "model.path")),
-            policy.named_weights(),
-            model_card(config, read_manifest(folder), read_rows(folder), update, dtype),
-            getattr(torch, dtype),
-            overwrite=True,
-        )
+        with phase("exporting weights", policy.num_weights):
+            write_model_folder(
+                folder / EXPORTS / checkpoint_name(update),
+                model_path(value_of(config, "model.path")),
+                policy.named_weights(),
+                model_card(config, read_manifest(folder), read_rows(folder), update, dtype),
+                getattr(torch, dtype),
+                overwrite=True,
+            )
         if self.keep is not None:
             prune(folder / EXPORTS, self.keep)

@@ -21,6 +21,11 @@ from bapo_lightning.errors import BapoLightningError, ConfigError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+# The bars of libraries say less than the phases that are shown here, and fill what is piped. Read when the
+# libraries load, also in processes that are started from here; anyone may set them to 0.
+for _variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+    os.environ.setdefault(_variable, "1")
+
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # variable: Hydra raises errors, whole, instead of printing their ends
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from bapo_lightning.cli.command import command, table_parser
 from bapo_lightning.cli.report import RUNS, compare_runs
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.progress.display import phases_shown
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.report.comparison.files import write_curves, write_results
 from bapo_lightning.report.comparison.page import render_page
 from bapo_lightning.report.comparison.picture import draw_comparison
@@ -44,14 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     title = parsed.title or f"Comparison: {target.resolve().name}"
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    page = render_page(comparison, title, command_of(parsed.folders, parsed.reference), made_at)
-    for path in (
-        write_text(target / "compare.html", page),
-        draw_comparison(comparison, target / "compare.png"),
-        write_results(comparison, target / "results.csv"),
-        write_curves(comparison, target / "curves.csv"),
-    ):
-        print(f"  {path}")
+    with phases_shown(), phase("drawing the comparison"):
+        page = render_page(comparison, title, command_of(parsed.folders, parsed.reference), made_at)
+        written = (
+            write_text(target / "compare.html", page),
+            draw_comparison(comparison, target / "compare.png"),
+            write_results(comparison, target / "results.csv"),
+            write_curves(comparison, target / "curves.csv"),
+        )
+    print("\n".join(f"  {path}" for path in written))
     if parsed.wandb_report:
         from bapo_lightning.callbacks.loggers.wandb_report import make_report, publish
 

@@ -20,6 +20,8 @@ from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.progress.display import phases_shown
+from bapo_lightning.progress.phases import phase
 
 if TYPE_CHECKING:
     from bapo_lightning.data.problems.selection import Selection
@@ -37,7 +39,8 @@ HELP = ("data", 'data DATA=gsm8k ARGS="+show=3"', "Shows what would be trained o
 def main(config: DictConfig) -> None:
     """Checks, reads, describes."""
     plain = resolve(config)
-    describe(plain, plain.pop("show", 1))
+    with phases_shown():
+        describe(plain, plain.pop("show", 1))
 
 
 def describe(plain: dict[str, Any], show: Any) -> None:
@@ -47,20 +50,22 @@ def describe(plain: dict[str, Any], show: Any) -> None:
         ConfigError: the configuration of the data cannot work.
         DataError: problems cannot be read.
     """
-    from bapo_lightning.configuration.validate import read_data
-    from bapo_lightning.configuration.wording import value_problem
-    from bapo_lightning.data.problems.selection import account_lines
-    from bapo_lightning.runs.inputs import read_problems
-    from bapo_lightning.values import CountOrZero
+    with phase("loading libraries"):
+        from bapo_lightning.configuration.validate import read_data
+        from bapo_lightning.configuration.wording import value_problem
+        from bapo_lightning.data.problems.selection import account_lines
+        from bapo_lightning.runs.inputs import read_problems
+        from bapo_lightning.values import CountOrZero
 
     if problem := value_problem(CountOrZero, "show", show):
         raise ConfigError([f"show={show} {problem}"])
     config = read_data(plain)
     rule, limit = config.data.prompt.make(), config.scale.max_prompt_tokens
     encode, reason = encoder(config.model.path, rule)
-    selection = read_problems(
-        config.data, encode or (lambda problem: array("i")), limit, config.scale.validation_problems
-    )
+    with phase("reading problems"):
+        selection = read_problems(
+            config.data, encode or (lambda problem: array("i")), limit, config.scale.validation_problems
+        )
     print("\n".join([config.data.name, *account_lines(selection.account)]))
     if encode is None:
         print(f"scale.max_prompt_tokens={limit} was not applied: {reason} (model.path={config.model.path})")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, get_args
 
 from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.errors import CheckpointError, DataError
+from bapo_lightning.progress.display import phases_shown
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.values import Dtype
 
@@ -39,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
     parsed = parser.parse_args(arguments)
     start = time.monotonic()
-    text = export(parsed.checkpoint, parsed.folder, parsed.dtype, parsed.shard_gigabytes, parsed.overwrite)
+    with phases_shown():
+        text = export(
+            parsed.checkpoint, parsed.folder, parsed.dtype, parsed.shard_gigabytes, parsed.overwrite
+        )
     print(f"{parsed.folder} holds {text}, written in {time.monotonic() - start:.1f} s")
 
 
@@ -49,16 +54,18 @@ def export(checkpoint: str, target: Path, dtype: str | None, shard_gigabytes: fl
     Raises:
         BapoLightningError: there is no good checkpoint, or the folder cannot be written.
     """
-    import torch
+    with phase("loading libraries"):
+        import torch
 
-    from bapo_lightning.modules.export.model_card import model_card
-    from bapo_lightning.modules.export.model_folder import GIGABYTE, check_target, write_model_folder
-    from bapo_lightning.modules.policy.folder import model_path
-    from bapo_lightning.run_folder.record import read_manifest, read_rows
-    from bapo_lightning.runs.evaluation.subject import find_subject
+        from bapo_lightning.modules.export.model_card import model_card
+        from bapo_lightning.modules.export.model_folder import GIGABYTE, check_target, write_model_folder
+        from bapo_lightning.modules.policy.folder import model_path
+        from bapo_lightning.run_folder.record import read_manifest, read_rows
+        from bapo_lightning.runs.evaluation.subject import find_subject
 
     check_target(target, overwrite)  # before gigabytes are read
-    subject = find_subject(checkpoint)
+    with phase("checking the digests of the checkpoint"):
+        subject = find_subject(checkpoint)
     if subject.run is None or subject.checkpoint is None:
         raise DataError(
             f"{checkpoint} is a model already, not a run or a checkpoint; name one like "
@@ -66,20 +73,24 @@ def export(checkpoint: str, target: Path, dtype: str | None, shard_gigabytes: fl
         )
     run, folder = subject.run, subject.checkpoint.path.parent.parent
     dtype = dtype or value_of(run, "model.dtype")
-    num_weights = write_model_folder(
-        target,
-        model_path(value_of(subject.model, "path")),
-        policy_weights(subject),
-        model_card(run, read_manifest(folder), read_rows(folder), subject.checkpoint.update, dtype),
-        getattr(torch, dtype),
-        int(shard_gigabytes * GIGABYTE),
-        overwrite,
-    )
-    return f"{subject.description}: {num_weights} weights in {dtype}"
+    print(f"exporting update {subject.checkpoint.update}: {checkpoint}", flush=True)
+    with phase("loading the model"):
+        weights, count = policy_weights(subject)
+    with phase("writing weights", count):
+        num_weights = write_model_folder(
+            target,
+            model_path(value_of(subject.model, "path")),
+            weights,
+            model_card(run, read_manifest(folder), read_rows(folder), subject.checkpoint.update, dtype),
+            getattr(torch, dtype),
+            int(shard_gigabytes * GIGABYTE),
+            overwrite,
+        )
+    return f"{num_weights} weights in {dtype}, policy version {subject.version}"
 
 
-def policy_weights(subject: Subject) -> Iterator[tuple[str, Tensor]]:
-    """Returns the weights of a checkpoint under their Hugging Face names, read one at a time.
+def policy_weights(subject: Subject) -> tuple[Iterator[tuple[str, Tensor]], int]:
+    """Returns the weights of a checkpoint under their Hugging Face names, read one at a time, and how many.
 
     Adapters are merged into the model, which is loaded for that.
 
@@ -97,9 +108,9 @@ def policy_weights(subject: Subject) -> Iterator[tuple[str, Tensor]]:
     options = ModelOptions.of(model, model_path(model.path))
     policy = build_policy(options, temperature=1.0, on_meta=options.lora is None)
     if options.lora is None:
-        return _stored_weights(policy, subject.checkpoint.path)
+        return _stored_weights(policy, subject.checkpoint.path), policy.num_weights
     load_checkpoint_weights(policy, subject.checkpoint.path)
-    return policy.named_weights()
+    return policy.named_weights(), policy.num_weights
 
 
 def _stored_weights(policy: Policy, folder: Path) -> Iterator[tuple[str, Tensor]]:

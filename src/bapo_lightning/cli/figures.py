@@ -16,6 +16,7 @@ from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import listed, usage
+from bapo_lightning.progress.display import phases_shown
 from bapo_lightning.report.figures.catalogue import figure_names, read_figure, read_protocol
 from bapo_lightning.report.figures.draw import draw_figures
 from bapo_lightning.report.figures.findings import print_findings
@@ -40,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
     plan = read_figures_plan(sys.argv[1:] if arguments is None else arguments)
     codes = run_plan(plan.runs)
-    print_findings(draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments))
+    with phases_shown():
+        findings = draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments)
+    print_findings(findings)
     return print_failures(plan.runs, codes)
 
 

@@ -6,7 +6,7 @@ conf/maps/<name>.yaml -> cells that are missing are computed -> map.md, map.json
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +15,13 @@ from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
+from bapo_lightning.progress.display import phases_shown
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.report.map.leaderboard import read_boards
 from bapo_lightning.report.map.leaderboard_page import draw_ranks, render_leaderboard
 from bapo_lightning.report.map.page import render
 from bapo_lightning.report.map.picture import Method, draw_gap, draw_phases
-from bapo_lightning.report.map.verdicts import read_results
+from bapo_lightning.report.map.verdicts import CellResult, read_results
 from bapo_lightning.run_folder.text_file import write_json, write_text
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ def compute(config: MapConfig) -> int:
     from bapo_lightning.runs.map.language import collect, plan_runs
 
     folder = Path(config.output)
-    methods = {name: composed(config, name) for name in config.methods}
+    with phases_shown(), phase("checking methods"):
+        methods = {name: composed(config, name) for name in config.methods}
     keep_settings(config, folder)
     every = all_jobs(config, folder)
     jobs = [job for job in every if not job.is_done]
@@ -79,25 +82,43 @@ def draw(config: MapConfig) -> int:
     folder = Path(config.output)
     labels = {name: entry.label for name, entry in config.methods.items()}
     settings = (
-        f"{config.seeds} seeds paired, {config.gate_seeds} others for {what_for(config)}; "
-        f"{config.num_updates} updates of {config.problems_per_update} problems x {config.group_size} "
-        "answers, however stale they are."
+        f"{config.seeds} seeds paired, {config.gate_seeds} others for "
+        f"{'the learning rates' if config.is_leaderboard else 'the gate'}; {config.num_updates} updates of "
+        f"{config.problems_per_update} problems x {config.group_size} answers, however stale they are."
     )
-    if config.is_leaderboard:
-        boards = read_boards(folder, config.cells, list(labels), config.duels)
-        written = [
-            write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, settings)),
-            write_json(folder / "leaderboard.json", [asdict(board) for board in boards]),
-            draw_ranks(boards, labels, folder / "ranks.png"),
-        ]
-        return print_written(written)
+    with phases_shown(), phase("drawing the map"):
+        if config.is_leaderboard:
+            written = _leaderboard(config, labels, settings)
+        else:
+            results = read_results(folder, config.cells, list(labels), config.gate, config.controls)
+            written = _written(config, results, labels, settings)
+            passed = sum(result.gate.is_passed for result in results)
+            print(f"{passed} of {len(results)} cells pass the gate")
+    print("written to  " + "\n            ".join(map(str, written)))
+    return 0
+
+
+def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
+    """Writes the files of a leaderboard, and returns their paths."""
+    folder = Path(config.output)
+    boards = read_boards(folder, config.cells, list(labels), config.duels)
+    return [
+        write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, settings)),
+        write_json(folder / "leaderboard.json", [asdict(board) for board in boards]),
+        draw_ranks(boards, labels, folder / "ranks.png"),
+    ]
+
+
+def _written(
+    config: MapConfig, results: Sequence[CellResult], labels: Mapping[str, str], settings: str
+) -> list[Path]:
+    """Writes the files of a map, and returns their paths."""
+    folder, reference = Path(config.output), next(iter(labels))
     methods = {
         name: Method(entry.label, str((config.common | entry.set).get("algorithm", name)))
         for name, entry in config.methods.items()
     }
-    reference = next(iter(labels))
-    results = read_results(folder, config.cells, list(labels), config.gate, config.controls)
-    written = [
+    return [
         write_text(folder / "map.md", render(results, labels, config.controls, settings)),
         write_json(folder / "map.json", [result.plain() for result in results]),
         draw_gap(results, methods, folder / "gap.png"),
@@ -106,20 +127,6 @@ def draw(config: MapConfig) -> int:
             for name in config.drawn
         ),
     ]
-    passed = sum(result.gate.is_passed for result in results)
-    print(f"{passed} of {len(results)} cells pass the gate")
-    return print_written(written)
-
-
-def what_for(config: MapConfig) -> str:
-    """What the seeds that are not compared decide."""
-    return "the learning rates" if config.is_leaderboard else "the gate"
-
-
-def print_written(files: Sequence[Path]) -> int:
-    """Says where the results are; returns the exit code."""
-    print("written to  " + "\n            ".join(map(str, files)))
-    return 0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bapo_lightning.cli.command import command, table_parser
+from bapo_lightning.progress.display import phases_shown
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.report.comparison.console import print_comparison
 from bapo_lightning.report.comparison.files import write_study
 from bapo_lightning.report.comparison.picture import draw_comparison
@@ -31,15 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = table_parser("report", __doc__, *RUNS, metavar="FOLDER", help=text).parse_args(arguments)
     folders = find_runs(parsed.folders)
     if len(folders) == 1:
-        summary = write_summary(folders[0], parsed.output)
-        plot_run(folders[0], parsed.output)
+        with phases_shown(), phase("drawing plots"):
+            summary = write_summary(folders[0], parsed.output)
+            plot_run(folders[0], parsed.output)
         print_summary(summary, parsed.output or folders[0])
         return
     comparison, target = compare_runs(
         folders, parsed.output or swept_folder(parsed.folders), parsed.reference
     )
-    for path in [*write_study(comparison, target), draw_comparison(comparison, target / "study.png")]:
-        print(f"  {path}")
+    with phases_shown(), phase("drawing the comparison"):
+        written = [*write_study(comparison, target), draw_comparison(comparison, target / "study.png")]
+    print("\n".join(f"  {path}" for path in written))
 
 
 def compare_runs(
@@ -50,7 +54,8 @@ def compare_runs(
     Raises:
         DataError: no run can be compared.
     """
-    comparison = compare(collect(folders), reference)
+    with phases_shown(), phase("reading runs", len(folders)):
+        comparison = compare(collect(folders), reference)
     target = output or common_folder(folders)
     target.mkdir(parents=True, exist_ok=True)
     print_comparison(comparison)

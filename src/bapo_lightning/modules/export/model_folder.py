@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.progress.phases import advance
 from bapo_lightning.run_folder.checkpoint import sync
 
 GIGABYTE = 10**9
@@ -53,7 +54,8 @@ def write_model_folder(
         target: folder to make.
         model_path: the model that was trained; its configuration, generation configuration and tokenizer
             are copied.
-        weights: the weights under their Hugging Face names, read until a file is full.
+        weights: the weights under their Hugging Face names, read until a file is full; each is counted in the
+            present phase.
         card: text of README.md.
         dtype: precision of the written weights.
         max_shard_bytes: size limit of one file of weights, and the memory that writing takes.
@@ -141,5 +143,6 @@ def _shards(
             shard.clear()
             num_bytes = 0
         shard[name] = weight
+        advance()
         num_bytes += weight.nbytes
     yield shard

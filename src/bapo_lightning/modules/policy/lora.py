@@ -73,10 +73,17 @@ def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Yields all weights, adapters merged, under the names that they have without adapters. A tied head is
     left out.
     """
-    for name, parameter in model.named_parameters():
-        if ADAPTER_MARK in name:
-            continue
+    for name, parameter in _base_parameters(model):
         yield name.replace(BASE_MARK, "."), _merged(model, name, parameter)
+
+
+def num_merged_weights(model: PreTrainedModel) -> int:
+    """Number of weights that `merged_weights` yields."""
+    return len(_base_parameters(model))
+
+
+def _base_parameters(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    return [found for found in model.named_parameters() if ADAPTER_MARK not in found[0]]
 
 
 def _merged(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:

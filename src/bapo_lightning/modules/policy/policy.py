@@ -14,7 +14,7 @@ from bapo_lightning.data.batches.layout import Layout, prompt_numbers
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import reshard
-from bapo_lightning.modules.policy.lora import leave_frozen_weights_out, merged_weights
+from bapo_lightning.modules.policy.lora import leave_frozen_weights_out, merged_weights, num_merged_weights
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
 from bapo_lightning.modules.token_scores import token_scores
 from bapo_lightning.ranks.collectives import max_over_ranks
@@ -86,6 +86,11 @@ class Policy(nn.Module):
         the model's files.
         """
         return merged_weights(self.model)
+
+    @property
+    def num_weights(self) -> int:
+        """Number of `named_weights`."""
+        return num_merged_weights(self.model)
 
     @torch.no_grad()
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.progress.phases import advance
 from bapo_lightning.report.run.curves import HELD_OUT, HIGH_RAISED, LOW_RAISED, SPIKY, series
 from bapo_lightning.report.run.summary import moving_average, summarise_record
 from bapo_lightning.run_folder.find import SWEEP_RECORD
@@ -107,7 +108,8 @@ class Run:
 
 
 def read(path: Path, curves: Sequence[str]) -> Run:
-    """Reads a folder and the curves of the metrics `curves`."""
+    """Reads a folder and the curves of the metrics `curves`, and counts it in the present phase."""
+    advance()
     if not path.exists() and (path.parent / SWEEP_RECORD).exists():
         return Run(str(path), NOT_BEGUN)
     try:

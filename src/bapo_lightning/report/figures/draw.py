@@ -10,6 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.progress.phases import advance, phase
 from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.figures.bounds import draw_bounds
@@ -43,17 +44,23 @@ def draw_figures(
         variant_of_run: name of each run that belongs to the figures -> its variant.
         arguments: of the command line, so that the page can name the command.
     """
-    runs = _by_variant(folder, variant_of_run)
+    with phase("reading runs", len(variant_of_run)):
+        runs = _by_variant(folder, variant_of_run)
     table = {variant: _values_of(members) for variant, members in runs.items()}
-    pictures = {
-        figure.name: save_png(_DRAWINGS[figure.draw](figure, runs), folder / f"figure_{figure.name}.png")
-        for figure in figures
-    }
+    with phase("drawing figures", len(figures)):
+        pictures = {figure.name: _picture(figure, runs, folder) for figure in figures}
     verdicts = adjust([judge(figure.name, claim, table) for figure in figures for claim in figure.claims])
     sources = {figure.name: _source(figure, runs) for figure in figures}
     findings = Findings(figures, pictures, verdicts, sources, arguments)
     write_findings(findings, table, folder)
     return findings
+
+
+def _picture(figure: Figure, runs: RunsByVariant, folder: Path) -> Path:
+    """Draws a figure, and counts it in the present phase."""
+    path = save_png(_DRAWINGS[figure.draw](figure, runs), folder / f"figure_{figure.name}.png")
+    advance()
+    return path
 
 
 def _by_variant(folder: Path, variant_of_run: Mapping[str, str]) -> dict[str, list[Run]]:

@@ -2,65 +2,63 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.evaluation.results import LENGTH
+from bapo_lightning.progress.display import Place, on_terminal, shown
+from bapo_lightning.progress.lines import Pace, bar_line
 from bapo_lightning.types import Sample, ScoreStatus
 
 LINES = 10  # of progress, where there is no terminal
 
 
 class EvaluationProgress:
-    """A bar on a terminal, else a line now and then."""
+    """Samples that are written down, the rate, and the share that is right."""
 
     def __init__(self, num_samples: int, num_done: int) -> None:
         """`num_samples` in all, `num_done` before this session."""
         self._total, self._done, self._before = num_samples, num_done, num_done
         self._tokens = self._correct = 0
         self._start = time.monotonic()
-        self._bar = Progress(
-            TextColumn("samples"),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-        )
-        self._task = self._bar.add_task("", total=num_samples, completed=num_done)
-        self._is_terminal = sys.stdout.isatty()
-
-    def __enter__(self) -> EvaluationProgress:
-        if self._is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._is_terminal:
-            self._bar.stop()
+        self._pace = Pace(num_done, 1, self._start)
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Count and show samples that are written down."""
+        """Counts samples that are written down; tells it now and then where there is no terminal."""
         lines_before = self._done * LINES // self._total
         self._done += len(samples)
         self._tokens += sum(sample.rollout.length for sample in samples)
         self._correct += sum(sample.score.status is ScoreStatus.CORRECT for sample in samples)
+        self._pace.note(self._done, time.monotonic())
+        if not on_terminal() and self._done * LINES // self._total > lines_before:
+            print(f"{self._done} of {self._total} samples, {self._text()}", flush=True)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """A bar, and a line of numbers once there are some."""
+        now = time.monotonic()
+        label = f"samples {self._done}/{self._total}"
+        yield bar_line(label, self._done, self._total, now - self._start, self._pace.left(self._total, now))
+        if self._done > self._before:
+            yield Text(self._text(), no_wrap=True, overflow="ellipsis")
+
+    def _text(self) -> str:
         rate = self._tokens / max(time.monotonic() - self._start, 1e-9)
-        text = f"{rate:,.0f} tokens/s, {100 * self._correct / (self._done - self._before):.1f} % right"
-        if self._is_terminal:
-            self._bar.update(self._task, completed=self._done, description=text)
-        elif self._done * LINES // self._total > lines_before:
-            print(f"{self._done} of {self._total} samples, {text}", flush=True)
+        return f"{rate:,.0f} tokens/s, {100 * self._correct / (self._done - self._before):.1f} % right"
+
+
+@contextmanager
+def followed(num_samples: int, num_done: int) -> Iterator[EvaluationProgress]:
+    """Context that shows how far an evaluation is; gives what counts its samples."""
+    progress = EvaluationProgress(num_samples, num_done)
+    with shown(Place.RUN, progress):
+        yield progress
 
 
 def print_results(results: Mapping[str, Any], console: Console | None = None) -> None:

@@ -21,10 +21,12 @@ from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.data.rollouts.answers import Asked, sample_answers
 from bapo_lightning.evaluation.results import set_estimates, status_counts
 from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.progress.display import phases_shown
+from bapo_lightning.progress.phases import phase
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.lock import RunLock
 from bapo_lightning.run_folder.text_file import write_json
-from bapo_lightning.runs.evaluation.console import EvaluationProgress, print_results
+from bapo_lightning.runs.evaluation.console import followed, print_results
 from bapo_lightning.runs.evaluation.engine import make_sampler
 from bapo_lightning.runs.evaluation.folder import (
     RESULTS,
@@ -44,9 +46,12 @@ from bapo_lightning.types import Sample
 def evaluate(composed: DictConfig) -> None:
     """Evaluates, or goes on with it; what can be checked before weights are loaded is."""
     transformers.utils.logging.disable_progress_bar()
-    subject = find_subject(composed.checkpoint)
-    filled = inherit(composed, subject)
-    config, task = read_task(composed, subject)
+    with phases_shown():
+        with phase("checking the digests of the checkpoint"):
+            subject = find_subject(composed.checkpoint)
+        with phase("reading tokenizer and problems"):
+            filled = inherit(composed, subject)
+            config, task = read_task(composed, subject)
     folder = config.folder
     check_same_settings(folder, task.record)
     done = len(read_rows(folder))
@@ -58,7 +63,8 @@ def evaluate(composed: DictConfig) -> None:
     there = f", {done} of them there already" if done else ""
     print(f"{config.k} samples of each problem: {len(task.asked)} in all{there}", flush=True)
     if done < len(task.asked):
-        sample_rest(config, task, folder)
+        with phases_shown():
+            sample_rest(config, task, folder)
     print_results(report(config, task, folder))
     print(f"  written to  {folder}/\n              {SAMPLES}  {RESULTS}")
 
@@ -84,7 +90,8 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
     with ExitStack() as stack:
-        engine = config.rollout.engine.make(model_path=model_path(config.model.path))
+        with phase("starting the engine"):
+            engine = config.rollout.engine.make(model_path=model_path(config.model.path))
         stack.callback(engine.close)
         reward = config.reward.make()
         if hasattr(reward, "close"):
@@ -99,7 +106,7 @@ def sample_rest(config: EvaluationConfig, task: Task, folder: Path) -> None:
         write_config(folder, task.record)
         manifest = stack.enter_context(EvaluationManifest(folder))
         sampler = make_sampler(config, task, engine, reward)
-        progress = stack.enter_context(EvaluationProgress(len(task.asked), len(rows)))
+        progress = stack.enter_context(followed(len(task.asked), len(rows)))
         step = config.samples_per_call
         for first in range(len(rows) // step * step, len(task.asked), step):
             part = task.asked[max(first, len(rows)) : first + step]
