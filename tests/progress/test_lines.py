@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from bapo_lightning.progress.lines import Pace, PhaseLine, bar_line, clock, phase_text, wrapped
+from bapo_lightning.progress.lines import Pace, PhaseLine, bar_line, clock, folded, phase_text, wrapped
 from bapo_lightning.progress.phases import Phase, advance, phase
 
 
@@ -53,6 +53,24 @@ def test_lines_break_between_parts_only():
     assert wrapped(parts, 27) == ["reward 0.500  entropy 0.250", "share -"]
     assert wrapped(parts, 5) == parts
     assert wrapped([], 80) == []
+
+
+def test_a_text_is_folded_below_its_last_column_or_further_inside():
+    text = "head\n\n  weights       3.81   4 B x 7,615,616,512 parameters\n  a sentence of several words"
+    assert folded(text, 80) == text
+    assert folded(text, 40).splitlines() == [
+        "head",
+        "",
+        "  weights       3.81   4 B x",
+        "                       7,615,616,512",
+        "                       parameters",
+        "  a sentence of several words",
+    ]
+    assert folded("  a sentence of several words", 20).splitlines() == [
+        "  a sentence of",
+        "        several",
+        "        words",
+    ]
 
 
 def test_the_time_left_counts_whole_cycles_of_one_rollout_and_four_updates():

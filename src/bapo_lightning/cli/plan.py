@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
+from rich import get_console
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.plan.console import plan_text
+from bapo_lightning.progress.display import on_terminal
+from bapo_lightning.progress.lines import folded
 
 WILL_NOT_FIT = 3  # exit code
 
@@ -32,7 +35,8 @@ def main(config: DictConfig) -> int:
 
     run = read_run(plain)
     plan = plan_of(run)
-    print(plan_text(plan, run.name))
+    text = plan_text(plan, run.name)
+    print(folded(text, get_console().width) if on_terminal() else text)
     return WILL_NOT_FIT if plan.problems else 0
 
 

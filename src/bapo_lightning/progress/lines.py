@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Iterable
+from textwrap import wrap
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress_bar import ProgressBar
@@ -13,6 +15,7 @@ from rich.text import Text
 
 from bapo_lightning.progress.phases import Phase, running
 
+_FURTHER = 6  # characters that the rest of a line is indented beyond its beginning
 _NEWEST_CYCLES = 8  # that the pace is the mean of
 
 
@@ -68,6 +71,18 @@ def wrapped(parts: Iterable[str], width: int, between: str = "  ") -> list[str]:
         else:
             lines.append(part)
     return lines
+
+
+def folded(text: str, width: int) -> str:
+    """A text whose lines have at most `width` characters. What does not fit goes on below the last column of
+    its line, or further inside.
+    """
+    lines = []
+    for line in text.splitlines():
+        columns = [gap.end() for gap in re.finditer(r"(?<=\S) {3,}", line) if gap.end() <= width // 3 * 2]
+        indent = columns[-1] if columns else len(line) - len(line.lstrip()) + _FURTHER
+        lines += wrap(line, width, subsequent_indent=" " * indent, break_long_words=False) or [""]
+    return "\n".join(lines)
 
 
 class Pace:

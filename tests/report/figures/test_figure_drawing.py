@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.report.synthetic_runs import synthetic_row, write_run
 
 from bapo_lightning.report.figures.catalogue import figure_names, read_figure, read_protocol
 from bapo_lightning.report.figures.draw import draw_figures
-from bapo_lightning.report.figures.findings import print_findings
+from bapo_lightning.report.figures.findings import Findings, Verdict, print_findings
+from bapo_lightning.report.intervals import mean_interval
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 PROTOCOL = read_protocol(CONF)
@@ -72,6 +75,20 @@ def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[
     assert correlation == {"1": pytest.approx(-1), "2": pytest.approx(-1)}
     print_findings(findings)
     assert capsys.readouterr().out.count("BAPO above clip") >= 1
+
+
+@pytest.mark.parametrize(("width", "rows_of_a_claim"), [(60, 2), (80, 2), (160, 1)])
+def test_verdicts_fit_and_no_number_is_wrapped(width: int, rows_of_a_claim: int) -> None:
+    figure = next(figure for figure in FIGURES if figure.name == "5")
+    interval = mean_interval([0.10, 0.12, -0.3])
+    verdicts = [Verdict("5", claim, interval, "the opposite holds", 0.03, 0.5) for claim in figure.claims]
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_findings(Findings([figure], {"5": Path("figure_5.png")}, verdicts, {}, ()), console)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert all(len(line) <= width for line in lines)
+    numbers = [line for line in lines if "-0.027 ± 0.589" in line]
+    assert len(numbers) == len(figure.claims)
+    assert all(line.startswith("5 ") == (rows_of_a_claim == 1) for line in numbers)
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)

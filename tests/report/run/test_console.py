@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
+import yaml
 from rich.console import Console
 from tests.report.synthetic_runs import RunMaker
 
@@ -46,6 +48,18 @@ def test_the_summary_fits_and_names_what_matters(make_run: RunMaker, width: int)
         assert f"\n  {label} " in text
     assert f"{folder}/\n" in text
     assert all(len(line) <= width for line in text.splitlines() if str(folder) not in line)
+
+
+@pytest.mark.parametrize("width", [60, 72, 80])
+def test_on_a_terminal_the_summary_breaks_between_values(make_run: RunMaker, width: int) -> None:
+    folder = make_run("run")
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=True)
+    print_summary(write_summary(folder), folder, console)
+    lines = [line.rstrip() for line in printed(console).splitlines()]
+    assert all(len(line) <= width for line in lines if str(folder) not in line)
+    values = "\n".join(lines)
+    assert re.search(r"target met in\s\d+%", values) and "target met in\n" not in values
+    assert all(f"{name}\n" not in values for name in ("mean", "max", "low", "high", "rollout", "update"))
 
 
 def test_the_summary_of_nothing_is_short_and_honest(make_run: RunMaker) -> None:
@@ -102,6 +116,31 @@ def test_the_table_fits_without_cutting_a_number(make_run: RunMaker, width: int,
         "raised",
     ]
     assert all(len(line) <= width for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_where_settings_do_not_fit_they_get_numbers_and_no_name_is_broken_inside(
+    make_run: RunMaker, width: int
+) -> None:
+    folders = []
+    for target in (0.4, 0.5):
+        folders.append(make_run(f"bapo-{target}", algorithm="bapo", num_updates=10))
+        config = yaml.safe_load((folders[-1] / "config.yaml").read_text())
+        config["algorithm"]["positive_share_target"] = target
+        (folders[-1] / "config.yaml").write_text(yaml.safe_dump(config))
+    folders.append(make_run("authors", algorithm="bapo_authors_code", num_updates=10))
+    console = piped_console(width)
+    print_comparison(compare(collect(folders)), console)
+    lines = [line.rstrip() for line in printed(console).splitlines()]
+    assert all(len(line) <= width for line in lines) and "\u2026" not in printed(console)
+    assert "  bapo 1: positive_share_target=0.4" in lines and "  bapo 2: positive_share_target=0.5" in lines
+    assert [line.split()[0] for line in lines if line.startswith(("bapo_", "authors_", "code"))][:3] == [
+        "bapo_",
+        "authors_",
+        "code",
+    ]
+    heads = [line for line in lines if line.startswith("algorithm ")]
+    assert len(heads) == (2 if width == 80 else 4)  # at 60 columns each table has two parts
 
 
 def test_a_star_needs_the_corrected_p_value(make_run: RunMaker) -> None:

@@ -1,19 +1,60 @@
-"""The short table of a comparison on the console: values per setting and condition, then differences."""
+"""The short table of a comparison on the console: values per setting and condition, then differences.
+
+Where it is too wide, intervals stand below the means; then settings get numbers, and columns that do not fit
+stand in a table of their own below.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bapo_lightning.progress.lines import wrapped
+from bapo_lightning.progress.tables import fits, in_parts
 from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Cell, Comparison
 from bapo_lightning.report.intervals import Interval
 
 # For each of COLUMNS an interval, and whether it gets a star.
 _Rows = Mapping[Cell, list[tuple[Interval | None, bool]]]
+_LABEL_WIDTH = 9  # of names that are broken: the head of their column
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a table is laid out."""
+
+    labels: Mapping[str, str]  # setting -> first cell of its rows
+    between: str  # mean and interval
+
+    def table(self, rows: _Rows, star: bool, columns: Sequence[int]) -> Table:
+        """The columns with these numbers."""
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("algorithm", no_wrap=True)
+        for title in ("stale-\nness", "runs", *(COLUMNS[number].title for number in columns)):
+            table.add_column(title, justify="right", no_wrap=True)
+        for (setting, condition), intervals in rows.items():
+            table.add_row(
+                self.labels[setting],
+                condition.replace(", ", "\n").replace(" tokens a pass", "/pass"),
+                str(max((interval.count for interval, _ in intervals if interval), default=0)),
+                *(_interval_text(*intervals[number], self.between, star) for number in columns),
+            )
+        return table
+
+    def fits(self, rows: _Rows, star: bool, console: Console) -> bool:
+        """Whether all columns stand side by side."""
+        return fits(self.table(rows, star, range(len(COLUMNS))), console)
+
+    def parts(self, rows: _Rows, star: bool, console: Console) -> Iterator[Table]:
+        """The table, in as many parts as it takes."""
+        return in_parts(partial(self.table, rows, star), len(COLUMNS), console)
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -23,53 +64,55 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console.print(f"{counts}, mean ± 95 % interval over seeds", highlight=False)
     results = {cell: [comparison.result(cell, column) for column in COLUMNS] for cell in comparison.cells}
     values = {cell: [(result.value, False) for result in row] for cell, row in results.items()}
-    console.print(_fitting_table(values, console, star=False))
-    console.print()
     differences = {
         cell: [(result.difference, result.verdict in ("more", "less")) for result in row]
         for cell, row in results.items()
         if comparison.is_compared(cell)
     }
+    layout, legend = _layout([(values, False), (differences, True)], console)
+    for table in layout.parts(values, False, console):
+        console.print(table)
+    for line in legend:
+        console.print(f"  {line}", style="dim", markup=False, highlight=False)
+    console.print()
     if differences:
         console.print(
             f"[bold]Difference to {comparison.reference}[/] at the same staleness, by seed; * = p < 0.05, "
             "corrected for all in a column",
             highlight=False,
         )
-        console.print(_fitting_table(differences, console, star=True))
+        for table in layout.parts(differences, True, console):
+            console.print(table)
         console.print()
     for note in comparison.warnings:
         console.print(f"  {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     console.print()
 
 
-def _fitting_table(rows: _Rows, console: Console, star: bool) -> Table:
-    """Mean and interval side by side where the console is wide enough, otherwise below each other."""
-    wide = _table(rows, " ", star)
-    # Measured on boundless paper: rich caps what it measures at the width it is given.
-    needed = console.measure(wide, options=console.options.update(width=10_000)).maximum
-    return wide if needed <= console.width else _table(rows, "\n", star)
+def _layout(tables: Sequence[tuple[_Rows, bool]], console: Console) -> tuple[_Layout, list[str]]:
+    """The first layout in which all tables fit, or else the narrowest; and what its labels mean."""
+    settings = list(dict.fromkeys(setting for rows, _ in tables for setting, _ in rows))
+    whole = {setting: setting.replace(" ", "\n  ") for setting in settings}
+    for between in (" ", "\n"):  # mean and interval side by side, or below each other
+        layout = _Layout(whole, between)
+        if all(layout.fits(rows, star, console) for rows, star in tables):
+            return layout, []
+    labels, legend = dict[str, str](), list[str]()
+    for setting in settings:
+        algorithm, _, values = setting.partition(" ")
+        label = algorithm
+        if values:
+            number = 1 + sum(other.startswith(f"{algorithm} ") for other in labels)
+            label = f"{algorithm} {number}"
+            legend.append(f"{label}: {values}")
+        labels[setting] = "\n".join(wrapped(re.findall(r"[^_ ]+[_ ]?", label), _LABEL_WIDTH, between=""))
+    return _Layout(labels, "\n"), legend
 
 
-def _table(rows: _Rows, separator: str, star: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("algorithm", overflow="fold", min_width=9)
-    for title in ("stale-\nness", "runs", *(column.title for column in COLUMNS)):
-        table.add_column(title, justify="right", no_wrap=True)
-    for (setting, condition), intervals in rows.items():
-        table.add_row(
-            setting.replace(" ", "\n  "),
-            condition.replace(", ", "\n").replace(" tokens a pass", "/pass"),
-            str(max((interval.count for interval, _ in intervals if interval), default=0)),
-            *(_interval_text(*interval, separator, star) for interval in intervals),
-        )
-    return table
-
-
-def _interval_text(interval: Interval | None, has_star: bool, separator: str, star: bool) -> str:
+def _interval_text(interval: Interval | None, has_star: bool, between: str, star: bool) -> str:
     if interval is None:
         return "-"
     mark = ("*" if has_star else " ") if star else ""
     # All columns must fit 80 characters.
-    decimals = 1 if abs(interval.mean) >= 10 else 3 if separator == " " else 2
-    return interval.text(decimals, "+" if star else "", between=f"{mark}{separator}±")
+    decimals = 1 if abs(interval.mean) >= 10 else 3 if between == " " else 2
+    return interval.text(decimals, "+" if star else "", between=f"{mark}{between}±")

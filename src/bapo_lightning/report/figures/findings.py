@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Printed
 
+from bapo_lightning.progress.tables import fits
 from bapo_lightning.report.figures.catalogue import Claim, Figure
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
 from bapo_lightning.run_folder.text_file import write_json, write_text
@@ -93,20 +94,36 @@ def adjust(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def print_findings(findings: Findings, console: Console | None = None) -> None:
     """Prints one table for all figures, then the paths of the files."""
     console = console or Console()
-    table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("figure", "the paper says", "difference", "p (Holm)", "here"):
-        is_number = title in ("difference", "p (Holm)")
-        table.add_column(title, justify="right" if is_number else "left", overflow="fold")
-    for verdict in findings.verdicts:
-        numbers = _interval_text(verdict.interval), _p_text(verdict.adjusted)
-        table.add_row(verdict.figure, verdict.claim.says, *numbers, verdict.verdict)
-    console.print(table)
+    wide = _wide(findings.verdicts)
+    console.print(wide if fits(wide, console) else _narrow(findings.verdicts))
     console.print(
-        "  difference: mean ± 95 % interval over seeds, in the direction that the paper claims",
+        "  difference: mean ± 95 % interval over seeds; positive agrees with the paper",
         highlight=False,
     )
     for path in [*findings.pictures.values(), next(iter(findings.pictures.values())).parent / "figures.md"]:
         console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _wide(verdicts: Sequence[Verdict]) -> Printed:
+    """A line for each verdict."""
+    table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in ("figure", "the paper says", "difference", "p (Holm)", "here"):
+        table.add_column(title, justify="right" if title in ("difference", "p (Holm)") else "left")
+    for verdict in verdicts:
+        numbers = _interval_text(verdict.interval), _p_text(verdict.adjusted)
+        table.add_row(verdict.figure, verdict.claim.says, *numbers, verdict.verdict)
+    return table
+
+
+def _narrow(verdicts: Sequence[Verdict]) -> Printed:
+    """The claim, and below it what is found here."""
+    table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("figure", no_wrap=True)
+    table.add_column("the paper says; here: difference, p (Holm)")
+    for verdict in verdicts:
+        numbers = f"{_interval_text(verdict.interval)}, p {_p_text(verdict.adjusted)}"
+        table.add_row(verdict.figure, f"{verdict.claim.says}\n  {verdict.verdict}: {numbers}")
+    return table
 
 
 def write_findings(findings: Findings, table: Table, folder: Path) -> None:

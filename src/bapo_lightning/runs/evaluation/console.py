@@ -15,6 +15,7 @@ from rich.text import Text
 from bapo_lightning.evaluation.results import LENGTH
 from bapo_lightning.progress.display import Place, on_terminal, shown
 from bapo_lightning.progress.lines import Pace, bar_line
+from bapo_lightning.progress.tables import in_parts
 from bapo_lightning.types import Sample, ScoreStatus
 
 LINES = 10  # of progress, where there is no terminal
@@ -64,18 +65,26 @@ def followed(num_samples: int, num_done: int) -> Iterator[EvaluationProgress]:
 def print_results(results: Mapping[str, Any], console: Console | None = None) -> None:
     """Prints a row for each metric and a column for each set, every value with its interval over problems."""
     console = console or Console()
-    table = simple_table()
-    table.add_column(f"temperature {results['temperature']:g}", no_wrap=True)
-    for name, found in results["sets"].items():
-        table.add_column(f"{name}\n{found['num_problems']} problems x {results['k']}", justify="right")
-    metrics = [found["metrics"] for found in results["sets"].values()]
-    for metric in dict.fromkeys(name for found in metrics for name in found):
-        cells = (Text(estimate_text(metric, found.get(metric))) for found in metrics)
-        table.add_row(metric_title(metric), *cells)
+    names = list(results["sets"])
+    metrics = dict.fromkeys(metric for found in results["sets"].values() for metric in found["metrics"])
+
+    def table_of(columns: Sequence[int]) -> Table:
+        sets = {names[number]: results["sets"][names[number]] for number in columns}
+        table = simple_table()
+        table.add_column(f"temperature {results['temperature']:g}", no_wrap=True)
+        for name, found in sets.items():
+            title = f"{name}\n{found['num_problems']} problems x {results['k']}"
+            table.add_column(title, justify="right", no_wrap=True)
+        for metric in metrics:
+            cells = (Text(estimate_text(metric, found["metrics"].get(metric))) for found in sets.values())
+            table.add_row(metric_title(metric), *cells)
+        return table
+
     console.print()
     rest = Text(": mean [95 % interval over problems]", style="not bold")
-    console.print(Text(results["name"], style="bold") + rest, soft_wrap=True)
-    console.print(table)
+    console.print(Text(results["name"], style="bold") + rest, soft_wrap=not console.is_terminal)
+    for table in in_parts(table_of, len(names), console):
+        console.print(table)
     for name, found in results["sets"].items():
         verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in found["verdicts"].items())
         console.print(f"  {name}: {verdicts}", highlight=False, markup=False, soft_wrap=True)

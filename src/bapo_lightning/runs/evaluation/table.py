@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.evaluation.comparison import ComparisonRow
+from bapo_lightning.progress.tables import fits, in_parts
 from bapo_lightning.run_folder.text_file import write_csv, write_text
 from bapo_lightning.runs.evaluation.console import estimate_text, simple_table
 
@@ -28,23 +31,42 @@ CSV_COLUMNS = (
 def print_comparison(
     rows: Sequence[ComparisonRow], reference: str, notes: Sequence[str], console: Console | None = None
 ) -> None:
-    """Prints one table for each set: values, and below them the difference to the reference."""
+    """Prints one table for each set: values, and below them the difference to the reference.
+
+    Where names leave too little room they stand above the tables, which have their numbers.
+    """
     console = console or Console()
     console.print(f"\n{EXPLANATION}", highlight=False, markup=False)
-    for name, group in _by_set(rows):
-        table = simple_table()
-        table.add_column(name, overflow="fold", ratio=1)
-        for title in HEADLINES:
-            table.add_column(f"{title}k", justify="right", no_wrap=True)
-        for row in group:
-            label = Text(f"{row.evaluation}\n") + Text(f"{row.num_problems} problems x {row.k}", style="dim")
-            table.add_row(label, *(_cell(row, title) for title in HEADLINES))
+    tables = {name: list(group) for name, group in _by_set(rows)}
+    labels = {row.evaluation: row.evaluation for row in rows}
+    columns = range(len(HEADLINES))
+    if not all(fits(_table(name, group, labels, columns), console) for name, group in tables.items()):
+        labels = {name: f"({number})" for number, name in enumerate(labels, 1)}
+        for name, label in labels.items():
+            console.print(f"  {label} {name}", markup=False, highlight=False, soft_wrap=True)
+    for name, group in tables.items():
         console.print()
-        console.print(table)
+        for table in in_parts(partial(_table, name, group, labels), len(HEADLINES), console):
+            console.print(table)
     console.print(f"\n+-: minus {reference}", highlight=False, markup=False, soft_wrap=True)
     for note in notes:
         console.print(f"  {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     console.print()
+
+
+def _table(
+    name: str, rows: Sequence[ComparisonRow], labels: Mapping[str, str], columns: Sequence[int]
+) -> Table:
+    """The table of one set, with these of the headlines."""
+    table = simple_table()
+    table.add_column(name, no_wrap=True)
+    for number in columns:
+        table.add_column(f"{HEADLINES[number]}k", justify="right", no_wrap=True)
+    for row in rows:
+        counts = Text(f"{row.num_problems} problems x {row.k}", style="dim")
+        label = Text(f"{labels[row.evaluation]}\n") + counts
+        table.add_row(label, *(_cell(row, HEADLINES[number]) for number in columns))
+    return table
 
 
 def write_values(rows: Sequence[ComparisonRow], reference: str, path: Path) -> Path:

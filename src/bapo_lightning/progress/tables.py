@@ -1,0 +1,31 @@
+"""Tables that are neither wrapped nor cut, however narrow the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+_ANY_WIDTH = 10_000  # rich caps what it measures at the width that it is given
+
+
+def fits(table: Table, console: Console) -> bool:
+    """Whether all of a table stands side by side."""
+    unbounded = console.options.update(width=_ANY_WIDTH)
+    return console.measure(table, options=unbounded).maximum <= console.width
+
+
+def in_parts(make: Callable[[Sequence[int]], Table], count: int, console: Console) -> Iterator[Table]:
+    """Yields a table in as few parts as fit, one below the other.
+
+    Args:
+        make: makes the part with these of the columns that can be parted, by their numbers.
+        count: number of such columns.
+        console: where it is printed.
+    """
+    left = list(range(count))
+    while left:
+        taken = next((n for n in range(len(left), 1, -1) if fits(make(left[:n]), console)), 1)
+        yield make(left[:taken])
+        left = left[taken:]
