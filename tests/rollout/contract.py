@@ -13,7 +13,7 @@ import torch
 from tests.builders import VOCAB_SIZE, random_policy
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import FinishReason

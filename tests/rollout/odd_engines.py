@@ -6,7 +6,7 @@ import time
 import torch
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.progress.phases import advance
+from bapo_lightning.phases import advance
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION
 
 

@@ -8,7 +8,7 @@ from tests.builders import random_model, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.seeds import request_seed, uniforms

@@ -11,7 +11,7 @@ from torch import Tensor
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.progress.phases import advance
+from bapo_lightning.phases import advance
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.types import Completion, Problem, Score, ScoreStatus
 from bapo_lightning.values import Positive

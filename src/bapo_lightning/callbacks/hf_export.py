@@ -16,7 +16,7 @@ from bapo_lightning.modules.export.model_card import model_card
 from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.run_folder.checkpoint import checkpoint_name, prune
 from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.run_folder.record import read_config, read_manifest, read_rows

@@ -15,7 +15,7 @@ from lightning.fabric.utilities.load import _load_distributed_checkpoint
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.random_states import random_states, set_random_states
 from bapo_lightning.ranks.rank_group import RankGroup
 from bapo_lightning.run_folder.checkpoint import (

@@ -13,7 +13,7 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.types import Sample
 from bapo_lightning.values import CountOrZero
 

@@ -19,8 +19,8 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.progress.display import on_terminal
-from bapo_lightning.progress.lines import wrapped
+from bapo_lightning.report.progress.display import on_terminal
+from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import TOKEN_FILE
 from bapo_lightning.types import Group, Rollout

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from bapo_lightning.cli.command import command, table_parser
 from bapo_lightning.cli.report import RUNS, compare_runs
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.progress.display import phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.report.comparison.files import write_curves, write_results
 from bapo_lightning.report.comparison.page import render_page
 from bapo_lightning.report.comparison.picture import draw_comparison
+from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.run_folder.find import find_runs, swept_folder
 from bapo_lightning.run_folder.text_file import write_text
 

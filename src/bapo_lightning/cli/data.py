@@ -20,8 +20,8 @@ from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.progress.display import phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
+from bapo_lightning.report.progress.display import phases_shown
 
 if TYPE_CHECKING:
     from bapo_lightning.data.problems.selection import Selection

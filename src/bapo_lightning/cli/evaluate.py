@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.progress.display import phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
+from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.runs.evaluation.subject import CHOICES_WITHOUT_RUN, belongs_to_run
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see cli.train

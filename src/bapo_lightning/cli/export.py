@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, get_args
 
 from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.errors import CheckpointError, DataError
-from bapo_lightning.progress.display import phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
+from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.values import Dtype
 

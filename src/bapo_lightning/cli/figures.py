@@ -16,10 +16,10 @@ from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import listed, usage
-from bapo_lightning.progress.display import phases_shown
 from bapo_lightning.report.figures.catalogue import figure_names, read_figure, read_protocol
 from bapo_lightning.report.figures.draw import draw_figures
 from bapo_lightning.report.figures.findings import print_findings
+from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.runs.sweeps.figures import read_figures_plan
 
 

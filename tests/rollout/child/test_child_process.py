@@ -16,7 +16,7 @@ from tests.rollout.contract import SAMPLING, SomeWeights, requests
 from tests.rollout.odd_engines import Complaining, Counting, Exiting, OddEngine, Rereading, Slow, Talkative
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied
 from bapo_lightning.rollout.hf.engine import HFEngine

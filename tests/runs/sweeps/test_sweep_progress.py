@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
-from bapo_lightning.progress import display
+from bapo_lightning.report.progress import display
 from bapo_lightning.runs.sweeps import multirun, progress
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
 from bapo_lightning.runs.sweeps.multirun import jobs_followed, planned_jobs

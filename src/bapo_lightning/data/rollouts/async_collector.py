@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.schedule import TrainerPoint
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from bapo_lightning.objectives.divergence import mismatch
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Group, Sample
 

@@ -18,7 +18,7 @@ import torch
 
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.rewards.scores import checked
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine

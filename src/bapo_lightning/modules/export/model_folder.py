@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.progress.phases import advance
+from bapo_lightning.phases import advance
 from bapo_lightning.run_folder.checkpoint import sync
 
 GIGABYTE = 10**9

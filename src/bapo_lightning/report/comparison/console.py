@@ -15,11 +15,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bapo_lightning.progress.lines import wrapped
-from bapo_lightning.progress.tables import fits, in_parts
 from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.table import Cell, Comparison
 from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.progress.lines import wrapped
+from bapo_lightning.report.progress.tables import fits, in_parts
 
 # For each of COLUMNS an interval, and whether it gets a star.
 _Rows = Mapping[Cell, list[tuple[Interval | None, bool]]]

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.progress.phases import advance
+from bapo_lightning.phases import advance
 from bapo_lightning.report.run.curves import HELD_OUT, HIGH_RAISED, LOW_RAISED, SPIKY, series
 from bapo_lightning.report.run.summary import moving_average, summarise_record
 from bapo_lightning.run_folder.find import SWEEP_RECORD

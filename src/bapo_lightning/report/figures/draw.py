@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.progress.phases import advance, phase
+from bapo_lightning.phases import advance, phase
 from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.figures.bounds import draw_bounds

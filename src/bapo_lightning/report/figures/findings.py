@@ -12,9 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Printed
 
-from bapo_lightning.progress.tables import fits
 from bapo_lightning.report.figures.catalogue import Claim, Figure
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
+from bapo_lightning.report.progress.tables import fits
 from bapo_lightning.run_folder.text_file import write_json, write_text
 
 Table = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> value's name -> seed -> value

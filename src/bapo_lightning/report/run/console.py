@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.progress.lines import wrapped
+from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}

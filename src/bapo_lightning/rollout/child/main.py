@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from bapo_lightning.errors import BapoLightningError, EngineError
 from bapo_lightning.orphans import end_with_parent
-from bapo_lightning.progress.phases import Phase, phase
+from bapo_lightning.phases import Phase, phase
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.progress.phases import advance, phase
+from bapo_lightning.phases import advance, phase
 from bapo_lightning.ranks.channel import Channel, Outcome, values
 from bapo_lightning.rollout.distributed.weights import CollectiveWeightSource
 from bapo_lightning.rollout.engine import (

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.progress.phases import advance
+from bapo_lightning.phases import advance
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     Generation,

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.progress.phases import advance, phase
+from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     Generation,

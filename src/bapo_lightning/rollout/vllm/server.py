@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import aiohttp
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.progress.phases import advance, phase
+from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     EngineDied,

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.evaluation.results import LENGTH
-from bapo_lightning.progress.display import Place, on_terminal, shown
-from bapo_lightning.progress.lines import Pace, bar_line
-from bapo_lightning.progress.tables import in_parts
+from bapo_lightning.report.progress.display import Place, on_terminal, shown
+from bapo_lightning.report.progress.lines import Pace, bar_line
+from bapo_lightning.report.progress.tables import in_parts
 from bapo_lightning.types import Sample, ScoreStatus
 
 LINES = 10  # of progress, where there is no terminal

@@ -21,8 +21,8 @@ from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.data.rollouts.answers import Asked, sample_answers
 from bapo_lightning.evaluation.results import set_estimates, status_counts
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.progress.display import phases_shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
+from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.lock import RunLock
 from bapo_lightning.run_folder.text_file import write_json

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bapo_lightning.evaluation.comparison import ComparisonRow
-from bapo_lightning.progress.tables import fits, in_parts
+from bapo_lightning.report.progress.tables import fits, in_parts
 from bapo_lightning.run_folder.text_file import write_csv, write_text
 from bapo_lightning.runs.evaluation.console import estimate_text, simple_table
 

@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.progress.counting import counted
 from bapo_lightning.report.map.cells import FRESH, write_measured
+from bapo_lightning.report.progress.counting import counted
 from bapo_lightning.runs.map.jobs import Job
 from bapo_lightning.runs.map.plan import MapConfig
 from bapo_lightning.worlds.exact.train import Method, Protocol, train

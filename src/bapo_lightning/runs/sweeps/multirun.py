@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from rich import get_console
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.progress.display import Place, on_terminal, shown
+from bapo_lightning.report.progress.display import Place, on_terminal, shown
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import read_config, read_manifest
 from bapo_lightning.runs.sweeps.progress import RunRow, RunsTable, State, num_updates

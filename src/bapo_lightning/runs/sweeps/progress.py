@@ -20,8 +20,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.progress.display import Place, on_terminal, shown
-from bapo_lightning.progress.lines import bar_line, clock
+from bapo_lightning.report.progress.display import Place, on_terminal, shown
+from bapo_lightning.report.progress.lines import bar_line, clock
 from bapo_lightning.run_folder.record import finite, newest_rows
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
 from bapo_lightning.runs.sweeps.launchers import Ended

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import RewardError
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
 from bapo_lightning.types import ScoreStatus
 
 _START_SECONDS = 300.0  # to import sympy and math-verify, on a machine that is busy with other things

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from bapo_lightning.progress.tables import fits, in_parts
+from bapo_lightning.report.progress.tables import fits, in_parts
 
 
 def table(columns):

@@ -6,10 +6,10 @@ import re
 import pytest
 from rich.console import Console
 
-from bapo_lightning.progress import display
-from bapo_lightning.progress.counting import counted
-from bapo_lightning.progress.display import Place, hidden, on_terminal, shown
-from bapo_lightning.progress.phases import phase
+from bapo_lightning.phases import phase
+from bapo_lightning.report.progress import display
+from bapo_lightning.report.progress.counting import counted
+from bapo_lightning.report.progress.display import Place, hidden, on_terminal, shown
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -20,7 +20,7 @@ def terminal(monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(display, "get_console", lambda: console)
     for module in ("display", "counting"):
-        monkeypatch.setattr(f"bapo_lightning.progress.{module}.on_terminal", lambda: True)
+        monkeypatch.setattr(f"bapo_lightning.report.progress.{module}.on_terminal", lambda: True)
     return console
 
 
@@ -89,7 +89,7 @@ def test_things_are_counted_by_a_bar_or_by_lines(terminal, monkeypatch, capsys):
         redraw()
     assert "jobs 1/2 " in drawn(terminal) and "grpo" not in drawn(terminal)
     for module in ("display", "counting"):
-        monkeypatch.setattr(f"bapo_lightning.progress.{module}.on_terminal", lambda: False)
+        monkeypatch.setattr(f"bapo_lightning.report.progress.{module}.on_terminal", lambda: False)
     with counted("jobs", 10) as count:
         count("table  grpo")
     assert capsys.readouterr().out == "[ 1/10] table  grpo\n"

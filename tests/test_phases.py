@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from bapo_lightning.progress.phases import advance, phase, running
+from bapo_lightning.phases import advance, phase, running
 
 
 def names():

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
-from bapo_lightning.progress.display import Place, on_terminal, shown
-from bapo_lightning.progress.lines import Pace, bar_line
+from bapo_lightning.report.progress.display import Place, on_terminal, shown
+from bapo_lightning.report.progress.lines import Pace, bar_line
 
 
 class CountBar:

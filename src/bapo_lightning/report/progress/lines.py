@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.progress.phases import Phase, running
+from bapo_lightning.phases import Phase, running
 
 _FURTHER = 6  # characters that the rest of a line is indented beyond its beginning
 _NEWEST_CYCLES = 8  # that the pace is the mean of

@@ -20,7 +20,7 @@ from rich import get_console
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from bapo_lightning.progress.lines import PhaseLine
+from bapo_lightning.report.progress.lines import PhaseLine
 
 REFRESHES_PER_SECOND = 4
 

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from bapo_lightning.progress.lines import Pace, PhaseLine, bar_line, clock, folded, phase_text, wrapped
-from bapo_lightning.progress.phases import Phase, advance, phase
+from bapo_lightning.phases import Phase, advance, phase
+from bapo_lightning.report.progress.lines import Pace, PhaseLine, bar_line, clock, folded, phase_text, wrapped
 
 
 def lines(part, width):

@@ -1,1 +1,0 @@
-"""Where long work stands: the phases of this process, and its one live display. No torch."""

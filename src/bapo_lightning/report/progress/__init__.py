@@ -1,0 +1,1 @@
+"""The live display of long work, and tables that fit a console. No torch."""
