@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -151,9 +152,9 @@ def test_every_command_has_a_script_and_a_line():
     assert files == {file for file, _ in COMMANDS.values()}
 
 
-def asked(*arguments):
+def asked(*arguments, **variables):
     command = [sys.executable, "-m", "bapo_lightning", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **variables})
 
 
 @pytest.mark.slow
@@ -162,6 +163,13 @@ def test_every_command_answers_help_and_version(command):
     shown = asked(command, "--help")
     assert shown.returncode == 0 and shown.stdout.startswith("usage: python -m bapo_lightning " + command)
     assert asked(command, "--version").stdout == f"bapo-lightning {bapo_lightning.__version__}\n"
+
+
+def test_a_shell_completes_choices_and_keys():
+    for begun, whole in [("algorithm=gr", "algorithm=grpo"), ("regime.ep", "regime.epochs=")]:
+        line = f"bapo-train {begun}"
+        shown = asked("train", "--shell-completion", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
+        assert whole in shown.stdout.split()
 
 
 def test_the_package_lists_its_commands_and_knows_a_misspelt_one():

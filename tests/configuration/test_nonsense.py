@@ -21,6 +21,10 @@ from tests.configuration.compositions import found
             "optimizer.optimizer is refused by torch.optim.AdamW: Invalid beta",
         ),
         ("optimizer.optimizer.weight_decay=-1", "Invalid weight_decay value: -1"),
+        (
+            "reward._target_=tests.rewards.test_functions.right",
+            "returns numbers; write reward=functions reward.functions=[...]",
+        ),
         ("optimizer.scheduler.warmup_updates=inf", "a whole number of at least 0"),
         ("algorithm.bounds.low.step=inf", "must have finite numbers"),
         ("algorithm.bounds.high.end=inf", "must have finite numbers"),

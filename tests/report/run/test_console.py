@@ -81,6 +81,18 @@ def test_a_run_that_did_not_end_says_how_to_go_on(make_run: RunMaker) -> None:
         assert (f"to go on        {GO_ON}" in printed(console)) == says
 
 
+def test_a_run_that_searches_no_bounds_has_no_line_about_the_search(make_run: RunMaker) -> None:
+    """GRPO and DAPO meet no target, and never raise a bound."""
+    row = {"bapo/clip_low": 0.8, "bapo/clip_high": 1.2, "bapo/positive_share": 0.4}
+    for searched, says in [({}, False), ({"bapo/target_met": 1.0}, True)]:
+        console = piped_console(120)
+        rows = [{"step": step, **row, **searched} for step in range(4)]
+        print_summary(write_summary(folder := make_run(f"run-{says}", rows=rows)), folder, console)
+        text = printed(console)
+        assert "ratio bounds" in text and ("target met in" in text) == says
+        assert says or "raised" not in text
+
+
 def test_irregularities_are_told(make_run: RunMaker) -> None:
     rows = [
         {
