@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 
@@ -20,6 +20,18 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # the policy wrote an end token (kept as the last token)
     LENGTH = "length"  # the token limit was reached
+
+
+class Origin(IntEnum):
+    """Where a rollout comes from, and with it what its behaviour log-probs mean."""
+
+    POLICY = 0  # sampled from the policy, for the batch in which it is trained on
+    REPLAYED = 1  # sampled from the policy, for an earlier batch
+    TEMPERED = 2  # sampled from the policy at a temperature of its own; its log-probs are of that temperature
+    EXPERT = 3  # written by somebody else; log-probs are 0 by definition, and it has no policy version
+
+
+NO_VERSION = -1  # of tokens that no policy of the run sampled
 
 
 class ScoreStatus(StrEnum):
@@ -60,7 +72,7 @@ class Segment:
 
     token_ids: array[int]  # typecode "i"
     logprobs: array[float]  # typecode "f": nats, under the distribution each token was really sampled from
-    version: int  # optimizer updates in the weights that sampled it
+    version: int  # optimizer updates in the weights that sampled it; NO_VERSION for an expert's
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
@@ -79,6 +91,7 @@ class Rollout:
     prompt_ids: array[int]
     segments: tuple[Segment, ...] = ()
     finish: FinishReason | None = None  # None: still running
+    origin: Origin = Origin.POLICY
 
     def extended(self, segment: Segment, finish: FinishReason, max_new_tokens: int) -> Rollout:
         """Returns the rollout with the tokens of one more generation pass.
@@ -95,9 +108,19 @@ class Rollout:
                 last.token_ids + segment.token_ids, last.logprobs + segment.logprobs, last.version
             )
             earlier = earlier[:-1]
-        longer = Rollout(self.prompt_ids, (*earlier, segment))
+        longer = replace(self, segments=(*earlier, segment))
         has_ended = finish is FinishReason.STOP or longer.length >= max_new_tokens
         return replace(longer, finish=finish) if has_ended else longer
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether its log-probs are those of a policy version, at the temperature of the run."""
+        return self.origin <= Origin.REPLAYED
+
+    @property
+    def aging_segments(self) -> tuple[Segment, ...]:
+        """The segments that a policy version sampled, which therefore have an age."""
+        return () if self.origin is Origin.EXPERT else self.segments
 
     @property
     def response_ids(self) -> array[int]:
@@ -166,6 +189,8 @@ class Group:
     # Trainer version when the last sample finished; splits a token's age into time in generation and time in
     # the queue.
     ready_version: int = 0
+    weight: float = 1.0  # of its tokens in the loss, beside those of other groups
+    hint: float = 0.0  # share of the solution that its prompt shows
 
     @property
     def item(self) -> WorkItem:
@@ -190,12 +215,16 @@ class Group:
     @property
     def oldest_version(self) -> int:
         """Policy version of the oldest token."""
-        return min(sample.rollout.segments[0].version for sample in self.samples)
+        return min(self._versions)
 
     @property
     def newest_version(self) -> int:
         """Policy version of the newest token."""
-        return max(sample.rollout.segments[-1].version for sample in self.samples)
+        return max(self._versions)
+
+    @property
+    def _versions(self) -> list[int]:
+        return [segment.version for sample in self.samples for segment in sample.rollout.aging_segments]
 
 
 def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:

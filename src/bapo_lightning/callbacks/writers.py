@@ -168,6 +168,8 @@ def group_rows(group: Group) -> Iterator[dict[str, Any]]:
             "advantage": advantage,
             "num_tokens": sample.rollout.length,
             "versions": [segment.version for segment in sample.rollout.segments],
+            "origin": sample.rollout.origin.name.lower(),
+            "hint": group.hint,
         }
 
 

@@ -169,6 +169,12 @@ class RunConfig(Composed):
         elif group_size == 1:
             yield from self._single_sample_problems()
         yield from self._window_problems()
+        experts = self.algorithm.experts
+        if experts is not None and experts.options.get("count", 0) >= group_size:
+            yield (
+                f"algorithm.experts.count={experts.options['count']} leaves none of scale.group_size="
+                f"{group_size} answers to the policy; write algorithm.experts.count=1"
+            )
         share = self.staleness.reuse_share
         if 0 < share < 1 and int(share * prompts) == 0:
             yield (

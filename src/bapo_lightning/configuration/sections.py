@@ -65,6 +65,8 @@ class Algorithm(Section):
     weighting: Target
     advantages: Target
     batch_advantages: Target | None
+    experts: Target | None
+    hints: Target | None
     admission: Target
     bounds: Target
     length_shaping: Target | None
@@ -150,6 +152,7 @@ class Data(Section):
     validation: Annotated[dict[str, Target], BeforeValidator(_named_sets)]
     validation_samples: dict[str, Count]
     filters: dict[str, Target]
+    hint: str
 
     def problems(self) -> Iterator[str]:
         """Numbers of samples are given for sets that exist."""

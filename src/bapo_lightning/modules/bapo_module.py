@@ -254,14 +254,18 @@ class BapoModule(L.LightningModule):
         num_tokens, num_samples = count_over_ranks(
             batch.num_tokens, batch.num_samples, device=torch.device("cpu")
         )
-        return weigh(self.weighting, batch.response_mask, num_tokens, num_samples)
+        weights = weigh(self.weighting, batch.response_mask, num_tokens, num_samples)
+        return weights * batch.factor.unsqueeze(1)
 
     def score(self, micro_batch: MicroBatch) -> TokenTable:
         """Token table of one micro-batch under the current weights, corrected."""
         table = token_table(self.policy, micro_batch, self.policy_version)
         if self.proximal is not None:
-            table = table.relative_to(self.proximal(table.detach()))
-        return table if self.correction is None else table.corrected(self.correction(table.detach()))
+            sampled = table.is_sampled  # only there is a policy that the ratio could be taken to instead
+            table = table.relative_to(self.proximal(table.detach()).where(sampled, table.proximal_logp))
+        if self.correction is None:
+            return table
+        return table.corrected(self.correction(table.detach()).where(table.is_sampled, 1.0))
 
     def score_for_search(self, scope: Sequence[MicroBatch]) -> list[TokenTable]:
         """Token tables of the whole update before its first gradient; none if nobody looks at them.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.bounds import Kind, contribution_curves, positive_contribution
@@ -28,10 +27,10 @@ def contributions(
 ) -> tuple[Tensor, Tensor]:
     """Contribution of all positive tokens of a table under each upper bound, [H], and of all negative ones
     under each lower bound, [L]; see `objectives.bounds.contribution_curves`.
+    Tokens that were not sampled from the policy contribute nothing: their ratio is to no policy.
     """
-    every_token = torch.ones_like(table.advantage, dtype=torch.bool)
     weights = contribution_weight(table, weight)
-    return contribution_curves(table.ratio, table.advantage, every_token, weights, lows, highs, kind)
+    return contribution_curves(table.ratio, table.advantage, table.is_sampled, weights, lows, highs, kind)
 
 
 def positive_shares(table: TokenTable, kind: ContributionWeight) -> tuple[Tensor, Tensor]:
@@ -42,7 +41,7 @@ def positive_shares(table: TokenTable, kind: ContributionWeight) -> tuple[Tensor
         table: of the minibatch, with the slopes of its update.
         kind: as for `contribution_weight`.
     """
-    mass = contribution_weight(table, kind).double() * table.ratio
+    mass = contribution_weight(table, kind).double() * table.ratio * table.is_sampled
     is_positive = table.advantage > 0
     cut, whole = (
         positive_contribution((parts * is_positive).sum(), (parts * ~is_positive).sum(), "share")

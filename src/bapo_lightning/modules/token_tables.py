@@ -19,6 +19,7 @@ from bapo_lightning.objectives.token_table import (
     table_of,
 )
 from bapo_lightning.ranks.collectives import gather_on_controller, num_ranks
+from bapo_lightning.types import Origin
 
 # micro-batch -> log-probs[N] and entropies[N] of its response tokens, in nats
 Scorer = Callable[[MicroBatch], tuple[Tensor, Tensor]]
@@ -34,11 +35,12 @@ def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenT
         micro_batch.behaviour_logp,
         micro_batch.proximal_logp,
         entropy=entropy,
-        age=version - micro_batch.version,
+        age=(version - micro_batch.version).masked_fill(micro_batch.origin == Origin.EXPERT, 0),
         age_at_entry=micro_batch.entry_version - micro_batch.version,
         sequence=micro_batch.sequence,
         group=micro_batch.group,
         position=micro_batch.position,
+        origin=micro_batch.origin,
         count=torch.ones_like(micro_batch.weight),
         advantage=micro_batch.advantage,
         weight=micro_batch.weight,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import limited_log_ratio
+from bapo_lightning.types import Origin
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class TokenTable:
     sequence: Tensor  # number of the token's response in the minibatch
     group: Tensor  # number of its group
     position: Tensor  # tokens of the response before it, those too old to be trained on included
+    origin: Tensor  # `types.Origin` of its response
     count: Tensor  # tokens that the row stands for: 1, except in exact worlds
     advantage: Tensor
     weight: Tensor  # the token's share of the global minibatch's mean, times its correction
@@ -47,6 +49,16 @@ class TokenTable:
     high: Tensor  # upper bound of the ratio; infinite until then
     statistic: Tensor  # what the objective knows of the whole update; NaN where it needs nothing
     slope: Tensor  # d objective / d ratio: the advantage, until the objective has cut it
+
+    @property
+    def is_sampled(self) -> Tensor:
+        """Whether `behaviour_logp` is that of a policy version at the temperature of the run, [N] bool."""
+        return self.origin <= Origin.REPLAYED
+
+    def sampled(self) -> TokenTable:
+        """Returns the rows of which that holds; the device is waited for."""
+        rows = self.is_sampled
+        return TokenTable(*(getattr(self, name)[rows] for name in NAMES))
 
     def detach(self) -> TokenTable:
         """Returns the same numbers without the graph."""
@@ -90,11 +102,13 @@ def table_of(
         behaviour_logp: under the policy that sampled, [N].
         proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
         age_at_entry: [N]; None: the age, as in the first update on a batch.
-        known: entropy, age, sequence, group, position, count, advantage and weight, each [N].
+        known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; and origin, if
+            not all were sampled from the policy for this batch.
     """
     proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp
     log_ratio = limited_log_ratio(logp, proximal_logp)
     like = known["weight"]
+    known.setdefault("origin", torch.zeros_like(known["sequence"]))
     return TokenTable(
         logp=logp,
         log_ratio=log_ratio,

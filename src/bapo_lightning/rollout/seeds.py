@@ -14,7 +14,13 @@ _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 
 
 def request_seed(
-    run_seed: int, version: int, problem_id: str, sample_index: int, epoch: int = 0, position: int = 0
+    run_seed: int,
+    version: int,
+    problem_id: str,
+    sample_index: int,
+    epoch: int = 0,
+    position: int = 0,
+    variant: str = "",
 ) -> int:
     """Seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples share
     nothing.
@@ -27,10 +33,12 @@ def request_seed(
         epoch: of the problem stream. A small set can come twice under one version.
         position: tokens sampled before, under this version or an older one; a resumed rollout must not repeat
             its first random numbers.
+        variant: of the request, where the same problem is asked again in another way.
     """
     key = f"{run_seed}/{version}/{sample_index}/{problem_id}" + (
         f"/{epoch}/{position}" if epoch or position else ""
     )
+    key += f"#{variant}" if variant else ""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 

@@ -18,10 +18,12 @@ from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
+from bapo_lightning.data.problems.solutions import require_solutions
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
+from bapo_lightning.errors import DataError
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
@@ -36,6 +38,7 @@ from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
 from bapo_lightning.runs.inputs import Inputs, read_inputs, read_recorded_schedule, stop_token_ids
 from bapo_lightning.runs.resume import RunStart
+from bapo_lightning.types import Group
 
 VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ by the policy alone
 
@@ -114,24 +117,12 @@ def data_parts(
     config: RunConfig, inputs: Inputs, engine: RolloutEngine, num_engines: int = 1
 ) -> dict[str, Any]:
     """Arguments of a RolloutDataModule that samples with `engine`, which is so many engines together."""
-    scale, algorithm, rollout = config.scale, config.algorithm, config.rollout
-    stops = stop_token_ids(model_path(config.model.path), inputs.tokenizer)
-    weight_sync, vocab_size = rollout.weight_sync.make(), inputs.tokenizer.vocab_size
-    restarting = RestartingEngine(engine, weight_sync, vocab_size, rollout.max_restarts, num_engines)
-    sampler = RolloutSampler(
-        engine=restarting,
-        tokenizer=inputs.tokenizer,
-        prompt=inputs.prompt,
-        reward=config.reward.make(),
-        sampling=SamplingParams(rollout.temperature, stops),
-        max_new_tokens=scale.max_new_tokens,
-        seed=config.seed,
-        length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
-        advantages=algorithm.advantages.make(),
-    )
-    problems = inputs.problems
+    scale, algorithm, problems = config.scale, config.algorithm, inputs.problems
+    weight_sync, vocab_size = config.rollout.weight_sync.make(), inputs.tokenizer.vocab_size
+    max_restarts = config.rollout.max_restarts
+    restarting = RestartingEngine(engine, weight_sync, vocab_size, max_restarts, num_engines)
     return {
-        "sampler": sampler,
+        "sampler": build_sampler(config, inputs, restarting),
         "stream": ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),
         "admission": algorithm.admission.make(),
         "regime": config.staleness,
@@ -143,6 +134,36 @@ def data_parts(
         "batch_advantages": algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
         "schedule": read_recorded_schedule(config),
     }
+
+
+def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -> RolloutSampler:
+    """What turns problems into scored groups. Raises DataError where an expert's answers or hints are wanted
+    that the problems do not have.
+    """
+    algorithm, problems = config.algorithm, inputs.problems.train
+    stops = stop_token_ids(model_path(config.model.path), inputs.tokenizer)
+    sampler = RolloutSampler(
+        engine=engine,
+        tokenizer=inputs.tokenizer,
+        prompt=inputs.prompt,
+        reward=config.reward.make(),
+        sampling=SamplingParams(config.rollout.temperature, stops),
+        max_new_tokens=config.scale.max_new_tokens,
+        seed=config.seed,
+        length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
+        advantages=algorithm.advantages.make(),
+        experts=algorithm.experts.make() if algorithm.experts else None,
+        hints=algorithm.hints.make() if algorithm.hints else None,
+    )
+    for name in ("experts", "hints"):
+        if (column := getattr(getattr(sampler, name), "column", None)) is not None:
+            require_solutions(problems, column, f"algorithm.{name}.column")
+    if sampler.hints is not None and not any(sampler.begun_again(Group(each, ())) for each in problems):
+        raise DataError(
+            f"no training problem's prompt with a hint has at most {sampler.hints.max_prompt_tokens} tokens; "
+            "write a larger scale.max_prompt_tokens, or a shorter text for data.hint"
+        )
+    return sampler
 
 
 def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule:

@@ -76,6 +76,10 @@ class NumberTokenizer:
     """Text and token ids are numbers already."""
 
     vocab_size = 1000
+    eos_token_id = STOP
+
+    def encode(self, text, add_special_tokens):
+        return [int(word) for word in text.split()]
 
     def decode(self, token_ids, skip_special_tokens):
         return " ".join(map(str, token_ids))
@@ -118,7 +122,7 @@ def scheduler(
     max_restarts: int = 10_000,
 ) -> RolloutScheduler:
     stream = ProblemStream(
-        [Problem(str(index), "", "") for index in range(num_problems)],
+        [Problem(str(index), "", "", metadata={"solution": "7 8"}) for index in range(num_problems)],
         seed=0,
         overlong=[Problem(OVERLONG, "", "")],
     )

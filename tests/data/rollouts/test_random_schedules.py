@@ -12,10 +12,12 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 
+from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
 from bapo_lightning.data.rollouts.admission import AdmitAll, DynamicSampling
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
@@ -29,10 +31,11 @@ NUM_PROBLEMS = 7
 
 class Schedule:
     """One run with everything drawn from a seed. `train` is the trainer's side of `RolloutDataModule` without
-    tensors.
+    tensors. With `helped`, an expert answers in every group, and all-wrong groups get hints.
     """
 
-    def __init__(self, seed, folder):
+    def __init__(self, seed, folder, helped=False):
+        self.helped = helped
         self.random = rng = random.Random(seed)
         self.groups_per_batch, self.num_batches = rng.randint(1, 4), rng.randint(1, 5)
         self.regime = random_regime(rng)
@@ -42,6 +45,7 @@ class Schedule:
         self.path = folder / f"{seed}.jsonl"
         self.version = self.clock = self.batches = self.oldest = 0
         self.last_version = {}
+        self.helps = Counter()  # origins in a group, and its hint
         self.open()
 
     def open(self):
@@ -51,6 +55,10 @@ class Schedule:
         self.scheduler = scheduler(
             engine, self.regime, *sizes, ledger=Ledger(self.path), admission=self.admission
         )
+        if self.helped:
+            self.scheduler.sampler = replace(
+                self.scheduler.sampler, experts=ExpertTraces(), hints=Hints(9, "{problem}{hint}")
+            )
         sampler = self.scheduler.sampler
         self.engine = sampler.engine
         if self.regime.async_generation:
@@ -91,6 +99,7 @@ class Schedule:
             if update:
                 self.collector.between_updates(self.state)
             for group in groups:
+                self.helps[len({item.rollout.origin for item in group.samples}), group.hint] += 1
                 trained = group.newest_version if self.regime.stale_action == "mask" else group.oldest_version
                 assert 0 <= self.version - trained <= self.regime.age_bound
                 self.oldest = max(self.oldest, self.version - trained)
@@ -165,14 +174,18 @@ def in_time():
 
 
 @pytest.mark.slow
-def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_draw(tmp_path, in_time):
-    fates = Counter()
-    for seed in range(NUM_SCHEDULES):
+@pytest.mark.parametrize("helped", [False, True])
+def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_draw(
+    helped, tmp_path, in_time
+):
+    fates, helps = Counter(), Counter()
+    for seed in range(NUM_SCHEDULES // (4 if helped else 1)):
         in_time()
-        schedule = Schedule(seed, tmp_path)
+        schedule = Schedule(seed, tmp_path, helped)
         try:
             schedule.train()
             fates += schedule.check_ledger()
+            helps += schedule.helps
         except AssertionError as error:
             raise AssertionError(
                 f"schedule {seed} ({schedule.regime}, {schedule.admission}): {error}"
@@ -184,6 +197,8 @@ def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_d
         fates["dropped", "too old"] and fates["filtered", "all scores equal"]
     )  # the schedules reach those paths
     assert fates["trained", None] > 10 * fates["dropped", "too old"]
+    # A group that was sampled again has the last hint, because the script's answers stay wrong.
+    assert set(helps) == ({(2, 0.0), (1, 0.75)} if helped else {(1, 0.0)})
 
 
 def test_a_windowed_fifo_keeps_within_its_bound_without_dropping_anything(tmp_path, in_time):
@@ -200,7 +215,8 @@ def test_a_windowed_fifo_keeps_within_its_bound_without_dropping_anything(tmp_pa
     assert oldest[True] > 30  # the bound is reached
 
 
-def test_synchronous_regimes_never_evict_when_their_age_bound_is_derived(tmp_path):
+@pytest.mark.parametrize("helped", [False, True])
+def test_synchronous_regimes_never_evict_when_their_age_bound_is_derived(helped, tmp_path):
     for seed in range(300):
         rng = random.Random(seed)
         regime = Regime(
@@ -210,7 +226,7 @@ def test_synchronous_regimes_never_evict_when_their_age_bound_is_derived(tmp_pat
             max_new_tokens=6,
             partial_tokens=rng.randint(1, 6),
         )
-        schedule = Schedule(seed, tmp_path)
+        schedule = Schedule(seed, tmp_path, helped)
         schedule.regime, schedule.path = regime, tmp_path / f"derived-{seed}.jsonl"
         schedule.open()
         schedule.train()

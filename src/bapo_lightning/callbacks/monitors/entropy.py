@@ -14,14 +14,15 @@ from bapo_lightning.values import CountOrZero
 
 class EntropyMonitor(Monitor):
     """Emits `policy/entropy` (nats per token, before the update) and `policy/approx_kl` (k3 estimate of
-    KL(behaviour || policy)).
+    KL(behaviour || policy), over the tokens that the policy sampled).
     """
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
+        sampled = update.tokens.sampled()
         return {
             "policy/entropy": update.tokens.entropy.mean(),
-            "policy/approx_kl": k3(update.tokens.logp - update.tokens.behaviour_logp).mean(),
+            "policy/approx_kl": k3(sampled.logp - sampled.behaviour_logp).mean(),
         }
 
 

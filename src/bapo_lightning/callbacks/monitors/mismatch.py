@@ -23,7 +23,8 @@ class MismatchMonitor(Monitor):
         oldest, _ = update.batch.version_range()
         if scored_at_entry or oldest < update.version:
             return {}
-        found = mismatch(update.tokens.logp, update.tokens.behaviour_logp)
+        sampled = update.tokens.sampled()
+        found = mismatch(sampled.logp, sampled.behaviour_logp)
         return {f"mismatch/{name}": value for name, value in found.items()}
 
 

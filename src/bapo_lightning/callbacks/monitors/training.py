@@ -10,6 +10,7 @@ from lightning import LightningModule, Trainer
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.objectives.surrogate import clipped_fractions
+from bapo_lightning.types import Origin
 
 
 class TrainingMonitor(Monitor):
@@ -18,7 +19,7 @@ class TrainingMonitor(Monitor):
     and `progress/{samples, tokens}` (rollouts and tokens generated so far).
 
     `train/reward` is the verdict before any length shaping, so that algorithms with and without it can be
-    compared.
+    compared. Answers of an expert count in neither rewards nor lengths.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,12 @@ class TrainingMonitor(Monitor):
         """Returns the metrics of one update."""
         self._num_samples += int(update.batch.metrics["rollout/num_samples"])
         self._num_tokens += int(update.batch.metrics["rollout/num_tokens"])
-        samples = [sample for group in update.batch.groups for sample in group.samples]
+        samples = [
+            sample
+            for group in update.batch.groups
+            for sample in group.samples
+            if sample.rollout.aging_segments
+        ]
         return {
             "train/reward": fmean(sample.score.value for sample in samples),
             "train/shaped_reward": fmean(sample.reward for sample in samples),
@@ -63,7 +69,7 @@ def length_by_sign(update: Update) -> Metrics:
     lengths: dict[str, list[int]] = {positive: [], negative: []}
     for group in update.batch.groups:
         for sample, advantage in zip(group.samples, group.advantages, strict=True):
-            if advantage:
+            if advantage and sample.rollout.aging_segments:
                 lengths[positive if advantage > 0 else negative].append(sample.rollout.length)
     return {name: fmean(values) for name, values in lengths.items() if values}
 
@@ -73,18 +79,20 @@ class StalenessMonitor(Monitor):
     version that was trained), the two parts of the mean `staleness/age_generating_mean` (until the token's
     group was complete) and `staleness/age_queueing_mean` (from then on), `staleness/segments_mean` (per
     rollout; above 1 where rollouts were resumed) and `staleness/masked_tokens` (number of tokens too old to
-    be trained on).
+    be trained on). Tokens of an expert have no age and are left out.
     """
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
-        age = update.tokens.age
+        age = update.tokens.age[update.tokens.origin != Origin.EXPERT]
         batch = update.batch
-        lengths = iter(batch.response_lengths)
-        tokens = [sum(next(lengths) for _ in group.samples) for group in batch.groups]
-        waits = (update.version - group.ready_version for group in batch.groups)
-        queueing = sum(wait * count for wait, count in zip(waits, tokens, strict=True))
-        mean, queueing_mean = age.float().mean(), queueing / batch.num_tokens
+        aging = [
+            length if rollout.aging_segments else 0
+            for rollout, length in zip(batch.rollouts, batch.response_lengths, strict=True)
+        ]
+        waits = [update.version - group.ready_version for group in batch.groups for _ in group.samples]
+        queueing = sum(wait * count for wait, count in zip(waits, aging, strict=True))
+        mean, queueing_mean = age.float().mean(), queueing / sum(aging)
         return {
             "staleness/age_mean": mean,
             "staleness/age_max": age.max(),

@@ -44,6 +44,7 @@ class MicroBatch(ModelInput):
     sequence: Tensor  # [N] number of each token's response in the minibatch
     group: Tensor  # [N] number of its group
     position: Tensor  # [N] tokens of the response before it
+    origin: Tensor  # [N] `types.Origin` of its response
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
     entry_version: int  # policy version of the trainer when their batch entered training
@@ -68,6 +69,8 @@ class TrainBatch:
     prompt_lengths: tuple[int, ...]  # tokens of the prompts
     sequences: tuple[int, ...]  # number of each sample in the minibatch of all ranks
     group_numbers: tuple[int, ...]  # and of its group
+    origins: tuple[int, ...]  # `types.Origin` of each sample
+    factor: Tensor  # [B] of each sample's weights in the loss, 1 unless its group has another
     groups: tuple[Group, ...]
     entry_version: int  # policy version of the trainer when the rollout batch entered training
     metrics: dict[str, float]  # measured while producing, logged with the update
@@ -112,7 +115,7 @@ class TrainBatch:
         trained = []
         for rollout, length in zip(self.rollouts, self.response_lengths, strict=True):
             end, first = 0, rollout.length - length
-            for segment in rollout.segments:
+            for segment in rollout.aging_segments:
                 end += len(segment.token_ids)
                 trained += [segment.version] if end > first else []
         return min(trained), max(trained)
@@ -153,9 +156,10 @@ class TrainBatch:
         )
         device = self.input_ids.device
         offsets = contexts - of(self.prompt_lengths)
-        known = np.repeat(np.stack([of(self.sequences), of(self.group_numbers), offsets]), responses, axis=1)
-        known[2] += ramps(responses)
-        sequence, group, position = torch.from_numpy(known).to(device)
+        of_samples = np.stack([of(self.sequences), of(self.group_numbers), of(self.origins), offsets])
+        known = np.repeat(of_samples, responses, axis=1)
+        known[-1] += ramps(responses)
+        sequence, group, origin, position = torch.from_numpy(known).to(device)
         return MicroBatch(
             **vars(inputs),
             behaviour_logp=self.behaviour_logp.view(-1)[source],
@@ -164,6 +168,7 @@ class TrainBatch:
             sequence=sequence,
             group=group,
             position=position,
+            origin=origin,
             advantage=self.advantage[torch.tensor(rows, device=device)].repeat_interleave(
                 torch.from_numpy(responses).to(device), output_size=len(source)
             ),
@@ -235,7 +240,11 @@ def collate(
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
     skipped = [
-        sum(len(segment.token_ids) for segment in rollout.segments if segment.version < (oldest_trained or 0))
+        sum(
+            len(segment.token_ids)
+            for segment in rollout.aging_segments
+            if segment.version < (oldest_trained or 0)
+        )
         for rollout in rollouts
     ]
     prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
@@ -266,6 +275,8 @@ def collate(
         prompt_lengths=prompt_lengths,
         sequences=tuple(range(len(samples))),
         group_numbers=tuple(number for number, group in enumerate(groups) for _ in group.samples),
+        origins=tuple(int(rollout.origin) for rollout in rollouts),
+        factor=torch.tensor([group.weight for group in groups for _ in group.samples], dtype=torch.float32),
         groups=tuple(groups),
         entry_version=int(version.max()) if entry_version is None else entry_version,
         metrics=metrics,

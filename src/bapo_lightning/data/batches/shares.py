@@ -21,7 +21,10 @@ def split_over_ranks(batch: TrainBatch, num_ranks: int) -> list[TrainBatch]:
 def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
     """Selects samples of a batch, with tensors cut to the longest of them."""
     lengths, picked = batch.lengths, torch.tensor(rows, dtype=torch.long)
-    names = ("context_lengths", "response_lengths", "prompts", "prompt_lengths", "sequences", "group_numbers")
+    names = (
+        *("context_lengths", "response_lengths", "prompts", "prompt_lengths"),
+        *("sequences", "group_numbers", "origins"),
+    )
     numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
     width = max((lengths[row] for row in rows), default=0)
     grids = ("input_ids", "response_mask", "behaviour_logp", "proximal_logp", "version")
@@ -29,6 +32,7 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
         batch,
         **{name: getattr(batch, name)[picked, :width] for name in grids},
         advantage=batch.advantage[picked],
+        factor=batch.factor[picked],
         **numbers,
         groups=(),
         entry_version=0,
@@ -54,6 +58,8 @@ def blank_batch(device: torch.device) -> TrainBatch:
         prompt_lengths=(1,),
         sequences=(0,),
         group_numbers=(0,),
+        origins=(0,),
+        factor=zeros[0, :1],
         groups=(),
         entry_version=0,
         metrics={},

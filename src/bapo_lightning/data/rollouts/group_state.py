@@ -18,6 +18,7 @@ from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import (
     FinishReason,
     Group,
+    Origin,
     Problem,
     Rollout,
     Sample,
@@ -76,6 +77,7 @@ def pack_running(store: ArrayStore, group: RunningGroup) -> dict[str, Any]:
     return {
         "problem": group.item.problem.id,
         "epoch": group.item.epoch,
+        "hint": group.hint,
         "prompt_ids": store.add_ints(group.prompt_ids),
         "rollouts": [_pack_rollout(store, rollout) for rollout in group.rollouts],
     }
@@ -87,6 +89,7 @@ def unpack_running(store: ArrayStore, packed: dict[str, Any], problem: ProblemOf
     return RunningGroup(
         WorkItem(problem(packed["problem"]), packed["epoch"]),
         [_unpack_rollout(store, rollout, prompt_ids) for rollout in packed["rollouts"]],
+        packed.get("hint", 0.0),
     )
 
 
@@ -96,6 +99,8 @@ def pack_group(store: ArrayStore, group: Group) -> dict[str, Any]:
         "problem": group.problem.id,
         "epoch": group.epoch,
         "ready_version": group.ready_version,
+        "weight": group.weight,
+        "hint": group.hint,
         "advantages": list(group.advantages),
         "prompt_ids": store.add_ints(group.samples[0].rollout.prompt_ids),
         "samples": [_pack_sample(store, sample) for sample in group.samples],
@@ -111,6 +116,8 @@ def unpack_group(store: ArrayStore, packed: dict[str, Any], problem: ProblemOfId
         advantages=tuple(packed["advantages"]),
         epoch=packed["epoch"],
         ready_version=packed["ready_version"],
+        weight=packed.get("weight", 1.0),
+        hint=packed.get("hint", 0.0),
     )
 
 
@@ -152,12 +159,14 @@ def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
     return {
         "segments": [_pack_segment(store, segment) for segment in rollout.segments],
         "finish": str(rollout.finish) if rollout.finish else None,
+        "origin": int(rollout.origin),
     }
 
 
 def _unpack_rollout(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Rollout:
     segments = tuple(_unpack_segment(store, segment) for segment in packed["segments"])
-    return Rollout(prompt_ids, segments, FinishReason(packed["finish"]) if packed["finish"] else None)
+    finish = FinishReason(packed["finish"]) if packed["finish"] else None
+    return Rollout(prompt_ids, segments, finish, Origin(packed.get("origin", Origin.POLICY)))
 
 
 def _pack_segment(store: ArrayStore, segment: Segment) -> list[Any]:

@@ -23,7 +23,7 @@ from bapo_lightning.types import Group, Sample
 def with_proximal_logprobs(
     groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int, version: int
 ) -> tuple[list[Group], dict[str, float]]:
-    """Adds proximal log-probs to the samples.
+    """Adds proximal log-probs to the samples, but not to those of an expert, whose ratio is to 1.
 
     Args:
         groups: a rollout batch.
@@ -37,11 +37,15 @@ def with_proximal_logprobs(
     """
     start = time.perf_counter()
     rollouts = [sample.rollout for group in groups for sample in group.samples]
-    logprobs = iter(policy.response_logprobs(rollouts, token_budget))
+    scored_at_once = [rollout for rollout in rollouts if rollout.aging_segments]
+    logprobs = iter(policy.response_logprobs(scored_at_once, token_budget))
     scored = [
         replace(
             group,
-            samples=tuple(replace(sample, proximal_logprobs=next(logprobs)) for sample in group.samples),
+            samples=tuple(
+                replace(sample, proximal_logprobs=next(logprobs)) if sample.rollout.aging_segments else sample
+                for sample in group.samples
+            ),
         )
         for group in groups
     ]
@@ -55,6 +59,8 @@ def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
     """
     proximal, behaviour = array("f"), array("f")
     for sample in samples:
+        if not sample.rollout.is_sampled:
+            continue
         first = 0
         for segment in sample.rollout.segments:
             end = first + len(segment.token_ids)

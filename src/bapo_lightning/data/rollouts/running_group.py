@@ -15,6 +15,7 @@ class RunningGroup:
 
     item: WorkItem
     rollouts: list[Rollout]
+    hint: float = 0.0  # share of the solution that the prompt shows
 
     @property
     def prompt_ids(self) -> array[int]:
@@ -35,7 +36,7 @@ class RunningGroup:
     def oldest_version(self) -> int | None:
         """Policy version of the oldest token; None before the first."""
         return min(
-            (rollout.segments[0].version for rollout in self.rollouts if rollout.segments), default=None
+            (segment.version for rollout in self.rollouts for segment in rollout.aging_segments), default=None
         )
 
     def extend(self, index: int, generation: Generation, max_new_tokens: int) -> None:

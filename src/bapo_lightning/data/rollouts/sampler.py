@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bapo_lightning.data.problems.prompts import PromptRule
+from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.phases import phase
 from bapo_lightning.rewards.scores import checked
@@ -43,12 +44,30 @@ class RolloutSampler:
     seed: int  # of the run; part of each request's seed, see `request_seed`
     length_shaping: LengthShaping | None = None
     advantages: AdvantageFunction | None = None  # None: groups are not trained on
+    experts: ExpertTraces | None = None  # answers of an expert in each group
+    hints: Hints | None = None  # in the prompts of groups without a right answer
 
     def start(self, items: Sequence[WorkItem], group_size: int) -> list[RunningGroup]:
-        """Returns groups without any sampled token."""
-        return [
-            RunningGroup(item, [Rollout(self.encode_prompt(item.problem))] * group_size) for item in items
-        ]
+        """Returns groups without any sampled token; an expert's answers come first."""
+        groups = []
+        for item in items:
+            open_rollout = Rollout(self.encode_prompt(item.problem))
+            given = [] if self.experts is None else self.experts(self.tokenizer, item.problem, open_rollout)
+            given = [rollout for rollout in given if rollout.length <= self.max_new_tokens]
+            groups.append(RunningGroup(item, given + [open_rollout] * (group_size - len(given))))
+        return groups
+
+    def begun_again(self, group: Group) -> RunningGroup | None:
+        """Returns a scored group without a right answer as one without sampled tokens whose prompt has the
+        next hint; None where there is nothing to hint at, or no hint left.
+        """
+        if self.hints is None or (hinted := self.hints(group)) is None:
+            return None
+        hint, problem = hinted
+        prompt = self.encode_prompt(problem)
+        if len(prompt) > self.hints.max_prompt_tokens:
+            return None
+        return RunningGroup(group.item, [Rollout(prompt)] * len(group.samples), hint)
 
     def requests(self, groups: Sequence[RunningGroup], partial_tokens: int) -> list[GenerationRequest]:
         """One request of at most `partial_tokens` per unfinished sample, `group` numbered as in `groups`."""
@@ -70,7 +89,7 @@ class RolloutSampler:
         samples = iter(self.judge(problems, rollouts))
         rows = [tuple(next(samples) for _ in group.rollouts) for group in groups]
         return [
-            Group(group.item.problem, row, advantages, group.item.epoch, version)
+            Group(group.item.problem, row, advantages, group.item.epoch, version, hint=group.hint)
             for group, row, advantages in zip(groups, rows, self._advantages(rows), strict=True)
         ]
 
@@ -101,8 +120,9 @@ class RolloutSampler:
     ) -> GenerationRequest:
         rollout, item = group.rollouts[index], group.item
         limit = min(partial_tokens, self.max_new_tokens - rollout.length)
+        variant = f"hint {group.hint}" if group.hint else ""
         seed = request_seed(
-            self.seed, self.engine.version, item.problem.id, index, item.epoch, rollout.length
+            self.seed, self.engine.version, item.problem.id, index, item.epoch, rollout.length, variant
         )
         return GenerationRequest(rollout.prompt_ids + rollout.response_ids, limit, seed, number, index)
 

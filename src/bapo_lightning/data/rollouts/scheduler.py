@@ -155,15 +155,21 @@ class RolloutScheduler:
         return self.finished
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
-        """Moves the `finished` groups of `postprocess` on, now scored as `groups` within `seconds`."""
-        self._running = self._without(finished, self._running)
+        """Moves the `finished` groups of `postprocess` on, now scored as `groups` within `seconds`. Those
+        that get a hint keep their places and are sampled once more.
+        """
+        again = [(group, self.sampler.begun_again(group)) for group in groups]
+        begun = [running for _, running in again if running is not None]
+        self._running = self._without(finished, self._running) + begun
+        self.statistics.count_groups(groups)
+        self.statistics.count_hinted([group for group, running in again if running is not None])
+        groups = [group for group, running in again if running is None]
         verdicts = [(group, self.admission.admits(group)) for group in groups]
         ready = [group for group, admitted in verdicts if admitted]
         rejected = [group for group, admitted in verdicts if not admitted]
         self._ready.extend(ready)
         self._rejected += rejected
         self.recorder.write("scored", ready=names(ready), rejected=names(rejected))
-        self.statistics.count_groups(groups)
         self.statistics.reward_seconds += seconds
 
     def drop_late(self, version: int) -> None:

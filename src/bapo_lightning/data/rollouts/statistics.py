@@ -22,12 +22,14 @@ class RolloutStatistics:
     evicted: int = 0  # groups thrown away because they were too old or would become so
     resumed: int = 0  # resumes of a rollout that was stopped at the token budget of a pass
     resumed_tokens: int = 0  # response tokens that the engine had to read again for them
-    wasted_tokens: int = 0  # of the groups dropped and evicted
+    wasted_tokens: int = 0  # of the groups dropped, evicted and begun again
     cut: int = 0  # rollouts ended at the token limit, or at the limit of segments
     reward_timeouts: int = 0
     reward_failures: int = 0  # answers on which the verifier broke
     unparsable: int = 0  # responses without a final answer
     uniform_groups: int = 0  # groups whose scores are all equal, admitted or not
+    expert_traces: int = 0  # put into groups; no engine sampled them
+    hinted_groups: int = 0  # begun again with a hint, since every answer was wrong
     passes: int = 0
     added_passes: int = 0  # of them, those that a followed schedule does not have
     num_samples: int = 0  # ended
@@ -35,7 +37,9 @@ class RolloutStatistics:
 
     def count_groups(self, groups: Sequence[Group]) -> None:
         """Counts groups that were finished and scored."""
-        samples = [sample for group in groups for sample in group.samples]
+        every = [sample for group in groups for sample in group.samples]
+        samples = [sample for sample in every if sample.rollout.aging_segments]
+        self.expert_traces += len(every) - len(samples)
         self.num_samples += len(samples)
         self.cut += sum(sample.rollout.finish is FinishReason.LENGTH for sample in samples)
         statuses = Counter(sample.score.status for sample in samples)
@@ -43,6 +47,11 @@ class RolloutStatistics:
         self.reward_failures += statuses[ScoreStatus.FAILED]
         self.unparsable += statuses[ScoreStatus.UNPARSABLE]
         self.uniform_groups += sum(group.is_uniform for group in groups)
+
+    def count_hinted(self, groups: Sequence[Group]) -> None:
+        """Counts groups that are sampled again with a hint."""
+        self.hinted_groups += len(groups)
+        self.wasted_tokens += sum(group.num_tokens for group in groups)
 
     def take(self) -> RolloutStatistics:
         """Returns the sums so far and starts again at zero."""

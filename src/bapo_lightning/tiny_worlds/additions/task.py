@@ -56,6 +56,7 @@ def addition_problems(
             prompt=f"{first}+{second}=",
             answer=str(first + second),
             source=SOURCE,
+            metadata={"solution": f"{first + second}{FINAL_MARK}{first + second}"},
         )
         for first, second in chosen[:limit]
     ]

@@ -91,7 +91,13 @@ def _problem(number: int, day: int, world: Locks) -> Problem:
     lock = all_locks(world)[number]
     opening = sorted({key for key in (lock.master, lock.popular) if lock.opens(key, day)})
     text = f"{number:02d}:{day}"
-    return Problem(id=f"{SOURCE}/{text}", prompt=f"{text}=", answer="".join(opening), source=SOURCE)
+    return Problem(
+        id=f"{SOURCE}/{text}",
+        prompt=f"{text}=",
+        answer="".join(opening),
+        source=SOURCE,
+        metadata={"solution": lock.master},  # for methods that learn from an expert, or give hints
+    )
 
 
 def demonstration(problem: Problem, generator: random.Random, world: Locks = Locks()) -> str:
