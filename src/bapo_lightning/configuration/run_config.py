@@ -169,6 +169,7 @@ class RunConfig(Composed):
         elif group_size == 1:
             yield from self._single_sample_problems()
         yield from self._window_problems()
+        yield from self._replay_problems()
         experts = self.algorithm.experts
         if experts is not None and experts.options.get("count", 0) >= group_size:
             yield (
@@ -200,6 +201,24 @@ class RunConfig(Composed):
                 "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
                 f"{remedy}"
             )
+
+    def _replay_problems(self) -> Iterator[str]:
+        """Groups of earlier batches where an algorithm replays some, enough for minibatches of their own."""
+        regime, prompts = self.staleness, self.scale.prompts_per_batch
+        if self.algorithm.replay is not None and not regime.reuse_share:
+            yield (
+                f"algorithm.replay={self.algorithm.replay.name} trains on groups of earlier batches, and "
+                f"regime={regime.name} keeps none; write regime=reuse, or the regime that bears the "
+                "algorithm's name"
+            )
+        if regime.reuse_share and regime.reuse_minibatches != "mixed":
+            size = prompts // regime.minibatches
+            if 0 < int(regime.reuse_share * prompts) < size:
+                yield (
+                    f"regime.reuse_minibatches={regime.reuse_minibatches} with regime.reuse_share="
+                    f"{regime.reuse_share}: earlier groups never fill a minibatch of {size}; write a larger "
+                    "regime.reuse_share, or more regime.minibatches"
+                )
 
     def _window_problems(self) -> Iterator[str]:
         """Room for the next rollout batch behind a window that is held up."""

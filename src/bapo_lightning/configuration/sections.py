@@ -67,6 +67,7 @@ class Algorithm(Section):
     batch_advantages: Target | None
     experts: Target | None
     hints: Target | None
+    replay: Target | None
     admission: Target
     bounds: Target
     length_shaping: Target | None
@@ -76,7 +77,12 @@ class Algorithm(Section):
     ]
 
     def problems(self) -> Iterator[str]:
-        """One set of bounds and one statistic for the same tokens."""
+        """One set of bounds and one statistic for the same tokens, and one origin of advantages."""
+        if self.batch_advantages is not None and self.replay is not None:
+            yield (
+                "batch_advantages gives every group of a batch its advantages, and replay those of earlier "
+                "batches; leave one of them out"
+            )
         if self.statistic is not None and self.bounds.options.get("scope") == "microbatch":
             yield (
                 "statistic is one number of the whole update, but bounds.scope=microbatch searches several "

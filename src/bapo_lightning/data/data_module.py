@@ -44,6 +44,7 @@ import lightning as L
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
+from bapo_lightning.data.batches.replay_rules import ReplayRule
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
@@ -91,6 +92,7 @@ class RolloutDataModule(L.LightningDataModule):
         seed: int,
         recompute_logprobs: bool = False,
         batch_advantages: BatchAdvantages | None = None,
+        replay: ReplayRule | None = None,
         folder: Path | None = None,
         schedule: Sequence[Row] | None = None,
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
@@ -107,6 +109,7 @@ class RolloutDataModule(L.LightningDataModule):
             seed: of the minibatch order.
             recompute_logprobs: score each batch with the trainer's weights first, as a correction needs.
             batch_advantages: gives each batch its advantages, in place of those relative to the group.
+            replay: keeps groups of earlier batches, and says what they are worth.
             folder: of the run, for the fates of work items and the schedule; None: no files.
             schedule: of another run with asynchronous generation, to be followed.
             share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
@@ -119,8 +122,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._batch_advantages, self._admits = batch_advantages, admission.admits
         self._share_policy = share_policy
         self._stream = stream
-        self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed)
-        self._reuse = ReuseBuffer(regime, prompts_per_batch)
+        self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed, regime.reuse_minibatches)
+        self._replay, self._reuse = replay, ReuseBuffer(regime, prompts_per_batch, replay)
         self._clock = 0  # updates attempted
         self._entry_version = 0  # of the trainer when the batch in the queue entered training
         ledger = Ledger(folder / "ledger.jsonl" if folder else None)
@@ -201,6 +204,7 @@ class RolloutDataModule(L.LightningDataModule):
             "batch_advantages": (
                 self._batch_advantages.state_dict() if isinstance(self._batch_advantages, Remembers) else None
             ),
+            "replay": None if self._replay is None else self._replay.state_dict(),
             "arrays": store.state_dict(),
         }
 
@@ -218,6 +222,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._reuse.load_state_dict(state["reuse"], store, self._stream.problem)
         if isinstance(self._batch_advantages, Remembers) and state["batch_advantages"] is not None:
             self._batch_advantages.load_state_dict(state["batch_advantages"])
+        if self._replay is not None:
+            self._replay.load_state_dict(state["replay"])
 
     def teardown(self, stage: str) -> None:
         """Records the fate of all that is left if the run is complete, and closes."""
@@ -250,7 +256,8 @@ class RolloutDataModule(L.LightningDataModule):
         with self._scheduler.lock:
             self._scheduler.enter_replayed(len(replayed))
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)
-        groups, measured = fresh + replayed, {"reuse/share": len(replayed) / self._prompts_per_batch}
+        groups = fresh + self._reuse.valued(replayed, fresh)
+        measured = {"reuse/share": len(replayed) / self._prompts_per_batch}
         if self._batch_advantages is not None:
             groups = with_batch_advantages(self._batch_advantages, groups, len(fresh), self._admits)
         # As they came: advantages of the whole batch are given anew with each use.

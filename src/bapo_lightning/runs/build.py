@@ -132,6 +132,7 @@ def data_parts(
         "seed": config.seed,
         "recompute_logprobs": config.recomputes_logprobs,
         "batch_advantages": algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
+        "replay": algorithm.replay.make() if algorithm.replay else None,
         "schedule": read_recorded_schedule(config),
     }
 

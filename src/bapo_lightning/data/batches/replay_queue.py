@@ -5,21 +5,27 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import pstdev
 from typing import Any
 
+from bapo_lightning.data.batches.replay_rules import ReplayRule
 from bapo_lightning.data.rollouts.group_state import ArrayStore, ProblemOfId, pack_group, unpack_group
-from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.types import Group
+from bapo_lightning.data.rollouts.regime import Regime, ReuseMinibatches
+from bapo_lightning.types import Group, Origin
 
 
 class ReplayQueue:
     """Serves M minibatches of whole groups of a rollout batch in each of E epochs, each time reshuffled.
+    Groups of earlier batches stand among the others, or in minibatches of their own.
 
     It keeps order and versions, and never drops anything: what is put in is served exactly E times.
     """
 
-    def __init__(self, epochs: int, minibatches: int, seed: int) -> None:
+    def __init__(
+        self, epochs: int, minibatches: int, seed: int, replayed: ReuseMinibatches = "mixed"
+    ) -> None:
+        self._replayed = replayed
         self._epochs = epochs
         self._minibatches = minibatches
         self._random = random.Random(seed)
@@ -38,9 +44,17 @@ class ReplayQueue:
                 "minibatches"
             )
         for _ in range(self._epochs):
-            # The single minibatch of a pass needs no shuffling: its sum does not depend on the order.
-            order = list(groups) if self._minibatches == 1 else self._random.sample(list(groups), len(groups))
-            self._pending.extend(order[first : first + size] for first in range(0, len(order), size))
+            for part in self._parts(list(groups)):
+                # The single minibatch of a pass needs no shuffling: its sum does not depend on the order.
+                order = part if self._minibatches == 1 else self._random.sample(part, len(part))
+                self._pending.extend(order[first : first + size] for first in range(0, len(order), size))
+
+    def _parts(self, groups: list[Group]) -> list[list[Group]]:
+        """Groups that share minibatches, in the order in which they are served."""
+        if self._replayed == "mixed":
+            return [groups]
+        parts = [[group for group in groups if is_replayed(group) == replayed] for replayed in (True, False)]
+        return parts if self._replayed == "before" else parts[::-1]
 
     def take(self) -> list[Group]:
         """Returns the next minibatch. Raises IndexError when the queue is empty."""
@@ -65,18 +79,38 @@ class ReplayQueue:
         self._random.setstate((version, tuple(words), gauss))
 
 
+def is_replayed(group: Group) -> bool:
+    """Whether the group entered training in an earlier batch."""
+    return any(sample.rollout.origin is Origin.REPLAYED for sample in group.samples)
+
+
+def marked_as_replayed(group: Group) -> Group:
+    """Returns the group with samples that say so."""
+    return replace(
+        group,
+        samples=tuple(
+            replace(sample, rollout=replace(sample.rollout, origin=Origin.REPLAYED))
+            if sample.rollout.origin is Origin.POLICY
+            else sample
+            for sample in group.samples
+        ),
+    )
+
+
 class ReuseBuffer:
     """Keeps groups that have been trained on and gives them back for later rollout batches, each at most
     `regime.max_reuses` times.
 
     Their tokens keep the log-probs of the policy that sampled them, so that ratios stay exact however old
-    they get.
+    they get. A rule may keep parts of groups, and change their advantages.
     """
 
-    def __init__(self, regime: Regime, groups_per_batch: int) -> None:
+    def __init__(self, regime: Regime, groups_per_batch: int, rule: ReplayRule | None = None) -> None:
         """`regime.reuse_share` limits the share of a batch's groups that come from here."""
-        self._regime = regime
+        self._regime, self._rule = regime, rule
         self._per_batch = int(regime.reuse_share * groups_per_batch)
+        mixed = regime.reuse_minibatches == "mixed"
+        self._multiple = 1 if mixed else groups_per_batch // regime.minibatches
         self._entries: list[tuple[Group, int]] = []  # with the number of reuses so far
         self.num_outdated = 0  # groups removed for their age since the last reset
 
@@ -88,11 +122,20 @@ class ReuseBuffer:
         """Keeps groups that have just entered training for the first time. Leave out those from which nothing
         can be learned.
         """
-        if self._per_batch:
+        if not self._per_batch:
+            return
+        if self._rule is None:
             self._entries += [(group, 0) for group in groups]
+            return
+        self._entries += [(kept, 0) for group in groups if (kept := self._rule.kept(group)) is not None]
+        size = sum(len(group.samples) for group, _ in self._entries)
+        while self._rule.capacity is not None and size > self._rule.capacity:
+            size -= len(self._entries.pop(0)[0].samples)
 
     def choose(self, version: int) -> list[Group]:
-        """Returns groups for a batch that enters training at `version`, best first. Removes late ones."""
+        """Returns groups for a batch that enters training at `version`, best first. Removes late ones. Where
+        they have minibatches of their own, these are full.
+        """
         late = self._regime.is_evicted
         young = [
             (group, reuses)
@@ -101,10 +144,15 @@ class ReuseBuffer:
         ]
         self.num_outdated += len(self._entries) - len(young)
         ranked = sorted(range(len(young)), key=lambda index: self._rank(young[index][0]))
-        chosen = ranked[: self._per_batch]
+        room = self._per_batch if self._rule is None or self._rule.is_ready else 0
+        chosen = ranked[: min(room, len(young)) // self._multiple * self._multiple]
         counted = [(group, reuses + (index in chosen)) for index, (group, reuses) in enumerate(young)]
         self._entries = [entry for entry in counted if entry[1] < self._regime.max_reuses]
-        return [young[index][0] for index in chosen]
+        return [marked_as_replayed(young[index][0]) for index in chosen]
+
+    def valued(self, replayed: list[Group], fresh: Sequence[Group]) -> list[Group]:
+        """Returns chosen groups with the advantages that they have beside `fresh` ones; once a batch."""
+        return replayed if self._rule is None else self._rule.valued(replayed, fresh)
 
     def state_dict(self, store: ArrayStore) -> list[dict[str, Any]]:
         """Groups with the number of their uses."""

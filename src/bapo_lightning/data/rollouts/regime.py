@@ -18,6 +18,7 @@ from bapo_lightning.values import Count, CountOrZero, Name, Positive, Size
 
 StaleAction = Literal["evict", "mask"]
 ReusePriority = Literal["newest", "oldest", "reward_spread"]
+ReuseMinibatches = Literal["mixed", "before", "after"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Regime:
     reuse_share: Annotated[float, Ge(0), Lt(1)] = 0.0  # of past groups in a rollout batch
     max_reuses: CountOrZero = 0  # further rollout batches that a group may enter
     reuse_priority: ReusePriority = "newest"
+    # Reused groups stand among fresh ones, or in minibatches of their own before or after theirs.
+    reuse_minibatches: ReuseMinibatches = "mixed"
     # Groups, from the oldest on, of which later ones may be trained on first; None: as they become ready.
     window: Count | None = None
     schedule: str | None = None  # run folder whose asynchronous schedule is followed; None: a free one
@@ -150,6 +153,11 @@ class Regime:
         if not self.reuse_share:
             if self.max_reuses:
                 yield (f"max_reuses={self.max_reuses} without reuse_share has no effect; write regime=reuse")
+            if self.reuse_minibatches != "mixed":
+                yield (
+                    f"reuse_minibatches={self.reuse_minibatches} without reuse_share has no effect; write "
+                    "regime=reuse"
+                )
             return
         if not self.max_reuses:
             yield f"max_reuses=0 with reuse_share={self.reuse_share} reuses nothing; write max_reuses=1"

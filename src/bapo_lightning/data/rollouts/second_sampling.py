@@ -1,0 +1,89 @@
+"""A second sampling of some prompts at another temperature, which steers the policy's entropy (AEPO)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.types import Group, Origin, Rollout, Sample
+from bapo_lightning.values import Count, NonNegative, Positive, Share
+
+
+@dataclass(frozen=True, slots=True)
+class SecondSampling:
+    """Samples a share of a batch's prompts again, hotter while the policy's entropy is at most the target and
+    colder above it, and puts right answers, with an advantage of 1, in the place of answers to the same prompt
+    (arXiv 2510.08141).
+
+    An answer is right if its advantage in the second group is above `above`. At most `most` are taken; half of
+    that, or of the right ones, where the policy is above the target. In the authors' code they replace the first
+    rows of the batch, whatever prompt those answer. The entropy is that of the last update; before the first it
+    counts as 0, as there.
+    """
+
+    target_entropy: Positive = 0.5  # H*, nats
+    high: Positive = 1.2  # temperature while the entropy is at most H*
+    low: Positive = 0.8  # and above it
+    share: Share = 0.25  # of the prompts, the first ones of the batch
+    most: Count = 60  # answers in a batch
+    above: NonNegative = 0.05
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong between the options."""
+        if not options["low"] < options["high"]:
+            yield f"low={options['low']} must be below high={options['high']}; write low=0.8, high=1.2"
+
+    def __call__(
+        self, sampler: RolloutSampler, groups: Sequence[Group], entropy: float, version: int
+    ) -> tuple[list[Group], dict[str, float]]:
+        """Returns the groups with the answers of the second sampling, and metrics of it.
+
+        Args:
+            sampler: whose engine has the current weights.
+            groups: of a batch, fresh.
+            entropy: of the policy in the last update, nats.
+            version: of the policy.
+        """
+        cold = entropy > self.target_entropy
+        temperature = self.low if cold else self.high
+        again = groups[: int(self.share * len(groups))]
+        second = sampler.sampled_at(temperature, again, version)
+        right = [
+            [
+                sample
+                for sample, advantage in zip(group.samples, group.advantages, strict=True)
+                if advantage > self.above
+            ]
+            for group in second
+        ]
+        found = sum(map(len, right))
+        room = taken = min(self.most, found) // (2 if cold else 1)
+        mixed = []
+        for group, samples in zip(again, right, strict=True):
+            mixed.append(_with_first_replaced(group, samples[:room]))
+            room -= len(samples[:room])
+        metrics = {
+            "second_sampling/temperature": temperature,
+            "second_sampling/right": found,
+            "second_sampling/used": taken,
+            "second_sampling/tokens": sum(group.num_tokens for group in second),
+        }
+        return [*mixed, *groups[len(again) :]], metrics
+
+
+def _with_first_replaced(group: Group, samples: Sequence[Sample]) -> Group:
+    """Returns the group with other samples, of advantage 1, in the place of its first ones."""
+    count = len(samples)
+    return replace(
+        group,
+        samples=(*samples, *group.samples[count:]),
+        advantages=(*[1.0] * count, *group.advantages[count:]),
+    )
+
+
+def tempered(rollout: Rollout) -> Rollout:
+    """Returns the rollout with the mark of another temperature."""
+    return replace(rollout, origin=Origin.TEMPERED)
