@@ -26,6 +26,7 @@ from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data import data_module
+from bapo_lightning.data.loader import RolloutLoader
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules import bapo_module
 from bapo_lightning.modules.export.checkpoint_weights import load_checkpoint_weights
@@ -166,7 +167,7 @@ class RolloutDataModule(data_module.RolloutDataModule):
                 "fit(..., 'strategy=ddp', 'trainer.devices=2'), and start the script by torchrun"
             ])  # fmt: skip
 
-    def train_dataloader(self) -> data_module.RolloutLoader:
+    def train_dataloader(self) -> RolloutLoader:
         """Lightning's source of batches, from where a checkpoint stands."""
         if self._resumed is not None:
             self.load_resume_state(self._resumed)

@@ -9,13 +9,6 @@ from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", names("algorithm"))
-@pytest.mark.parametrize("regime", names("regime"))
-def test_every_shipped_algorithm_and_regime_passes(algorithm, regime):
-    assert found(f"algorithm={algorithm}", f"regime={regime}") == []
-
-
 @pytest.mark.parametrize("correction", names("correction"))
 def test_every_shipped_correction_passes(correction):
     assert found(f"correction={correction}") == []

@@ -170,6 +170,7 @@ class RunConfig(Composed):
             yield from self._single_sample_problems()
         yield from self._window_problems()
         yield from self._replay_problems()
+        yield from self._second_sampling_problems()
         experts = self.algorithm.experts
         if experts is not None and experts.options.get("count", 0) >= group_size:
             yield (
@@ -200,6 +201,23 @@ class RunConfig(Composed):
             yield (
                 "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
                 f"{remedy}"
+            )
+
+    def _second_sampling_problems(self) -> Iterator[str]:
+        """An engine that waits for the batch, and prompts to sample again."""
+        node, prompts = self.algorithm.second_sampling, self.scale.prompts_per_batch
+        if node is None:
+            return
+        if self.staleness.async_generation:
+            yield (
+                "algorithm.second_sampling with regime.async_generation=true: the engine is busy with later "
+                "batches when one is complete; write regime=replay"
+            )
+        share = node.options.get("share", 1)
+        if int(share * prompts) == 0:
+            yield (
+                f"algorithm.second_sampling.share={share} of scale.prompts_per_batch={prompts} prompts is "
+                "none; write a larger share"
             )
 
     def _replay_problems(self) -> Iterator[str]:

@@ -68,6 +68,7 @@ class Algorithm(Section):
     experts: Target | None
     hints: Target | None
     replay: Target | None
+    second_sampling: Target | None
     admission: Target
     bounds: Target
     length_shaping: Target | None
@@ -78,11 +79,12 @@ class Algorithm(Section):
 
     def problems(self) -> Iterator[str]:
         """One set of bounds and one statistic for the same tokens, and one origin of advantages."""
-        if self.batch_advantages is not None and self.replay is not None:
-            yield (
-                "batch_advantages gives every group of a batch its advantages, and replay those of earlier "
-                "batches; leave one of them out"
-            )
+        for name in ("replay", "second_sampling"):
+            if self.batch_advantages is not None and getattr(self, name) is not None:
+                yield (
+                    f"batch_advantages gives all samples of a batch their advantages, and {name} some of "
+                    "them; leave one of the two out"
+                )
         if self.statistic is not None and self.bounds.options.get("scope") == "microbatch":
             yield (
                 "statistic is one number of the whole update, but bounds.scope=microbatch searches several "

@@ -36,7 +36,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -45,6 +45,7 @@ import lightning as L
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.batches.replay_rules import ReplayRule
+from bapo_lightning.data.loader import RolloutLoader
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
@@ -58,6 +59,7 @@ from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
+from bapo_lightning.data.rollouts.second_sampling import SecondSampling
 from bapo_lightning.data.rollouts.statistics import sync_metrics
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
@@ -70,6 +72,7 @@ class VersionedPolicyOwner(Protocol):
 
     policy: ScoringWeightSource
     micro_batch_tokens: int
+    last_entropy: float  # nats, mean over the tokens of the last update
 
     @property
     def policy_version(self) -> int:
@@ -93,6 +96,7 @@ class RolloutDataModule(L.LightningDataModule):
         recompute_logprobs: bool = False,
         batch_advantages: BatchAdvantages | None = None,
         replay: ReplayRule | None = None,
+        second_sampling: SecondSampling | None = None,
         folder: Path | None = None,
         schedule: Sequence[Row] | None = None,
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
@@ -110,6 +114,7 @@ class RolloutDataModule(L.LightningDataModule):
             recompute_logprobs: score each batch with the trainer's weights first, as a correction needs.
             batch_advantages: gives each batch its advantages, in place of those relative to the group.
             replay: keeps groups of earlier batches, and says what they are worth.
+            second_sampling: samples prompts of each batch again, at another temperature.
             folder: of the run, for the fates of work items and the schedule; None: no files.
             schedule: of another run with asynchronous generation, to be followed.
             share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
@@ -120,6 +125,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._prompts_per_batch = prompts_per_batch
         self._recompute_logprobs = recompute_logprobs
         self._batch_advantages, self._admits = batch_advantages, admission.admits
+        self._second_sampling = second_sampling
         self._share_policy = share_policy
         self._stream = stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed, regime.reuse_minibatches)
@@ -160,7 +166,9 @@ class RolloutDataModule(L.LightningDataModule):
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
         self._clock += 1
         # Beside training, rollouts and rewards cost the trainer nothing.
-        own_parts = ["sync", "proximal"] + ([] if self.regime.async_generation else ["rollout", "reward"])
+        own_parts = ["sync", "proximal", "second_sampling"] + (
+            [] if self.regime.async_generation else ["rollout", "reward"]
+        )
         known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in own_parts)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
@@ -256,8 +264,14 @@ class RolloutDataModule(L.LightningDataModule):
         with self._scheduler.lock:
             self._scheduler.enter_replayed(len(replayed))
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)
-        groups = fresh + self._reuse.valued(replayed, fresh)
         measured = {"reuse/share": len(replayed) / self._prompts_per_batch}
+        if self._second_sampling is not None:
+            self.refresh_engine()
+            entropy = self._owner.last_entropy
+            fresh, second = self._second_sampling(self.sampler, fresh, entropy, state.version)
+            self.sampler.engine.sleep()
+            measured |= second
+        groups = fresh + self._reuse.valued(replayed, fresh)
         if self._batch_advantages is not None:
             groups = with_batch_advantages(self._batch_advantages, groups, len(fresh), self._admits)
         # As they came: advantages of the whole batch are given anew with each use.
@@ -283,22 +297,3 @@ class RolloutDataModule(L.LightningDataModule):
         reports, engine.sync_reports = engine.sync_reports, []
         metrics |= sync_metrics(reports) | {"rollout/engine_restarts": engine.take_restarts()}
         return metrics | {"reuse/kept": len(self._reuse), "reuse/outdated": outdated}
-
-
-@dataclass(eq=False)
-class RolloutLoader:
-    """One pass over a run's updates. Has a length, so that Lightning does not fetch ahead, and is lazy, so
-    that a batch is produced only after the update before it.
-    """
-
-    num_updates: int
-    next_batch: Callable[[], TrainBatch]
-
-    def __len__(self) -> int:
-        """Updates of the whole run."""
-        return self.num_updates
-
-    def __iter__(self) -> Iterator[TrainBatch]:
-        """Batches without end; `__len__` ends the epoch."""
-        while True:
-            yield self.next_batch()

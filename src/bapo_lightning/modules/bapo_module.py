@@ -57,7 +57,7 @@ from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 
-KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate")  # in checkpoints
+KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate", "last_entropy")  # in checkpoints
 
 
 class BapoModule(L.LightningModule):
@@ -128,6 +128,7 @@ class BapoModule(L.LightningModule):
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
         self.last_step_scale = 1.0
+        self.last_entropy = 0.0  # nats, mean over the tokens of the last update, on rank 0
 
     @property
     def policy_version(self) -> int:
@@ -159,7 +160,7 @@ class BapoModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes them back, and orders the optimizer's state by parameter."""
         for name in KEPT:
-            setattr(self, name, checkpoint["counts"][name])
+            setattr(self, name, checkpoint["counts"].get(name, getattr(self, name)))
         names = [f"policy.{name}" for name, each in self.policy.named_parameters() if each.requires_grad]
         for state in checkpoint.get("optimizer_states", []):
             by_position(state, names)
@@ -210,7 +211,14 @@ class BapoModule(L.LightningModule):
             "time/update_seconds": time.perf_counter() - start,
         }
         outputs = {"loss": torch.stack(losses).sum(), "metrics": metrics, "version": version}
-        return outputs | {"tokens": gather_tables(tables[:num_own]), "bounds": searches}
+        return outputs | {"tokens": self.gathered(tables[:num_own]), "bounds": searches}
+
+    def gathered(self, tables: Sequence[TokenTable]) -> TokenTable | None:
+        """The table of all ranks' minibatch on rank 0, whose mean entropy it notes; None on other ranks."""
+        table = gather_tables(tables)
+        if table is not None:
+            self.last_entropy = float(table.entropy.mean())
+        return table
 
     def check_ages(self, batch: TrainBatch, version: int) -> None:
         """Raises StaleDataError if a token of the minibatch is too old. With several ranks, rank 0 checks for

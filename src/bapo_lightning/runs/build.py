@@ -133,6 +133,7 @@ def data_parts(
         "recompute_logprobs": config.recomputes_logprobs,
         "batch_advantages": algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
         "replay": algorithm.replay.make() if algorithm.replay else None,
+        "second_sampling": algorithm.second_sampling.make() if algorithm.second_sampling else None,
         "schedule": read_recorded_schedule(config),
     }
 

@@ -224,6 +224,11 @@ def _laid_out(
     return inputs, source
 
 
+def _num_tokens_before(version: int, rollout: Rollout) -> int:
+    """Returns how many tokens older policy versions sampled."""
+    return sum(len(segment.token_ids) for segment in rollout.aging_segments if segment.version < version)
+
+
 def collate(
     groups: Sequence[Group],
     metrics: dict[str, float],
@@ -239,14 +244,7 @@ def collate(
     """
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
-    skipped = [
-        sum(
-            len(segment.token_ids)
-            for segment in rollout.aging_segments
-            if segment.version < (oldest_trained or 0)
-        )
-        for rollout in rollouts
-    ]
+    skipped = [_num_tokens_before(oldest_trained or 0, rollout) for rollout in rollouts]
     prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
     context_lengths = tuple(map(add, prompt_lengths, skipped))
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.rollout.engine import Generation, GenerationRequest
+from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.types import Group, Origin, Rollout, Sample
 from bapo_lightning.values import Count, NonNegative, Positive, Share
 
@@ -14,13 +19,13 @@ from bapo_lightning.values import Count, NonNegative, Positive, Share
 @dataclass(frozen=True, slots=True)
 class SecondSampling:
     """Samples a share of a batch's prompts again, hotter while the policy's entropy is at most the target and
-    colder above it, and puts right answers, with an advantage of 1, in the place of answers to the same prompt
-    (arXiv 2510.08141).
+    colder above it, and puts right answers, with an advantage of 1, in the place of answers to the same
+    prompt (arXiv 2510.08141).
 
-    An answer is right if its advantage in the second group is above `above`. At most `most` are taken; half of
-    that, or of the right ones, where the policy is above the target. In the authors' code they replace the first
-    rows of the batch, whatever prompt those answer. The entropy is that of the last update; before the first it
-    counts as 0, as there.
+    An answer is right if its advantage in the second group is above `above`. At most `most` are taken;
+    half of that, or of the right ones, where the policy is above the target. In the authors' code they
+    replace the first rows of the batch, whatever prompt those answer. The entropy is that of the last update;
+    before the first it counts as 0, as there.
     """
 
     target_entropy: Positive = 0.5  # H*, nats
@@ -47,10 +52,11 @@ class SecondSampling:
             entropy: of the policy in the last update, nats.
             version: of the policy.
         """
+        start = time.perf_counter()
         cold = entropy > self.target_entropy
         temperature = self.low if cold else self.high
         again = groups[: int(self.share * len(groups))]
-        second = sampler.sampled_at(temperature, again, version)
+        second = _sampled_at(temperature, sampler, again, version)
         right = [
             [
                 sample
@@ -66,10 +72,11 @@ class SecondSampling:
             mixed.append(_with_first_replaced(group, samples[:room]))
             room -= len(samples[:room])
         metrics = {
-            "second_sampling/temperature": temperature,
-            "second_sampling/right": found,
-            "second_sampling/used": taken,
-            "second_sampling/tokens": sum(group.num_tokens for group in second),
+            "rollout/second_temperature": temperature,
+            "rollout/second_right": found,
+            "rollout/second_used": taken,
+            "rollout/second_tokens": sum(group.num_tokens for group in second),
+            "time/second_sampling_seconds": time.perf_counter() - start,
         }
         return [*mixed, *groups[len(again) :]], metrics
 
@@ -84,6 +91,36 @@ def _with_first_replaced(group: Group, samples: Sequence[Sample]) -> Group:
     )
 
 
-def tempered(rollout: Rollout) -> Rollout:
-    """Returns the rollout with the mark of another temperature."""
-    return replace(rollout, origin=Origin.TEMPERED)
+def _sampled_at(
+    temperature: float, sampler: RolloutSampler, groups: Sequence[Group], version: int
+) -> list[Group]:
+    """Returns scored groups of as many new answers to the same prompts, at another temperature."""
+    prompts = [group.samples[0].rollout.prompt_ids for group in groups]
+    requests = [
+        GenerationRequest(
+            prompt,
+            sampler.max_new_tokens,
+            request_seed(
+                sampler.seed,
+                sampler.engine.version,
+                group.problem.id,
+                index,
+                group.epoch,
+                variant=f"temperature {temperature}",
+            ),
+            number,
+            index,
+        )
+        for number, (group, prompt) in enumerate(zip(groups, prompts, strict=True))
+        for index in range(len(group.samples))
+    ]
+    made = iter(sampler.engine.generate(requests, replace(sampler.sampling, temperature=temperature)))
+    answered = [
+        RunningGroup(group.item, [_tempered(prompt, next(made)) for _ in group.samples], group.hint)
+        for group, prompt in zip(groups, prompts, strict=True)
+    ]
+    return sampler.score(answered, version)
+
+
+def _tempered(prompt: array[int], generation: Generation) -> Rollout:
+    return Rollout(prompt, (generation.segment,), generation.finish, Origin.TEMPERED)

@@ -1,0 +1,74 @@
+"""Methods that need more than an objective: runs that are resumed end with the weights and the records of
+one that was left alone, to the bit.
+"""
+
+import json
+import shutil
+
+import pytest
+import torch
+from tests.commands import run_command
+
+METHODS = {
+    "luffy": ("algorithm=luffy", "regime=partial", "scale.partial_tokens=4"),
+    "ghpo": ("algorithm=ghpo", "regime=partial", "scale.partial_tokens=4"),
+    "spear": ("algorithm=spear", "regime=spear"),
+    "pipo": ("algorithm=pipo", "regime=pipo", "algorithm.replay.window=2"),
+    "aepo": ("algorithm=aepo", "regime=replay", "regime.epochs=1"),
+}
+SETTINGS = (
+    "experiment=quickstart", "debug=fast", "scale.num_rollout_batches=6", "callbacks.validation.every=0",
+    "callbacks.checkpoint.every=5", "callbacks.checkpoint.keep=9",
+)  # fmt: skip
+# What shows that the method did something: a key of rollouts.jsonl and a value of it, or a metric above 0.
+SIGNS = {
+    "luffy": '"origin": "expert"',
+    "ghpo": '"hint": 0.5',
+    "spear": '"origin": "replayed"',
+    "pipo": '"origin": "replayed"',
+    "aepo": '"origin": "tempered"',
+}
+
+
+def train(folder, name, *overrides):
+    done = run_command(
+        "bapo_lightning.cli.train", *SETTINGS, *METHODS[name], f"run_folder={folder}", *overrides
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows(folder):
+    parsed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {key: value for key, value in row.items() if "second" not in key.rpartition("_")[2]} for row in parsed
+    ]
+
+
+def weights(folder):
+    return torch.load(folder / "checkpoints/update000024/trainer.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_goes_on_as_if_it_had_never_stopped(name, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    train(whole, name)
+    assert SIGNS[name] in (whole / "rollouts.jsonl").read_text()
+    shutil.copytree(whole, resumed)
+    for update in (20, 24):  # as if it had been killed after update 15
+        shutil.rmtree(resumed / f"checkpoints/update{update:06d}")
+    manifest = json.loads((resumed / "manifest.json").read_text())
+    (resumed / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+    assert "at update 15" in train(resumed, name, f"resume={resumed}")
+    for file in ("ledger.jsonl", "rollouts.jsonl"):
+        assert (resumed / file).read_text() == (whole / file).read_text()
+    one, other = weights(whole), weights(resumed)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    differing = {
+        key
+        for row, again in zip(rows(whole), rows(resumed), strict=True)
+        for key in row
+        if row[key] != again.get(key)
+    }
+    assert not {key for key in differing if not key.startswith(("sync/", "time/"))}
