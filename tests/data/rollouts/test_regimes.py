@@ -129,7 +129,9 @@ def test_masked_tokens_are_context_and_the_rest_stays_within_the_age(tmp_path):
 def test_groups_are_reused_at_most_so_often_with_their_own_log_probs(tmp_path):
     regime = Regime("reuse", 1, 1, max_new_tokens=8, max_age=9, reuse_share=0.5, max_reuses=2)
     witness, _ = trained(tmp_path, regime, num_batches=8)
-    uses = Counter(id(group.samples[0].rollout) for batch in witness.batches for group in batch.groups)
+    uses = Counter(
+        id(group.samples[0].rollout.segments[0]) for batch in witness.batches for group in batch.groups
+    )
     assert set(uses.values()) == {1, 2, 3}
     assert all(len(batch.groups) == 4 for batch in witness.batches)
     first = witness.batches[0].groups
