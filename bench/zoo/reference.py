@@ -23,7 +23,7 @@ from bapo_lightning.objectives.token_table import NAMES, RememberingStatistic, T
 from zoo.algorithms import Method
 
 Array = np.ndarray
-# Columns of a table by name, each [N]: float64, or int64 for age, sequence, group and position.
+# Columns of a table by name, each [N]: float64, or int64 for age, sequence, group, position and origin.
 Columns = dict[str, Array]
 
 SPREADS = (5e-4, 1e-2, 0.3, 1.0, 2.0)  # nats, of log r within a response: bounds of GSPO to far out
@@ -79,6 +79,7 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
         "sequence": order[row],
         "group": order[row] // 4,
         "position": np.concatenate([np.arange(length) for length in lengths]),
+        "origin": structure.integers(0, 4, 20)[row],
         "count": np.ones(size),
         "advantage": advantage[row],
         "weight": (generator.uniform(0.5, 1.5, 20) / size)[row],

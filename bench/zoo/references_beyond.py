@@ -1,0 +1,65 @@
+"""References of objectives that know where a response comes from, each from the formula of its paper."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zoo.reference import Array, Columns, Reference
+from zoo.references_tokens import clip, reinforce
+
+REPLAYED, TEMPERED, EXPERT = 1, 2, 3
+
+
+def luffy(columns: Columns) -> Array:
+    """LUFFY (arXiv 2504.14945): w gamma p / (p + gamma)^2 A with gamma 0.1 for an expert's tokens, whose
+    ratio is their probability p, and w r A for others.
+    """
+    ratio = columns["ratio"]
+    shaped = 0.1 * ratio / (ratio + 0.1) ** 2
+    return np.where(columns["origin"] == EXPERT, shaped, ratio) * reinforce(columns)
+
+
+def luffy_at_one(columns: Columns) -> Array:
+    """weight * advantage, and times 0.1 / 1.21 for an expert's tokens"""
+    return np.where(columns["origin"] == EXPERT, 0.1 / 1.21, 1.0) * reinforce(columns)
+
+
+def aepo(columns: Columns) -> Array:
+    """AEPO (arXiv 2510.08141): w A for tokens of another temperature, PPO's clip for others."""
+    return np.where(columns["origin"] == TEMPERED, reinforce(columns), clip(columns))
+
+
+def spear(columns: Columns) -> Array:
+    """SPEAR (arXiv 2509.22601): PPO's clip with a dual clip of 10, but nothing for the tokens that are drawn:
+    2 % of the replayed ones, with a covariance of 1 to 40, and 0.02 % of the others, with one of 1 to 5.
+    """
+    result, live = clip(columns, dual_clip=10.0), clip(columns) != 0
+    replayed = columns["origin"] == REPLAYED
+    for own, share, high in ((replayed, 0.02, 40.0), (~replayed, 2e-4, 5.0)):
+        covariance = (columns["advantage"] - columns["advantage"][own].mean()) * (
+            columns["logp"] - columns["logp"][own].mean()
+        )
+        # Those with no advantage are not clipped either.
+        fits = own & (live | (columns["advantage"] == 0)) & (covariance > 1) & (covariance < high)
+        fits &= columns["origin"] <= REPLAYED
+        drawn = sorted(np.flatnonzero(fits), key=lambda token: mixed(columns, token))
+        result[drawn[: max(int(share * own.sum()), 1)]] = 0.0
+    return result
+
+
+def mixed(columns: Columns, token: int) -> int:
+    """Returns a token's place in the draw: MurmurHash3's finaliser of its response, position and age."""
+    sequence, position, age = (int(columns[name][token]) for name in ("sequence", "position", "age"))
+    value = (sequence * 0x9E3779B1 + position * 0x85EBCA6B + age) % 2**32
+    for factor, shift in ((0x85EBCA6B, 16), (0xC2B2AE35, 13)):
+        value = (value ^ (value >> shift)) * factor % 2**32
+    return (value ^ (value >> 16)) >> 1
+
+
+REFERENCES = {
+    "luffy": Reference(luffy, luffy_at_one),
+    "ghpo": Reference(clip),
+    "spear": Reference(spear, "some tokens are left out"),
+    "pipo": Reference(clip),
+    "aepo": Reference(aepo),
+}
