@@ -33,7 +33,7 @@ from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch
 from bapo_lightning.data.batches.shares import blank_batch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.bound_rules import BoundRule, searches_each_micro_batch
-from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync, reshard
+from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync
 from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_policy
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
@@ -242,20 +242,6 @@ class BapoModule(L.LightningModule):
         blank = blank_batch(batch.input_ids.device)
         weights = torch.zeros_like(blank.behaviour_logp)
         return own + blank.split(self.micro_batch_tokens, weights, self.policy.layout) * missing, len(own)
-
-    @torch.no_grad()
-    def mean_entropy(self, batch: TrainBatch) -> Tensor:
-        """Mean entropy in nats of the minibatch's tokens under the current weights, 0-dim. Every rank must
-        call it, with its share.
-        """
-        micro_batches, num_own = self.micro_batches(batch)
-        parts = [self.score(micro_batch).entropy for micro_batch in micro_batches][:num_own]
-        reshard(self.policy)
-        if num_ranks() == 1:
-            return torch.cat(parts).mean()
-        own = [part.double().sum() for part in parts] or [torch.zeros((), dtype=torch.float64)]
-        (num_tokens,) = count_over_ranks(batch.num_tokens, device=torch.device("cpu"))
-        return sum_over_ranks(torch.stack(own).sum()) / num_tokens
 
     def loss_weights(self, batch: TrainBatch) -> Tensor:
         """Weights[B, T] whose weighted sum over the minibatch of all ranks is the weighting's mean."""

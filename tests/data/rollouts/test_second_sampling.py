@@ -49,7 +49,7 @@ def sampled(entropy=0.0, count=8, **options):
 
 
 def test_right_answers_of_the_first_prompts_take_the_first_places_with_an_advantage_of_one():
-    engine, groups, metrics = sampled()
+    _engine, groups, metrics = sampled()
     origins = [[sample.rollout.origin for sample in item.samples] for item in groups]
     hot, own = Origin.TEMPERED, Origin.POLICY
     assert origins == [[hot, hot, own, own]] * 2 + [[own] * 4] * 6
