@@ -98,6 +98,14 @@ def draw(config: MapConfig) -> int:
     return 0
 
 
+def methods_of(config: MapConfig) -> dict[str, Method]:
+    """How the methods are shown."""
+    return {
+        name: Method(entry.label, str((config.common | entry.set).get("algorithm", name)))
+        for name, entry in config.methods.items()
+    }
+
+
 def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
     """Writes the files of a leaderboard, and returns their paths."""
     folder = Path(config.output)
@@ -105,7 +113,7 @@ def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) ->
     return [
         write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, settings)),
         write_json(folder / "leaderboard.json", [asdict(board) for board in boards]),
-        draw_ranks(boards, labels, folder / "ranks.png"),
+        draw_ranks(boards, methods_of(config), folder / "ranks.png"),
     ]
 
 
@@ -114,10 +122,7 @@ def _written(
 ) -> list[Path]:
     """Writes the files of a map, and returns their paths."""
     folder, reference = Path(config.output), next(iter(labels))
-    methods = {
-        name: Method(entry.label, str((config.common | entry.set).get("algorithm", name)))
-        for name, entry in config.methods.items()
-    }
+    methods = methods_of(config)
     return [
         write_text(folder / "map.md", render(results, labels, config.controls, settings)),
         write_json(folder / "map.json", [result.plain() for result in results]),

@@ -6,6 +6,7 @@ import pytest
 from bapo_lightning.report.map.cells import FIRST_COMPARED, FRESH, Cell, measured_file
 from bapo_lightning.report.map.leaderboard import read_boards
 from bapo_lightning.report.map.leaderboard_page import draw_ranks, render_leaderboard
+from bapo_lightning.report.map.picture import Method
 from bapo_lightning.report.map.verdicts import MORE
 
 LOW, HIGH = (Cell("table", rate, 8, (("wrong_tokens", 9),)) for rate in (0.01, 0.1))
@@ -23,10 +24,10 @@ METHODS = [name for name in GAIN if name != FRESH]
 def write(folder, cell, method, gain, gate_gain):
     seeds = np.array([*range(4), *range(FIRST_COMPARED, FIRST_COMPARED + 6)])
     gains = np.where(seeds < FIRST_COMPARED, gate_gain, gain) + 0.001 * np.sin(seeds)
-    reward = 0.2 + gains[:, None] * np.linspace(0, 2, 5)
+    reward = 0.2 + gains[:, None] * np.linspace(0, 2, 6)
     if method == "broken":
         reward[:, 1] = 0.9
-    curves = {"reward": reward, "entropy": np.linspace(2, 1, 5) * np.ones((10, 1))}
+    curves = {"reward": reward, "entropy": np.linspace(2, 1, 6) * np.ones((10, 1))}
     path = measured_file(folder, cell, method)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, seeds=seeds, update_seconds=np.full((10, 1), 0.02), **curves)
@@ -55,9 +56,9 @@ def test_standings_are_in_order_and_tell_gap_collapse_and_entropy(board):
     assert by_name["bapo"].gap_closed.mean == pytest.approx(0.5, abs=0.02)
     assert by_name["grpo"].gap_closed.mean == 0 and by_name[FRESH].gap_closed.mean == pytest.approx(1)
     assert by_name["broken"].collapse_rate == 1 and by_name["bapo"].collapse_rate == 0
-    # Half-way from 0.2 to BAPO's 0.8 is 0.5: BAPO is there at the third measurement, GRPO at the fifth.
-    assert by_name["bapo"].entropy_there.mean == pytest.approx(1.5)
-    assert by_name["grpo"].entropy_there.mean == pytest.approx(1.0)
+    # Half-way from 0.2 to BAPO's 0.8 is 0.5: BAPO is there at the fourth measurement, GRPO at the fifth.
+    assert by_name["bapo"].entropy_there.mean == pytest.approx(1.4)
+    assert by_name["grpo"].entropy_there.mean == pytest.approx(1.2)
     assert by_name["lucky"].reached == 0 and by_name["lucky"].entropy_there is None
     assert by_name["bapo"].update_seconds == 0.02
 
@@ -73,4 +74,5 @@ def test_ranks_of_every_rate_and_the_page(board, tmp_path):
     labels = {name: name.upper() for name in METHODS}
     page = render_leaderboard([board], labels, "6 seeds")
     assert "## table (wrong_tokens 9), staleness 8" in page and "| BAPO - GRPO | +0.100" in page
-    assert draw_ranks([board], labels, tmp_path / "ranks.png").stat().st_size > 10_000
+    methods = {name: Method(label, name) for name, label in labels.items()}
+    assert draw_ranks([board], methods, tmp_path / "ranks.png").stat().st_size > 10_000

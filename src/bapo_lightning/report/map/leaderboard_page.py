@@ -10,8 +10,10 @@ from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.map.cells import FRESH
 from bapo_lightning.report.map.leaderboard import Board, Standing
 from bapo_lightning.report.map.page import table
+from bapo_lightning.report.map.picture import Method
 
 NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels
+APART = 2.2  # ranks between two names
 
 
 def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], settings: str) -> str:
@@ -79,26 +81,28 @@ def _text(interval: Interval | None, digits: int) -> str:
     return "-" if interval is None else interval.text(digits)
 
 
-def draw_ranks(boards: Sequence[Board], labels: Mapping[str, str], path: Path) -> Path:
+def draw_ranks(boards: Sequence[Board], methods: Mapping[str, Method], path: Path) -> Path:
     """Draws the rank of every method over the learning rates, a panel for each board; methods of the duels
     and the best ones are named, the others are faint.
     """
     figure = style.new_figure(9.0, 0.5 + 3.6 * len(boards))
     panels = figure.subplots(len(boards), 1, squeeze=False)[:, 0]
     for axes, board in zip(panels, boards, strict=True):
-        best = [standing.method for standing in board.standings if standing.method != FRESH][:NAMED]
-        named = list(dict.fromkeys([*(name for duel in board.duels for name in (duel.method, duel.against)),
-                                    *best]))  # fmt: skip
         style.style_axes(axes, board.title, "learning rate", "rank by mean reward")
-        for name, ranks in board.ranks.items():
-            rates = sorted(ranks)
-            colour = style.algorithm_colour(name) if name in named else style.FAINT
+        best = [standing.method for standing in board.standings if standing.method != FRESH][:NAMED]
+        named = {*best, *(name for duel in board.duels for name in (duel.method, duel.against))}
+        height = 0.0
+        for name, ranks in sorted(board.ranks.items(), key=lambda item: item[1][max(item[1])]):
+            rates, places = zip(*sorted(ranks.items()), strict=True)
+            colour = style.algorithm_colour(methods[name].algorithm) if name in named else style.FAINT
             width = 1.8 if name in named else 0.5
-            places = [ranks[rate] for rate in rates]
             axes.plot(rates, places, color=colour, linewidth=width, marker="o", markersize=2 * width)
             if name in named:
-                axes.annotate(labels[name], (rates[-1], places[-1]), (6, 0), textcoords="offset points",
-                              fontsize=7, va="center", color=colour)  # fmt: skip
+                height = max(places[-1], height + APART)
+                axes.annotate(
+                    methods[name].label, (rates[-1], places[-1]), (10, height), fontsize=7, va="center",
+                    textcoords=("offset points", "data"), color=colour,
+                )  # fmt: skip
         axes.set_xscale("log")
         axes.invert_yaxis()
         axes.margins(x=0.02)

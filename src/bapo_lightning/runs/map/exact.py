@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 
-import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -86,11 +84,5 @@ def run(config: MapConfig, methods: dict[str, Entry], job: Job) -> None:
         micro_batches=config.micro_batches,
         measure_every=config.measure_every,
     )
-    start = time.perf_counter()
     course = train(world, given.method, protocol, job.seeds)
-    # Of all seeds together: they are trained in step.
-    update_seconds = (time.perf_counter() - start) / config.num_updates
-    curves = {name: value.numpy() for name, value in vars(course).items()}
-    write_measured(
-        job.path, job.seeds, curves | {"update_seconds": np.full((len(job.seeds), 1), update_seconds)}
-    )
+    write_measured(job.path, job.seeds, {name: value.numpy() for name, value in vars(course).items()})
