@@ -208,6 +208,13 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 180
 
 
+@pytest.mark.parametrize("group", ["algorithm", "correction"])
+def test_the_page_of_methods_has_every_choice(group: str) -> None:
+    names = {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")} - {"base"}
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert not {name for name in names if f"`{name}`" not in page}
+
+
 def test_the_index_lists_every_page() -> None:
     text = (ROOT / "docs" / "README.md").read_text()
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
