@@ -59,7 +59,7 @@ def mixed(columns: Columns, token: int) -> int:
 REFERENCES = {
     "luffy": Reference(luffy, luffy_at_one),
     "ghpo": Reference(clip),
-    "spear": Reference(spear, "some tokens are left out"),
+    "spear": Reference(spear, "some tokens are left out", rows="a lot each"),
     "pipo": Reference(clip),
     "aepo": Reference(aepo),
 }
