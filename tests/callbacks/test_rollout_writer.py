@@ -1,6 +1,7 @@
 """The texts of a run, and what an update knew of their tokens."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +36,12 @@ def test_tokens_of_a_response_are_found_wherever_its_micro_batch_put_them(update
         assert tokens.behaviour_logp[own].tolist() == pytest.approx(list(rollout.logprobs))
         assert found["ratio"] == pytest.approx(tokens.ratio[own].tolist(), rel=1e-4)
         assert found["clipped"] == clipped_mask(tokens.slope, tokens.advantage)[own].int().tolist()
+
+
+def test_a_response_that_is_too_old_to_be_trained_on_has_its_text_alone(update):
+    batch, tokens = update
+    (found,) = known_tokens(batch.rollouts[:1], replace(tokens, sequence=tokens.sequence + 1), Words())
+    assert found["first"] == batch.rollouts[0].length == len(found["text"]) and found["ratio"] == []
 
 
 def test_every_nth_update_is_written_with_the_tokens_of_its_first_groups(update, tmp_path):

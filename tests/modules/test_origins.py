@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from bapo_lightning.objectives.correction import truncated_is
 from tests.builders import adaptive, budget_for, module, random_policy, stale_batch, step
 
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
@@ -18,6 +17,7 @@ from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.data.rollouts.proximal import with_proximal_logprobs
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.objectives.corrections.tokens import truncated_is
 from bapo_lightning.objectives.methods.aepo import aepo
 from bapo_lightning.objectives.methods.luffy import luffy
 from bapo_lightning.objectives.methods.spear import kept_tokens, spear

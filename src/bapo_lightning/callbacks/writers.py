@@ -186,7 +186,7 @@ def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any
         )
         yield {
             "text": [tokenizer.decode([token]) for token in rollout.response_ids],
-            "first": position[0],
+            "first": position[0] if position else rollout.length,
             "ratio": [_short(value) for value in ratio],
             "age": age,
             "clipped": [int(value) for value in cut],

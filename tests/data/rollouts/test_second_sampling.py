@@ -8,7 +8,7 @@ from tests.configuration.compositions import found
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 
 from bapo_lightning.data.rollouts.second_sampling import SecondSampling
-from bapo_lightning.objectives.advantages import group_advantages
+from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.types import Origin, Score, ScoreStatus
 
