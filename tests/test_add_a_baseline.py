@@ -46,7 +46,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{tree}/src:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    (tree / ".venv" / ".ready").touch()
+    for mark in (".ready", ".ready-dev"):
+        (tree / ".venv" / mark).touch()
     return tree
 
 
@@ -55,7 +56,8 @@ def shown(tree: Path) -> dict[str, str]:
     """Output of each command of the page, run one after the other in the copy."""
     (tree / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "make_venv.py", tree / "scripts")
-    os.utime(tree / ".venv" / ".ready")  # newer than all that it depends on
+    for mark in (".ready", ".ready-dev"):
+        os.utime(tree / ".venv" / mark)  # newer than all that it depends on
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS")}
     printed = {}
     for command in COMMANDS:

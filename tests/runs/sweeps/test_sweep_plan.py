@@ -112,7 +112,6 @@ def test_the_sweeps_have_the_runs_that_they_announce():
         "bapo_target": 30,
         "quickstart": 30,
         "additions": 30,
-        "partial_rollouts": 20,
         "smoke": 2,
     }
     assert {sweep: counts[sweep] for sweep in expected} == expected
