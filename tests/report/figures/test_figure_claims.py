@@ -53,6 +53,36 @@ def test_a_claim_about_a_number_is_turned_so_that_positive_agrees() -> None:
     assert below.p_value == pytest.approx(0.01307, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("bapo", "verdict"),
+    [
+        ([0.801, 0.702, 0.609], HOLDS),  # differences 0.001, 0.002, -0.001: p = 0.001
+        ([0.8, 0.7, 0.61], HOLDS),
+        ([0.9, 0.8, 0.72], OPPOSITE),
+        ([0.82, 0.7, 0.61], OPEN),
+        ([], NO_DATA),
+    ],
+)
+def test_two_variants_are_alike_when_a_test_of_equivalence_shows_it(bapo, verdict) -> None:
+    claim = Claim("alike", "reward_last", more="bapo", less="grpo", within=0.02)
+    judged = judge("9", claim, table(bapo, [0.8, 0.7, 0.61]))
+    assert judged.verdict == verdict
+    assert adjust([judged])[0].verdict == verdict
+
+
+def test_a_spread_is_the_distance_from_the_median_over_seeds() -> None:
+    claim = Claim("varies", "reward_last", more="bapo", less="grpo", spread=True)
+    judged = judge("9", claim, table([0.5, 0.8, 0.9], [0.71, 0.7, 0.7]))
+    # 0.3, 0, 0.1 against 0.01, 0, 0
+    assert judged.interval is not None and judged.interval.mean == pytest.approx(0.39 / 3)
+
+
+def test_a_multiple_of_the_other_is_claimed() -> None:
+    claim = Claim("twice", "reward_last", more="bapo", less="grpo", times=2.0)
+    judged = judge("9", claim, table([0.9, 0.8, 0.7], [0.4, 0.3, 0.21]))
+    assert judged.interval is not None and judged.interval.mean == pytest.approx((0.1 + 0.2 + 0.28) / 3)
+
+
 def test_p_values_are_adjusted_over_all_claims() -> None:
     strong = judge("9", PAIR, table([0.9, 0.8, 0.7], [0.8, 0.7, 0.61]))
     weak = judge("9", PAIR, table([0.9, 0.7, 0.8], [0.8, 0.8, 0.7]))

@@ -40,7 +40,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering that the paper asserts: `more` above `less` seed by seed, or the mean of `of` above or
+    """What the paper asserts: `more` above `less` seed by seed, the two alike, or the mean of `of` above or
     below a number.
     """
 
@@ -48,6 +48,9 @@ class Claim:
     value: str  # a name of `values.VALUES`
     more: str | None = None
     less: str | None = None
+    times: float = 1.0  # as much as `less`, that `more` has at least
+    within: float | None = None  # difference below which `more` and `less` are alike
+    spread: bool = False  # judges each seed's distance from the median over seeds (Brown and Forsythe 1974)
     of: str | None = None
     above: float | None = None
     below: float | None = None
@@ -132,6 +135,8 @@ def _problems(figure: Figure, protocol: Protocol) -> Iterator[str]:
         names = ("more", "less", "of", "above", "below")
         given = {name for name in names if getattr(claim, name) is not None}
         is_pair = {"more", "less"} <= given and "of" not in given
+        if claim.within is not None and (not is_pair or not claim.within > 0):
+            yield f"the claim {claim.says!r}: `within` is a positive difference of `more` and `less`"
         if not is_pair and given not in ({"of", "above"}, {"of", "below"}):
             yield (
                 f"the claim {claim.says!r} must name `more` and `less`, or `of` and one of `above` and "

@@ -7,13 +7,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as Printed
 
 from bapo_lightning.report.figures.catalogue import Claim, Figure
-from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
+from bapo_lightning.report.intervals import (
+    Interval,
+    equivalence_p_value,
+    holm,
+    mean_interval,
+    paired_difference,
+    paired_p_value,
+)
 from bapo_lightning.report.progress.tables import fits
 from bapo_lightning.run_folder.text_file import write_json, write_text
 
@@ -56,15 +64,23 @@ class Findings:
 
 def judge(figure: str, claim: Claim, table: Table) -> Verdict:
     """Judges a claim alone: `holds` or `the opposite holds` when the 95 % interval lies wholly on that side
-    of zero, else `not shown`.
+    of zero, else `not shown`. That two variants are alike holds when a test of equivalence shows it, and its
+    opposite when the interval lies wholly outside.
     """
 
     def values_of(variant: str | None) -> Mapping[int, float]:
-        return table.get(variant or "", {}).get(claim.value, {})
+        values = table.get(variant or "", {}).get(claim.value, {})
+        if not claim.spread or not values:
+            return values
+        middle = median(values.values())
+        return {seed: abs(value - middle) for seed, value in values.items()}
 
+    alike = None
     if claim.of is None:
-        more, less = values_of(claim.more), values_of(claim.less)
+        more = values_of(claim.more)
+        less = {seed: claim.times * value for seed, value in values_of(claim.less).items()}
         interval, p_value = paired_difference(more, less), paired_p_value(more, less)
+        alike = claim.within and equivalence_p_value(more, less, claim.within)
     else:
         sign, level = (1.0, claim.above) if claim.above is not None else (-1.0, claim.below or 0.0)
         values = {seed: sign * (value - level) for seed, value in values_of(claim.of).items()}
@@ -72,6 +88,10 @@ def judge(figure: str, claim: Claim, table: Table) -> Verdict:
         p_value = paired_p_value(values, dict.fromkeys(values, 0.0))
     if interval is None or interval.half_width is None:
         return Verdict(figure, claim, interval, NO_DATA, None)
+    if alike is not None:
+        apart = 2 * (1 - alike)
+        verdict = HOLDS if alike < LEVEL else OPPOSITE if apart < LEVEL else OPEN
+        return Verdict(figure, claim, interval, verdict, min(alike, apart))
     verdict = OPEN if not interval.excludes_zero else HOLDS if interval.mean > 0 else OPPOSITE
     return Verdict(figure, claim, interval, verdict, p_value)
 
