@@ -116,8 +116,8 @@ export: $(READY) ## a checkpoint as a model folder (CKPT=outputs/..., TO=models/
 serve: $(READY_VLLM) ## vLLM servers for a run (EXP=smollm2_arithmetic)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.serve experiment=$(EXP) rollout=vllm_server $(ARGS)
 
-sweep: $(READY) ## several runs, one table (SWEEP=baselines, ARGS="seed=0,1")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.sweep sweep=$(SWEEP) $(ARGS)
+sweep: $(READY) ## several runs, one table (SWEEP=baselines, ARGS="seed=0,1"); SWEEP=rivals makes a leaderboard
+	@$(VENV_PYTHON) -m bapo_lightning.cli.$(if $(wildcard conf/maps/$(SWEEP).yaml),map map,sweep sweep)=$(SWEEP) $(ARGS)
 
 compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quickstart", ARGS="--reference grpo")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.compare $(or $(RUNS),outputs/sweep-quickstart) $(ARGS)

@@ -29,20 +29,19 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from machine import SUPPORTED, answer, has_nvidia_gpu, is_usable
 from steps import say, step, stop
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 LOG = VENV / "set-up.log"
-SUPPORTED = ("3.13", "3.12", "3.11")
 TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -122,12 +121,6 @@ def use_supported_python() -> None:
     )
 
 
-def is_usable(python: str) -> bool:
-    """Whether `python` starts, is a supported version, and has `ensurepip`, which Debian packages apart."""
-    code = "import ensurepip, sys, venv; print('{}.{}'.format(*sys.version_info))"
-    return answer(python, "-c", code) in SUPPORTED
-
-
 def make_venv(venv: Path = VENV) -> None:
     """Keeps an environment of the same Python version, replaces any other, and installs the build back end,
     so that builds are offline.
@@ -165,13 +158,6 @@ def install_torch(venv: Path = VENV) -> None:
             "folder and run: make setup PIP_FIND_LINKS=FOLDER. The build with CUDA (several GB) also works: "
             "make setup TORCH=torch==2.13.0"
         )
-
-
-def has_nvidia_gpu() -> bool:
-    """Whether the driver lists a GPU or its device file exists (containers may lack nvidia-smi)."""
-    return "GPU 0" in answer("nvidia-smi", "-L") or any(
-        re.fullmatch(r"nvidia\d+", device.name) for device in Path("/dev").glob("nvidia*")
-    )
 
 
 def add_vllm() -> None:
@@ -277,21 +263,6 @@ def compile_bytecode(venv: Path = VENV) -> None:
     command = [str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")]
     with step("compiling bytecode"):
         subprocess.run(command, stdout=subprocess.DEVNULL, env=quiet)
-
-
-def answer(*command: str | Path) -> str:
-    """Standard output of a command; empty if it does not exist or fails."""
-    try:
-        done = subprocess.run(
-            [str(part) for part in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            timeout=30,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def last_error() -> str:

@@ -1,11 +1,13 @@
 """The maps, with two seeds and a few updates."""
 
 import json
+import subprocess
 
 import pytest
 
 from bapo_lightning.cli.map import main
 from bapo_lightning.report.map.cells import Cell, Measured, measured_file
+from bapo_lightning.runs.map.plan import read_map
 
 SMALL = [
     "seeds=2",
@@ -13,19 +15,7 @@ SMALL = [
     "num_updates=8",
     "processes=1",
     "drawn=[bapo_50]",
-    *(
-        f"methods.{name}=null"
-        for name in (
-            "higher",
-            "start",
-            "bapo_40",
-            "bapo_55",
-            "bapo_surrogate",
-            "bapo_unweighted",
-            "bapo_rest",
-            "bapo_upper",
-        )
-    ),
+    "only=[grpo,wide_low,wide_high,end,bapo_50,bapo_memory,authors_code]",
     "worlds.table.world.num_contexts=8",
     "worlds.table.axes={learning_rate: [0.1], staleness: [2, 4], wrong_tokens: [9], key_prior: [0.1]}",
     "worlds.factored.world.num_classes=2",
@@ -84,13 +74,12 @@ def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
 
 @pytest.mark.slow
 def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_runs(tmp_path, capsys):
-    left_out = ("higher", "wide_low", "wide_high", "start", "end", "bapo_40", "bapo_upper", "bapo_memory")
     settings = [
         "map=locks",
         f"output={tmp_path / 'map'}",
         *("seeds=2", "gate_seeds=2", "num_updates=8", "measure_every=4", "problems_per_update=4"),
         *("gate=[]", "controls=[]", "drawn=[bapo_50]"),
-        *(f"methods.{name}=null" for name in (*left_out, "authors_code")),
+        "only=[grpo,bapo_50]",
         "worlds.locks.axes={staleness: [4], scale.max_new_tokens: [10]}",
     ]
     assert main(settings) == 0
@@ -115,6 +104,7 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
         ("worlds.table.world.num_context=3", "did you mean num_contexts?"),
         ("worlds.table.axes.popular=[0.5]", "did you mean popular_"),
         ("methods.grpo.set.algorithm=gprp", "gprp"),
+        ("only=[grpo,bapo]", "only names bapo; write some of grpo, higher"),
         ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
         ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
     ],
@@ -123,3 +113,34 @@ def test_wrong_input_is_one_error_before_anything_is_computed(argument, message,
     assert main([argument, f"output={tmp_path / 'map'}"]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_leaderboard_compares_chosen_methods(tmp_path, capsys):
+    folder = tmp_path / "board"
+    settings = [
+        *("map=rivals", "only=[grpo,bapo_50,p3o]", f"output={folder}", "processes=1"),
+        *("seeds=2", "gate_seeds=2", "num_updates=8", "worlds.table.world.num_contexts=8"),
+        "worlds.table.axes={learning_rate: [0.1], staleness: [4], wrong_tokens: [9], key_prior: [0.1]}",
+    ]
+    assert main(settings) == 0
+    (board,) = json.loads((folder / "leaderboard.json").read_text())
+    assert {entry["method"] for entry in board["standings"]} == {"grpo", "bapo_50", "p3o", "fresh"}
+    assert [(duel["method"], duel["against"]) for duel in board["duels"]] == [
+        ("bapo_50", "grpo"),
+        ("bapo_50", "p3o"),
+    ]
+    assert main([*settings[:1], "only=[grpo,higher]", *settings[2:]]) == 2
+    assert "only leaves none of the duels" in capsys.readouterr().err
+
+
+def test_make_sweep_makes_a_leaderboard():
+    command = subprocess.run(
+        ["make", "-n", "sweep", "SWEEP=rivals", "ARGS=seeds=9"], capture_output=True, text=True, check=True
+    )
+    assert "-m bapo_lightning.cli.map map=rivals seeds=9" in command.stdout
+
+
+def test_a_map_may_extend_another():
+    rivals, locks = read_map(["map=rivals"]), read_map(["map=rivals_locks"])
+    assert locks.methods == rivals.methods and locks.duels == rivals.duels
+    assert list(locks.worlds) == ["locks"] and locks.common == {} and rivals.common

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 
@@ -108,7 +108,7 @@ class MapConfig(Section):
 
 
 def read_map(arguments: Sequence[str]) -> MapConfig:
-    """Reads the file that `map` names and the command line (KEY=VALUE).
+    """Reads the file that `map` names, the one that it extends, and the command line (KEY=VALUE).
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -122,16 +122,37 @@ def read_map(arguments: Sequence[str]) -> MapConfig:
     if name not in shipped:
         raise ConfigError([f"map={name} is no map; write one of {', '.join(sorted(shipped))}"])
     changes = OmegaConf.from_dotlist([text for text in arguments if not text.startswith("map=")])
+    own = OmegaConf.load(shipped[name])
+    assert isinstance(own, DictConfig)
+    extended = own.pop("extends", None)
+    files = [own] if extended is None else [OmegaConf.load(shipped[extended]), own]
     try:
-        merged = OmegaConf.merge(OmegaConf.load(shipped[name]), changes)
+        plain: Any = OmegaConf.to_container(OmegaConf.merge(*files, changes))
     except OmegaConfBaseException as error:
         raise ConfigError([str(error).splitlines()[0]]) from None
-    plain: Any = OmegaConf.to_container(merged)
-    for group in ("methods", "worlds"):
+    for group in ("methods", "worlds", "common"):
         plain[group] = {name: entry for name, entry in plain[group].items() if entry is not None}
-    config, problems = parse(MapConfig, plain)
+    config, problems = parse(MapConfig, chosen_methods(plain))
     if config is None:
         raise ConfigError(problems)
     if found := list(config.problems()):
         raise ConfigError(found)
     return config
+
+
+def chosen_methods(plain: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings with the methods that `only` names, and the duels between them.
+
+    Raises:
+        ConfigError: it names a method that does not exist, or neither of a leaderboard's pairs.
+    """
+    only = plain.pop("only", None)
+    if only is None:
+        return plain
+    if unknown := [str(name) for name in only if name not in plain["methods"]]:
+        raise ConfigError([f"only names {', '.join(unknown)}; write some of {', '.join(plain['methods'])}"])
+    methods = {name: entry for name, entry in plain["methods"].items() if name in only}
+    duels = [pair for pair in plain.get("duels", []) if methods.keys() >= set(pair)]
+    if plain.get("duels") and not duels:
+        raise ConfigError([f"only leaves none of the duels; name both methods of one: {plain['duels']}"])
+    return {**plain, "methods": methods, "duels": duels}
