@@ -176,6 +176,8 @@ class Sample:
     reward: float  # used in training: the score's value plus shaping
     # Nats, under the trainer's weights when the batch entered training; None: not recomputed.
     proximal_logprobs: array[float] | None = None
+    # What else the objective needs of its tokens at that moment, by the name of the score, in nats.
+    entry_scores: Mapping[str, array[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

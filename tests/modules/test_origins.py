@@ -14,7 +14,7 @@ from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.layout import Layout
-from bapo_lightning.data.rollouts.proximal import with_proximal_logprobs
+from bapo_lightning.data.rollouts.proximal import with_entry_scores
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.objectives.corrections.tokens import truncated_is
@@ -111,7 +111,7 @@ def test_an_experts_tokens_have_no_age_a_ratio_of_their_probability_and_no_part_
 @pytest.mark.parametrize("origin", [Origin.EXPERT, Origin.TEMPERED])
 def test_corrections_are_for_tokens_of_the_policy(origin: Origin) -> None:
     policy = random_policy()
-    groups, measured = with_proximal_logprobs(groups_of(policy, (origin, Origin.POLICY)), policy, 500, 0)
+    groups, measured = with_entry_scores(groups_of(policy, (origin, Origin.POLICY)), policy, 500, 0)
     recomputed = [sample.proximal_logprobs is not None for sample in groups[0].samples]
     assert recomputed == [origin is Origin.TEMPERED, True] * 2 and measured["mismatch/abs_logp_diff_mean"] > 0
     outputs, _ = step(policy, BOUNDS, collate(groups, METRICS), correction=truncated_is)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bapo_lightning.modules import token_scores as module
-from bapo_lightning.modules.token_scores import token_scores
+from bapo_lightning.modules.token_scores import mean_logp, token_scores
 
 
 def naive_scores(hidden, head_weight, targets, temperature=1.0):
@@ -65,6 +65,20 @@ def test_gradients_pass_gradcheck_in_float64(chunk_tokens) -> None:
     assert torch.autograd.gradcheck(scores, (hidden, head_weight))
     assert torch.autograd.gradcheck(lambda *inputs: scores(*inputs)[0], (hidden, head_weight))
     assert torch.autograd.gradcheck(lambda *inputs: scores(*inputs)[1], (hidden, head_weight))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize(
+    ("dtype", "rounding"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 1e-5)]
+)
+def test_the_mean_over_the_vocabulary_is_that_of_all_log_probs(temperature, dtype, rounding) -> None:
+    hidden, head_weight, targets = (tensor.detach() for tensor in inputs(9, 64, 50, torch.float64))
+    hidden, head_weight = hidden.to(dtype), head_weight.to(dtype)
+    logp, _ = token_scores(hidden, head_weight, targets, temperature, chunk_tokens=4)
+    logits = hidden.double() @ head_weight.double().T / temperature
+    found = mean_logp(hidden, head_weight, targets, logp, temperature)
+    assert found.dtype == logp.dtype
+    torch.testing.assert_close(found.double(), logits.log_softmax(-1).mean(-1), rtol=rounding, atol=rounding)
 
 
 def test_entropy_is_a_constant_unless_asked_for() -> None:

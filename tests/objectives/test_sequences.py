@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.sequences import rank_in_sequence
+from bapo_lightning.objectives.sequences import at_next, rank_in_sequence
 
 VALUES = torch.tensor([0.3, 0.1, 0.2, 0.5, 0.1, 0.1])
 SEQUENCE = torch.tensor([7, 7, 7, 2, 2, 9])  # as in a micro-batch: numbers of the whole minibatch
@@ -35,3 +35,15 @@ def test_ranks_are_those_of_each_response_alone(seed):
     for number in sequence.unique():
         own = sequence == number
         assert found[own].tolist() == values[own].argsort().argsort().tolist()
+
+
+def test_a_token_is_followed_by_the_next_one_of_its_response():
+    assert at_next(VALUES, table(torch.ones(6), sequence=SEQUENCE)).tolist() == pytest.approx(
+        [0.1, 0.2, 0, 0.1, 0, 0]
+    )
+
+
+def test_the_tokens_of_a_row_are_followed_by_each_other_and_a_row_without_tokens_follows_none():
+    tokens = table(torch.ones(6), sequence=SEQUENCE, count=torch.tensor([1.0, 3.0, 0.0, 1.0, 2.0, 1.0]))
+    expected = [0.1, (0.1 + 0.1 + 0) / 3, 0, 0.1, 0.1 / 2, 0]
+    assert at_next(VALUES, tokens).tolist() == pytest.approx(expected)

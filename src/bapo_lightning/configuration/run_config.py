@@ -35,6 +35,7 @@ from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
+from bapo_lightning.objectives.token_table import needs_at_entry
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.values import Positive
@@ -110,9 +111,10 @@ class RunConfig(Composed):
         return str(self.strategy.options["compute_dtype"]) if self.is_sharded else self.model.dtype
 
     @property
-    def recomputes_logprobs(self) -> bool:
-        """Whether the trainer scores each rollout batch when it enters training."""
-        return self.correction.weights is not None and self.correction.proximal is None
+    def entry_scores(self) -> tuple[str, ...]:
+        """What the trainer scores of each rollout batch when it enters training, names of `SCORES`."""
+        recomputes = self.correction.weights is not None and self.correction.proximal is None
+        return ("logp",) * recomputes + needs_at_entry(self.algorithm.objective.object)
 
     def problems(self) -> Iterator[str]:
         """What is wrong between the keys of different sections."""

@@ -38,7 +38,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         minibatches=regime.minibatches,
         engine=engine_shape(config.rollout.engine, ranks, stored),
         searches=bool(getattr(config.algorithm.bounds.object, "searches", False)),
-        recomputes=config.recomputes_logprobs,
+        recomputes=bool(config.entry_scores),
         measure_entropy_every=entropy_rule.options["every"] if entropy_rule else 0,
         checkpointing=options.activation_checkpointing,
         liger=options.liger,

@@ -5,7 +5,7 @@ controller (rank 0).
     next_batch                                        next_batch: serve the control channel
       refresh_engine              -- load_weights -->   own engine takes the weights, all gather them together
       generate                    -- generate ------>   own engine samples its part
-      proximal log-probs, probe   -- score --------->   own policy scores its part
+      scores at entry, probe      -- score --------->   own policy scores its part
       minibatch                   -- release ------->   its share, on which it trains
 
 Advantages, order, fates and random numbers are then those of one process, whatever the number of ranks.
@@ -45,17 +45,21 @@ class DistributedPolicy:
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Lets each rank score a part."""
+        return [logp for (logp,) in self.response_scores(rollouts, token_budget, ("logp",))]
+
+    def response_scores(
+        self, rollouts: Sequence[Rollout], token_budget: int, names: Sequence[str]
+    ) -> list[tuple[array[float], ...]]:
+        """Lets each rank score a part."""
         parts = balanced_parts(
             [len(rollout.prompt_ids) + rollout.length for rollout in rollouts], self.control.size
         )
-        payloads = [([rollouts[index] for index in part], token_budget) for part in parts]
-        outcomes = self.control.together(
-            "score", payloads, lambda: self.policy.response_logprobs(*payloads[0])
-        )
+        payloads = [([rollouts[index] for index in part], token_budget, names) for part in parts]
+        outcomes = self.control.together("score", payloads, lambda: self.policy.response_scores(*payloads[0]))
         found = {
-            index: logprobs
+            index: scores
             for part, answer in zip(parts, values(outcomes), strict=True)
-            for index, logprobs in zip(part, answer, strict=True)
+            for index, scores in zip(part, answer, strict=True)
         }
         return [found[index] for index in range(len(rollouts))]
 

@@ -6,7 +6,7 @@
               +---------- RolloutScheduler ---------- take_batch -----+    admission, age bound;
               | RunningGroup           ^                              |    fates -> ledger.jsonl
               v                        | Group                        v
-    RolloutSampler.requests     RolloutSampler.score             ReuseBuffer, with_proximal_logprobs
+    RolloutSampler.requests     RolloutSampler.score             ReuseBuffer, with_entry_scores
               |                   reward -> Score                     | P groups
               | GenerationRequest advantages(rewards[P, G])           v
               v                        ^                         ReplayQueue: E epochs x M minibatches
@@ -53,7 +53,7 @@ from bapo_lightning.data.rollouts.batch_advantages import with_batch_advantages
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
-from bapo_lightning.data.rollouts.proximal import with_proximal_logprobs
+from bapo_lightning.data.rollouts.proximal import with_entry_scores
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
@@ -93,7 +93,7 @@ class RolloutDataModule(L.LightningDataModule):
         prompts_per_batch: int,
         num_rollout_batches: int,
         seed: int,
-        recompute_logprobs: bool = False,
+        entry_scores: Sequence[str] = (),
         batch_advantages: BatchAdvantages | None = None,
         replay: ReplayRule | None = None,
         second_sampling: SecondSampling | None = None,
@@ -111,7 +111,7 @@ class RolloutDataModule(L.LightningDataModule):
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run.
             seed: of the minibatch order.
-            recompute_logprobs: score each batch with the trainer's weights first, as a correction needs.
+            entry_scores: of each batch by the trainer's weights first, as correction and objective need.
             batch_advantages: gives each batch its advantages, in place of those relative to the group.
             replay: keeps groups of earlier batches, and says what they are worth.
             second_sampling: samples prompts of each batch again, at another temperature.
@@ -123,7 +123,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler, self.regime = sampler, regime
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._prompts_per_batch = prompts_per_batch
-        self._recompute_logprobs = recompute_logprobs
+        self._entry_scores = entry_scores
         self._batch_advantages, self._admits = batch_advantages, admission.admits
         self._second_sampling = second_sampling
         self._share_policy = share_policy
@@ -278,11 +278,11 @@ class RolloutDataModule(L.LightningDataModule):
         self._reuse.add(
             group for group, entered in zip(fresh, groups, strict=False) if any(entered.advantages)
         )
-        if self._recompute_logprobs:
-            groups, proximal = with_proximal_logprobs(
-                groups, self._policy, self._owner.micro_batch_tokens, state.version
+        if self._entry_scores:
+            groups, scored = with_entry_scores(
+                groups, self._policy, self._owner.micro_batch_tokens, state.version, self._entry_scores
             )
-            measured |= proximal
+            measured |= scored
         return groups, measured
 
     def _rollout_metrics(self) -> dict[str, float]:

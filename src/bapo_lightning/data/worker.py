@@ -63,7 +63,7 @@ class WorkerDataModule(L.LightningDataModule):
         owner = cast(VersionedPolicyOwner, self.trainer.lightning_module)  # type: ignore[union-attr]
         handlers: dict[str, Callable[[Any], Any]] = {
             "load_weights": lambda version: self._engine.load(owner.policy, self._control, version),
-            "score": lambda work: owner.policy.response_logprobs(*work),
+            "score": lambda work: owner.policy.response_scores(*work),
         }
         if self._engines is self._control:
             handlers |= self._engine.handlers()

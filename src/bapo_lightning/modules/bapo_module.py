@@ -51,7 +51,6 @@ from bapo_lightning.objectives.token_table import (
     Statistic,
     StepScale,
     TokenTable,
-    needs_entropy_gradient,
 )
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
@@ -145,7 +144,7 @@ class BapoModule(L.LightningModule):
             self.policy = sharded_policy(self._make_policy, self.sharding, mesh)
         else:
             self.policy = replicated_policy(self._make_policy)
-        self.policy.entropy_requires_grad = needs_entropy_gradient(self.objective)
+        self.policy.serve(self.objective)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Optimizer and schedule; `apply_gradients` steps both."""
@@ -239,7 +238,7 @@ class BapoModule(L.LightningModule):
         missing = max_over_ranks(len(own)) - len(own)
         if not missing:
             return own, len(own)
-        blank = blank_batch(batch.input_ids.device)
+        blank = blank_batch(batch)
         weights = torch.zeros_like(blank.behaviour_logp)
         return own + blank.split(self.micro_batch_tokens, weights, self.policy.layout) * missing, len(own)
 

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# What a policy returns of tokens, in this order; the last one only if an objective needs it.
+SCORES = ("logp", "entropy", "mean_logp")
 # Elements of the [C, V] float32 buffer if chunk_tokens is not given: 512 MiB. The matrix products then run at
 # full speed (883 tokens of a vocabulary of 152 000), and the buffer is small beside the model.
 CHUNK_ELEMENTS = 1 << 27
@@ -64,6 +66,31 @@ def token_scores(
         hidden, head_weight, targets, 1 / temperature, chunk_tokens, entropy_requires_grad
     )
     return logp, entropy
+
+
+@torch.no_grad()
+def mean_logp(
+    hidden: Tensor, head_weight: Tensor, targets: Tensor, logp: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """Returns the mean over the vocabulary of log pi, in nats, without logits and without gradient.
+
+    The mean logit is hidden . mean_v W_v / temperature, and log pi(target) has what is subtracted from every
+    logit:
+
+        mean_v log pi(v) = log pi(target) + hidden . (mean_v W_v - W_target) / temperature
+
+    Args:
+        hidden: [N, D].
+        head_weight: W, [V, D].
+        targets: [N] token ids.
+        logp: log pi(target) of `token_scores`, [N].
+        temperature: the same as there.
+
+    Returns:
+        [N], of the dtype of `logp`.
+    """
+    difference = head_weight.mean(0, dtype=logp.dtype) - torch.nn.functional.embedding(targets, head_weight)
+    return logp + (hidden.to(logp.dtype) * difference).sum(1) / temperature
 
 
 class _TokenScores(torch.autograd.Function):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bapo_lightning.data.batches.batch import MicroBatch
+from bapo_lightning.modules.token_scores import SCORES
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import (
     NAMES,
@@ -21,20 +22,21 @@ from bapo_lightning.objectives.token_table import (
 from bapo_lightning.ranks.collectives import gather_on_controller, num_ranks
 from bapo_lightning.types import Origin
 
-# micro-batch -> log-probs[N] and entropies[N] of its response tokens, in nats
-Scorer = Callable[[MicroBatch], tuple[Tensor, Tensor]]
+# micro-batch -> the first two or three `SCORES` of its response tokens, each [N], in nats
+Scorer = Callable[[MicroBatch], tuple[Tensor, ...]]
 
 
 def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenTable:
     """Scores a micro-batch with a policy of this version, and joins the scores with what is known of its
     tokens.
     """
-    logp, entropy = policy(micro_batch)
+    scores = dict(zip(SCORES, policy(micro_batch), strict=False))
     return table_of(
-        logp,
+        scores.pop("logp"),
         micro_batch.behaviour_logp,
         micro_batch.proximal_logp,
-        entropy=entropy,
+        **scores,
+        **{f"entry_{name}": values for name, values in micro_batch.entry_scores.items()},
         age=(version - micro_batch.version).masked_fill(micro_batch.origin == Origin.EXPERT, 0),
         age_at_entry=micro_batch.entry_version - micro_batch.version,
         sequence=micro_batch.sequence,

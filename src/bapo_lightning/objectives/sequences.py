@@ -48,6 +48,16 @@ def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> 
     return total
 
 
+def at_next(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns the value at the token that follows each one in its response, 0 after the last, [N]; for a row
+    of several tokens the mean of theirs.
+    """
+    follows = (table.sequence[1:] == table.sequence[:-1]) & (table.count[1:] > 0)
+    following = torch.nn.functional.pad(torch.where(follows, values[1:], 0.0), (0, 1))
+    followed_by_own = (table.count - 1).clamp_min(0)
+    return (values * followed_by_own + following) / (followed_by_own + 1)
+
+
 def rank_in_sequence(values: Tensor, table: TokenTable) -> Tensor:
     """Returns how many tokens of each token's response have a smaller value, [N]."""
     by_value = values.argsort(stable=True)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,6 +34,9 @@ class TokenTable:
     log_ratio: Tensor  # nats, logp - proximal_logp, limited; its gradient is that of logp
     ratio: Tensor  # pi / pi_proximal, which is pi / pi_behaviour unless there is a correction
     entropy: Tensor  # nats, of the current policy's next-token distribution
+    entry_entropy: Tensor  # the same of the policy when its batch entered training; NaN unless needed
+    mean_logp: Tensor  # nats, mean over the vocabulary of the current policy's log-probs; NaN unless needed
+    entry_mean_logp: Tensor  # the same of the policy when its batch entered training
     behaviour_logp: Tensor  # nats
     proximal_logp: Tensor  # nats, of what the ratio is taken to
     age: Tensor  # updates between the version that sampled the token and the one that is trained
@@ -102,13 +106,15 @@ def table_of(
         behaviour_logp: under the policy that sampled, [N].
         proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
         age_at_entry: [N]; None: the age, as in the first update on a batch.
-        known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; and origin, if
-            not all were sampled from the policy for this batch.
+        known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; origin, if not
+            all were sampled from the policy for this batch; and what objectives need of the entry.
     """
     proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp
     log_ratio = limited_log_ratio(logp, proximal_logp)
     like = known["weight"]
     known.setdefault("origin", torch.zeros_like(known["sequence"]))
+    for name in ("entry_entropy", "mean_logp", "entry_mean_logp"):
+        known.setdefault(name, torch.full_like(like, torch.nan))
     return TokenTable(
         logp=logp,
         log_ratio=log_ratio,
@@ -157,6 +163,34 @@ StepScale = Callable[[TokenTable], Tensor]
 def needs_entropy_gradient(objective: Objective) -> bool:
     """Returns whether gradients must flow through the entropy, which costs memory and time."""
     return bool(getattr(objective, "needs_entropy_gradient", False))
+
+
+Scored = TypeVar("Scored", bound=Callable[..., Any])
+
+
+def scored_at_entry(*scores: Literal["entropy", "mean_logp"]) -> Callable[[Scored], Scored]:
+    """Marks an objective that compares the policy with itself when the batch entered training.
+
+    Each batch then passes through the trainer's model once more, when it enters training. Ratios do not
+    change by that.
+
+    Args:
+        scores: what is compared: `entropy`, for the column `entry_entropy`; `mean_logp`, for `mean_logp` and
+            `entry_mean_logp`.
+    """
+
+    def mark(objective: Scored) -> Scored:
+        objective.scores_at_entry = scores  # type: ignore[attr-defined]
+        return objective
+
+    return mark
+
+
+def needs_at_entry(objective: object) -> tuple[str, ...]:
+    """Returns the scores of which an objective, maybe with options, was marked by `scored_at_entry`."""
+    while isinstance(objective, partial):
+        objective = objective.func
+    return tuple(getattr(objective, "scores_at_entry", ()))
 
 
 def slopes(objective: Objective, table: TokenTable) -> Tensor:

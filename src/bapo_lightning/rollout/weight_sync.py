@@ -36,6 +36,12 @@ class ScoringWeightSource(WeightSource, Protocol):
         """Log-probs [nats] of response tokens at the sampling temperature, `token_budget` at once."""
         ...
 
+    def response_scores(
+        self, rollouts: Sequence[Rollout], token_budget: int, names: Sequence[str]
+    ) -> list[tuple[array[float], ...]]:
+        """Several scores of the same tokens, in the order of their names."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:

@@ -130,7 +130,7 @@ def data_parts(
         "prompts_per_batch": scale.prompts_per_batch,
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
-        "recompute_logprobs": config.recomputes_logprobs,
+        "entry_scores": config.entry_scores,
         "batch_advantages": algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
         "replay": algorithm.replay.make() if algorithm.replay else None,
         "second_sampling": algorithm.second_sampling.make() if algorithm.second_sampling else None,

@@ -50,7 +50,7 @@ def test_gradients_of_the_shares_sum_to_that_of_the_minibatch():
 def test_a_blank_batch_adds_nothing_to_curves_and_gradients():
     policy = random_policy()
     made = module(policy, adaptive())
-    blank = blank_batch(torch.device("cpu"))
+    blank = blank_batch(stale_batch(policy))
     (micro_batch,) = blank.split(100, torch.zeros(1, 2))
     table = token_table(policy, micro_batch, 0)
     assert torch.count_nonzero(made.bound_rule._curves(table.detach())) == 0

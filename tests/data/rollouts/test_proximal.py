@@ -2,13 +2,15 @@
 
 import math
 from array import array
+from dataclasses import replace
 
 import pytest
 from tests.builders import group, rollout
 
 from bapo_lightning.data.rollouts import proximal
-from bapo_lightning.data.rollouts.proximal import with_proximal_logprobs
-from bapo_lightning.types import FinishReason, Rollout, Segment
+from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
+from bapo_lightning.data.rollouts.proximal import with_entry_scores
+from bapo_lightning.types import NO_VERSION, FinishReason, Origin, Rollout, Segment
 
 RESUMED = Rollout(
     array("i", [5]),
@@ -28,12 +30,13 @@ SCORES = {2: [-0.2, -0.2], 3: [-9.0, -9.0, -0.2], 1: [-0.7]}  # by response leng
 class Trainer:
     """Scores as listed."""
 
-    def response_logprobs(self, rollouts, token_budget):
-        return [array("f", SCORES[item.length]) for item in rollouts]
+    def response_scores(self, rollouts, token_budget, names):
+        assert names == ("logp",)
+        return [(array("f", SCORES[item.length]),) for item in rollouts]
 
 
 def test_every_sample_gets_its_own_log_probs_and_keeps_all_else():
-    scored, _ = with_proximal_logprobs(GROUPS, Trainer(), token_budget=100, version=4)
+    scored, _ = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=4)
     assert [len(found.samples) for found in scored] == [2, 1]
     for before, after in zip(GROUPS, scored, strict=True):
         assert (after.problem, after.advantages, after.rewards) == (
@@ -47,10 +50,51 @@ def test_every_sample_gets_its_own_log_probs_and_keeps_all_else():
             )
 
 
+class EntryTrainer:
+    """Scores each token with 10 times its place, less in its log-prob."""
+
+    def response_scores(self, rollouts, token_budget, names):
+        shift = {"logp": -100.0, "entropy": 0.0, "mean_logp": -50.0}
+        return [
+            tuple(array("f", [shift[name] + 10 * token for token in range(item.length)]) for name in names)
+            for item in rollouts
+        ]
+
+
+def test_an_expert_gets_the_entropies_of_the_policy_and_no_proximal_log_probs():
+    expert = rollout([5, 6], [7, 8], [0.0, 0.0], version=NO_VERSION)
+    groups = [group("p", [replace(expert, origin=Origin.EXPERT), RESUMED], [1.0, 0.0], [1.0, -1.0])]
+    names = ("logp", "entropy", "mean_logp")
+    (first, second) = with_entry_scores(groups, EntryTrainer(), 100, 4, names)[0][0].samples
+    assert first.proximal_logprobs is None and first.entry_scores["entropy"] == array("f", [0, 10])
+    assert second.proximal_logprobs == array("f", [-100, -90, -80])
+    assert second.entry_scores["entropy"] == array("f", [0, 10, 20])
+    assert second.entry_scores["mean_logp"] == array("f", [-50, -40, -30])
+    assert (first.rollout, second.rollout) == tuple(sample.rollout for sample in groups[0].samples)
+    # By itself, a correction leaves experts alone.
+    (first, second) = with_entry_scores(groups, EntryTrainer(), 100, 4)[0][0].samples
+    assert first is groups[0].samples[0] and second.proximal_logprobs == array("f", [-100, -90, -80])
+
+
+def test_scores_survive_a_checkpoint_and_checkpoints_without_them_can_be_read():
+    groups = [group("p", [rollout([5], [7, 8], [-0.1, -0.2], version=4), RESUMED], [1.0, 0.0], [1.0, -1.0])]
+    scored, _ = with_entry_scores(groups, EntryTrainer(), 100, 4, ("entropy", "mean_logp"))
+    problems = {item.problem.id: item.problem for item in groups}
+    store = ArrayStore()
+    packed = [pack_group(store, item) for item in scored]
+    restored = ArrayStore.from_state_dict(store.state_dict())
+    assert [unpack_group(restored, item, problems.__getitem__) for item in packed] == scored
+    assert scored[0].samples[1].entry_scores["mean_logp"] == array("f", [-50, -40, -30])
+    for item in packed:
+        for sample in item["samples"]:
+            del sample["entry_scores"]
+    assert [unpack_group(restored, item, problems.__getitem__) for item in packed] == groups
+
+
 def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
     clock = iter([1.0, 3.5])
     monkeypatch.setattr(proximal.time, "perf_counter", lambda: next(clock))
-    _, metrics = with_proximal_logprobs(GROUPS, Trainer(), token_budget=100, version=4)
+    _, metrics = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=4)
     assert metrics.pop("time/proximal_seconds") == 2.5
     # -0.1 and 0 in the first rollout, +0.3 in the resumed one's second segment, 0 in the last; -8 and -7 are
     # staleness
@@ -67,5 +111,5 @@ def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
 
 
 def test_a_batch_without_a_token_of_the_current_weights_says_nothing_about_mismatch():
-    _, metrics = with_proximal_logprobs(GROUPS, Trainer(), token_budget=100, version=5)
+    _, metrics = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=5)
     assert set(metrics) == {"time/proximal_seconds"}

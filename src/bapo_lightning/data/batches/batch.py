@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bapo_lightning.data.batches.entry_scores import entry_scores
 from bapo_lightning.data.batches.layout import Layout, SharedRow, arranged, prompt_numbers, ramps
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import StaleDataError
@@ -48,6 +49,7 @@ class MicroBatch(ModelInput):
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
     entry_version: int  # policy version of the trainer when their batch entered training
+    entry_scores: dict[str, Tensor]  # [N] nats, of the trainer's policy then; those that the objective needs
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class TrainBatch:
     factor: Tensor  # [B] of each sample's weights in the loss, 1 unless its group has another
     groups: tuple[Group, ...]
     entry_version: int  # policy version of the trainer when the rollout batch entered training
+    # [B, T] nats, by the trainer's weights then; those that the objective needs, by name
+    entry_scores: dict[str, Tensor]
     metrics: dict[str, float]  # measured while producing, logged with the update
     global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
 
@@ -83,7 +87,10 @@ class TrainBatch:
             for name, value in vars(self).items()
             if isinstance(value, Tensor)
         }
-        return replace(self, **moved)
+        scores = {
+            name: grid.to(device, non_blocking=non_blocking) for name, grid in self.entry_scores.items()
+        }
+        return replace(self, **moved, entry_scores=scores)
 
     @property
     def num_tokens(self) -> int:
@@ -174,6 +181,7 @@ class TrainBatch:
             ),
             weight=weights.reshape(-1)[source],
             entry_version=self.entry_version,
+            entry_scores={name: grid.view(-1)[source] for name, grid in self.entry_scores.items()},
         )
 
 
@@ -277,5 +285,6 @@ def collate(
         factor=torch.tensor([group.weight for group in groups for _ in group.samples], dtype=torch.float32),
         groups=tuple(groups),
         entry_version=int(version.max()) if entry_version is None else entry_version,
+        entry_scores=entry_scores(samples, input_ids.shape, skipped, context_lengths),
         metrics=metrics,
     )

@@ -36,14 +36,17 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
         **numbers,
         groups=(),
         entry_version=0,
+        entry_scores={name: grid[picked, :width] for name, grid in batch.entry_scores.items()},
         metrics={},
     )
 
 
-def blank_batch(device: torch.device) -> TrainBatch:
-    """Makes a batch of one sample that adds nothing to any sum. A rank with less work passes it through the
-    model while others have more, because all ranks gather sharded weights and sum gradients together.
+def blank_batch(like: TrainBatch) -> TrainBatch:
+    """Makes a batch of one sample that adds nothing to any sum, with the device and the scores of another. A
+    rank with less work passes it through the model while others have more, because all ranks gather sharded
+    weights and sum gradients together.
     """
+    device = like.input_ids.device
     zeros = torch.zeros(1, 2, device=device)
     return TrainBatch(
         input_ids=zeros.long(),
@@ -62,5 +65,6 @@ def blank_batch(device: torch.device) -> TrainBatch:
         factor=zeros[0, :1],
         groups=(),
         entry_version=0,
+        entry_scores=dict.fromkeys(like.entry_scores, zeros),
         metrics={},
     )

@@ -140,6 +140,7 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
         "answer": sample.score.answer,
         "reward": sample.reward,
         "proximal_logprobs": None if proximal is None else store.add_floats(proximal),
+        "entry_scores": {name: store.add_floats(scores) for name, scores in sample.entry_scores.items()},
     }
 
 
@@ -151,6 +152,7 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
         score=Score(packed["value"], ScoreStatus(packed["status"]), packed["answer"]),
         reward=packed["reward"],
         proximal_logprobs=None if proximal is None else store.floats(proximal),
+        entry_scores={name: store.floats(span) for name, span in packed.get("entry_scores", {}).items()},
     )
 
 

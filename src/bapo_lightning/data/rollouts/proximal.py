@@ -1,7 +1,7 @@
-"""Log-probs of a rollout batch under the trainer's own weights, computed once, when the batch enters
-training.
+"""Scores of a rollout batch by the trainer's own weights, computed once, when the batch enters training.
 
-They are the denominator of decoupled PPO's ratio, and they measure how far engine and trainer disagree.
+Log-probs are the denominator of decoupled PPO's ratio, and they measure how far engine and trainer disagree.
+Entropies and mean log-probs tell an objective how the policy has changed since.
 """
 
 from __future__ import annotations
@@ -20,35 +20,42 @@ from bapo_lightning.types import Group, Sample
 
 
 @phase("recomputing log-probs")
-def with_proximal_logprobs(
-    groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int, version: int
+def with_entry_scores(
+    groups: Sequence[Group],
+    policy: ScoringWeightSource,
+    token_budget: int,
+    version: int,
+    names: Sequence[str] = ("logp",),
 ) -> tuple[list[Group], dict[str, float]]:
-    """Adds proximal log-probs to the samples, but not to those of an expert, whose ratio is to 1.
+    """Adds scores to the samples. Those of an expert get no proximal log-probs, because their ratio is to 1;
+    entropies and mean log-probs are those of the policy at the expert's tokens.
 
     Args:
         groups: a rollout batch.
         policy: the trainer's.
         token_budget: padded tokens that pass through the policy at once.
         version: of the policy.
+        names: what is added: `logp`, as proximal log-probs; `entropy` and `mean_logp`, as entry scores.
 
     Returns:
         The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
         and `time/proximal_seconds`.
     """
     start = time.perf_counter()
+    others = [name for name in names if name != "logp"]
     rollouts = [sample.rollout for group in groups for sample in group.samples]
-    scored_at_once = [rollout for rollout in rollouts if rollout.aging_segments]
-    logprobs = iter(policy.response_logprobs(scored_at_once, token_budget))
-    scored = [
-        replace(
-            group,
-            samples=tuple(
-                replace(sample, proximal_logprobs=next(logprobs)) if sample.rollout.aging_segments else sample
-                for sample in group.samples
-            ),
-        )
-        for group in groups
-    ]
+    scored_at_once = [rollout for rollout in rollouts if others or rollout.aging_segments]
+    scores = iter(policy.response_scores(scored_at_once, token_budget, names))
+
+    def scored_sample(sample: Sample) -> Sample:
+        ages = bool(sample.rollout.aging_segments)
+        if not others and not ages:
+            return sample
+        own = dict(zip(names, next(scores), strict=True))
+        logprobs = own.pop("logp", None)
+        return replace(sample, proximal_logprobs=logprobs if ages else None, entry_scores=own)
+
+    scored = [replace(group, samples=tuple(map(scored_sample, group.samples))) for group in groups]
     measured = fresh_mismatch([sample for group in scored for sample in group.samples], version)
     return scored, measured | {"time/proximal_seconds": time.perf_counter() - start}
 

@@ -16,7 +16,8 @@ from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import reshard
 from bapo_lightning.modules.policy.lora import leave_frozen_weights_out, merged_weights, num_merged_weights
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
-from bapo_lightning.modules.token_scores import token_scores
+from bapo_lightning.modules.token_scores import SCORES, mean_logp, token_scores
+from bapo_lightning.objectives.token_table import Objective, needs_at_entry, needs_entropy_gradient
 from bapo_lightning.ranks.collectives import max_over_ranks
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
@@ -54,7 +55,7 @@ class Policy(nn.Module):
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model
         self.temperature = temperature
-        self.entropy_requires_grad = False
+        self.entropy_requires_grad = self.scores_mean_logp = False
         self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
         leave_frozen_weights_out(self)
 
@@ -62,9 +63,15 @@ class Policy(nn.Module):
         """Returns the parameters that the optimizer changes."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
-    def forward(self, inputs: ModelInput) -> tuple[Tensor, Tensor]:
-        """Returns log-probs [N] and entropies [N] of the response tokens, in nats; gradients flow through the
-        log-probs, and through the entropies if `entropy_requires_grad` is set.
+    def serve(self, objective: Objective) -> None:
+        """Lets passes return what an objective needs."""
+        self.entropy_requires_grad = needs_entropy_gradient(objective)
+        self.scores_mean_logp = "mean_logp" in needs_at_entry(objective)
+
+    def forward(self, inputs: ModelInput) -> tuple[Tensor, ...]:
+        """Returns log-probs [N] and entropies [N] of the response tokens, and the means [N] of `mean_logp` if
+        `scores_mean_logp` is set, in nats. Gradients flow through the log-probs, and through the entropies
+        if `entropy_requires_grad` is set.
 
         Padding is on the right, where causal attention never looks, so no attention mask is needed.
         """
@@ -73,13 +80,13 @@ class Policy(nn.Module):
             input_ids=inputs.input_ids, use_cache=False, **arguments
         ).last_hidden_state
         picked = hidden.flatten(0, 1).index_select(0, inputs.index)
-        return token_scores(
-            picked,
-            self.model.get_output_embeddings().weight,
-            inputs.targets,
-            self.temperature,
-            entropy_requires_grad=self.entropy_requires_grad,
+        head, targets = self.model.get_output_embeddings().weight, inputs.targets
+        logp, entropy = token_scores(
+            picked, head, targets, self.temperature, entropy_requires_grad=self.entropy_requires_grad
         )
+        if not self.scores_mean_logp:
+            return logp, entropy
+        return logp, entropy, mean_logp(picked, head, targets, logp, self.temperature)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the weights under their Hugging Face names, adapters merged. A tied head is left out, as in
@@ -92,28 +99,38 @@ class Policy(nn.Module):
         """Number of `named_weights`."""
         return num_merged_weights(self.model)
 
-    @torch.no_grad()
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
-        """Returns the log-probs in nats of each rollout's response tokens, under the current weights and at
-        the policy's temperature.
+        """Returns the log-probs of `response_scores` alone."""
+        return [logp for (logp,) in self.response_scores(rollouts, token_budget, ("logp",))]
+
+    @torch.no_grad()
+    def response_scores(
+        self, rollouts: Sequence[Rollout], token_budget: int, names: Sequence[str]
+    ) -> list[tuple[array[float], ...]]:
+        """Returns scores in nats of each rollout's response tokens, under the current weights and at the
+        policy's temperature.
 
         Args:
             rollouts: any number of rollouts, which may differ between ranks.
             token_budget: tokens that pass through the model at once; padding counts unless rows are packed.
+            names: which of `SCORES`, in the order of the result.
         """
         device = self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
-        found: dict[int, array[float]] = {}
+        wanted = [SCORES.index(name) for name in names]
+        found: dict[int, tuple[array[float], ...]] = {}
         passes = rows_by_token_budget(lengths, token_budget, self.layout, prompt_numbers(rollouts))
         # All ranks gather sharded weights together, so all run the same number of passes.
         for _ in range(max_over_ranks(len(passes)) - len(passes)):
             self(model_input([BLANK], device, self.layout))
         for rows in passes:
             part = [rollouts[row] for row in rows]
-            logp = self(model_input(part, device, self.layout))[0].float().cpu()
-            pieces = logp.split([rollout.length for rollout in part])
+            scores = self(model_input(part, device, self.layout))
+            responses = [rollout.length for rollout in part]
+            pieces = zip(*(scores[index].float().cpu().split(responses) for index in wanted), strict=True)
             found |= {
-                row: array("f", piece.numpy().tobytes()) for row, piece in zip(rows, pieces, strict=True)
+                row: tuple(array("f", piece.numpy().tobytes()) for piece in own)
+                for row, own in zip(rows, pieces, strict=True)
             }
         reshard(self)
         return [found[row] for row in range(len(rollouts))]

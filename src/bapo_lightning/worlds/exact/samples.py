@@ -99,6 +99,7 @@ def token_table(
     weighting: Callable[..., Tensor],
     version: int,
     entropy_requires_grad: bool = False,
+    entry: Tensor | None = None,
 ) -> TokenTable:
     """Returns the table of one seed's minibatch.
 
@@ -113,12 +114,13 @@ def token_table(
         weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`.
         version: updates in the parameters.
         entropy_requires_grad: let gradients flow through the entropy; otherwise it is a constant.
+        entry: parameters when the answers entered training, where the objective needs to know of them.
     """
     every = world.log_probs(parameters, answers.context)  # [p, K, A]
     num_decisions = every.shape[1]
     logp = every.gather(-1, answers.actions.transpose(1, 2)).transpose(1, 2)  # [p, G, K]
     known = every if entropy_requires_grad else every.detach()
-    entropy = -(known.exp() * known).sum(-1).unsqueeze(1).expand_as(logp)
+    of_decisions = scores(known, None if entry is None else world.log_probs(entry, answers.context))
     length = answer_lengths(world, answers.reward).flatten()
     mask = torch.arange(max(world.right_tokens, world.wrong_tokens)) < length.unsqueeze(1)  # [B, T]
 
@@ -129,6 +131,7 @@ def token_table(
         own, rest = values.tensor_split([num_decisions], dim=1)
         return torch.cat([own, rest.sum(1, keepdim=True)], 1)
 
+    of_rows = {name: rows(values.unsqueeze(1).expand_as(logp)) for name, values in of_decisions.items()}
     behaviour_logp, logp = rows(answers.behaviour_logp), rows(logp)
     tokens = gathered(mask.float())
     number, position = torch.arange(len(mask)).unsqueeze(1), torch.arange(num_decisions + 1)
@@ -139,7 +142,7 @@ def token_table(
     return table_of(
         logp,
         behaviour_logp,
-        entropy=rows(entropy),
+        **of_rows,
         age=version - each(answers.version.reshape(-1, 1)),
         sequence=each(number),
         group=each(number // answers.reward.shape[-1]),
@@ -148,6 +151,22 @@ def token_table(
         advantage=each(answers.advantage.reshape(-1, 1)),
         weight=gathered(weigh(weighting, mask, mask.sum(), torch.tensor(len(mask)))).flatten(),
     )
+
+
+def scores(every: Tensor, at_entry: Tensor | None) -> dict[str, Tensor]:
+    """Returns the entropy of each decision, [p, K], and what else a table knows of it, by the names of its
+    columns.
+
+    Args:
+        every: log-probs of all actions, [p, K, A].
+        at_entry: those when the answers entered training; None: not needed.
+    """
+    found = {"entropy": -(every.exp() * every).sum(-1)}
+    if at_entry is None:
+        return found
+    before = scores(at_entry, None)["entropy"]
+    means = {"mean_logp": every.detach().mean(-1), "entry_mean_logp": at_entry.mean(-1)}
+    return found | {"entry_entropy": before} | means
 
 
 def every_answer(

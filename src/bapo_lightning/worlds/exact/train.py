@@ -39,6 +39,7 @@ from bapo_lightning.objectives.token_table import (
     Statistic,
     TokenTable,
     concatenate,
+    needs_at_entry,
     needs_entropy_gradient,
 )
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
@@ -134,7 +135,7 @@ def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence
         )
         for minibatch in shuffled(answers, protocol, generators):
             metrics, past = update(
-                world, method, protocol, parameters, past, minibatch, optimizer, num_updates
+                world, method, protocol, parameters, policies[-1][1], past, minibatch, optimizer, num_updates
             )
             measured.append(metrics)
             schedule.step()
@@ -177,22 +178,26 @@ def update(
     method: Method,
     protocol: Protocol,
     parameters: Tensor,
+    entry: Tensor,
     past: Past,
     minibatch: Answers,
     optimizer: Optimizer,
     version: int,
 ) -> tuple[tuple[Tensor, ...], Past]:
     """One optimizer update of every seed; returns the fields of `Course` that are means, each [S], and what
-    bound rule and statistic remember of each seed.
+    bound rule and statistic remember of each seed. The batch entered training under the parameters `entry`.
     """
-    with_entropy = needs_entropy_gradient(method.objective)
+    with_entropy, with_entry = needs_entropy_gradient(method.objective), needs_at_entry(method.objective)
 
-    def one_seed(own: Tensor, own_past: Past, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Past]:
-        table = token_table(world, own, Answers(*tensors), method.weighting, version, with_entropy)
+    def one_seed(
+        own: Tensor, own_entry: Tensor, own_past: Past, *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], Past]:
+        known = own_entry if with_entry else None
+        table = token_table(world, own, Answers(*tensors), method.weighting, version, with_entropy, known)
         return loss_and_metrics(table, method, own_past, protocol.micro_batches)
 
     optimizer.zero_grad()
-    (losses, *metrics), past = torch.vmap(one_seed)(parameters, past, *minibatch.tensors())
+    (losses, *metrics), past = torch.vmap(one_seed)(parameters, entry, past, *minibatch.tensors())
     losses.sum().backward()
     assert parameters.grad is not None
     norm = parameters.grad.flatten(1).norm(dim=1)

@@ -1,0 +1,30 @@
+"""Scores of tokens when their batch entered training, beside those of `batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bapo_lightning.types import Sample
+
+
+def entry_scores(
+    samples: Sequence[Sample], shape: tuple[int, ...], skipped: Sequence[int], contexts: Sequence[int]
+) -> dict[str, Tensor]:
+    """Returns the scores that all samples of a minibatch have, by name, each [B, T] float32, 0 elsewhere.
+
+    Args:
+        samples: of the minibatch, one for each row.
+        shape: (B, T).
+        skipped: response tokens of each sample that are too old to be trained on.
+        contexts: tokens of each sample before those that are trained on.
+    """
+    grids = {name: np.zeros(shape, np.float32) for name in samples[0].entry_scores}
+    for name, grid in grids.items():
+        for row, (sample, skip, start) in enumerate(zip(samples, skipped, contexts, strict=True)):
+            own = sample.entry_scores[name][skip:]
+            grid[row, start : start + len(own)] = own
+    return {name: torch.from_numpy(grid) for name, grid in grids.items()}
