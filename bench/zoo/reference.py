@@ -55,7 +55,7 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
 
     Args:
         seed: of all other numbers.
-        at_one: all ratios are 1, and no log-prob has changed since it was sampled.
+        at_one: all ratios are 1, and the policy has not changed since it sampled.
     """
     structure, generator = np.random.default_rng(0), np.random.default_rng(seed)
     order, lengths = structure.permutation(20), structure.integers(1, 15, 20)
@@ -68,7 +68,7 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
     proximal = np.where(logp - step < 0, logp - step, logp + step)
     gap = 0.05 * generator.standard_normal(size) * (not at_one)
     advantage = generator.standard_normal(20) * (order // 4 != 2)
-    return {
+    columns = {
         "logp": logp,
         "log_ratio": logp - proximal,
         "ratio": np.exp(logp - proximal),
@@ -83,7 +83,12 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
         "count": np.ones(size),
         "advantage": advantage[row],
         "weight": (generator.uniform(0.5, 1.5, 20) / size)[row],
+        "mean_logp": -generator.gamma(8.0, 1.0, size),
     }
+    changes = generator.standard_normal((2, size)) * (not at_one)
+    columns["entry_entropy"] = columns["entropy"] * np.exp(0.1 * changes[0])
+    columns["entry_mean_logp"] = columns["mean_logp"] - changes[1]
+    return columns
 
 
 def table_from(columns: Columns, method: Method) -> TokenTable:
@@ -201,6 +206,7 @@ def over_merged_rows(method: Method, seed: int) -> float:
     merged = random_columns(seed)
     last = np.append(merged["sequence"][1:] != merged["sequence"][:-1], True)
     certain = ("logp", "log_ratio", "behaviour_logp", "proximal_logp", "entropy")
+    certain += ("entry_entropy", "mean_logp", "entry_mean_logp")
     merged |= {name: np.where(last, 0.0, merged[name]) for name in certain}
     merged["ratio"] = np.where(last, 1.0, merged["ratio"])
     times = np.where(last, np.random.default_rng(seed).integers(1, 7, len(last)), 1)

@@ -19,8 +19,9 @@ from tests.builders import budget_for, random_model, stale_batch, step
 from tests.commands import start_ranks
 from torch import Tensor
 
-from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.shares import split_over_ranks
+from bapo_lightning.data.rollouts.proximal import with_entry_scores
 from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
@@ -43,9 +44,17 @@ def policy(packed: bool = False) -> Policy:
 @cache
 def minibatch() -> TrainBatch:
     """Returns 6 groups of 4 responses of 1 to 20 tokens, each of 0 to 3 updates ago, since when the policy
-    has changed by 0.4 nats per token.
+    has changed by 0.4 nats per token. Where its entropy has changed since they entered training, it is by
+    more or less than 5 %.
     """
     batch = stale_batch(policy())
+    entry = policy()
+    entry.scores_mean_logp = True
+    with torch.no_grad():
+        for parameter in entry.parameters():
+            parameter.mul_(1.05)
+    groups, _ = with_entry_scores(batch.groups, entry, 500, 0, ("entropy", "mean_logp"))
+    batch = collate(groups, batch.metrics)
     version = torch.randint(0, 4, batch.version.shape, generator=torch.Generator().manual_seed(0))
     object.__setattr__(batch, "version", version * batch.response_mask)
     return batch

@@ -15,18 +15,22 @@ METHODS = {
     "spear": ("algorithm=spear", "regime=spear"),
     "pipo": ("algorithm=pipo", "regime=pipo", "algorithm.replay.window=2"),
     "aepo": ("algorithm=aepo", "regime=replay", "regime.epochs=1"),
+    "erc": ("algorithm=erc", "regime=partial", "scale.partial_tokens=4"),
+    "rover": ("algorithm=rover", "regime=reuse", "correction=truncated_is"),
 }
 SETTINGS = (
     "experiment=quickstart", "debug=fast", "scale.num_rollout_batches=6", "callbacks.validation.every=0",
     "callbacks.checkpoint.every=5", "callbacks.checkpoint.keep=9",
 )  # fmt: skip
-# What shows that the method did something: a key of rollouts.jsonl and a value of it, or a metric above 0.
+# What shows that the method did something: a key of rollouts.jsonl and a value of it, or a metric.
 SIGNS = {
     "luffy": '"origin": "expert"',
     "ghpo": '"hint": 0.5',
     "spear": '"origin": "replayed"',
     "pipo": '"origin": "replayed"',
     "aepo": '"origin": "tempered"',
+    "erc": '"time/proximal_seconds"',
+    "rover": '"origin": "replayed"',
 }
 
 
@@ -54,7 +58,7 @@ def weights(folder):
 def test_a_run_goes_on_as_if_it_had_never_stopped(name, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     train(whole, name)
-    assert SIGNS[name] in (whole / "rollouts.jsonl").read_text()
+    assert SIGNS[name] in (whole / "rollouts.jsonl").read_text() + (whole / "metrics.jsonl").read_text()
     shutil.copytree(whole, resumed)
     for update in (20, 24):  # as if it had been killed after update 15
         shutil.rmtree(resumed / f"checkpoints/update{update:06d}")

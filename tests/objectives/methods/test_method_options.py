@@ -14,6 +14,8 @@ from tests.configuration.compositions import found
         ("aspo", "widening=0.5", "widening=0.5 must be at least 1"),
         ("ce_gppo", "dual_clip=0.5", "dual_clip=0.5 must be above 1"),
         ("maspo", "width=-1", "width=-1 must be a positive number"),
+        ("erc", "delta=0", "delta=0 must be"),
+        ("rover", "beta=-1", "beta=-1 must be"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_with_what_can(algorithm, option, sentence):

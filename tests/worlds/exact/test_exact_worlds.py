@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -126,7 +127,10 @@ def test_a_seed_trains_as_if_it_were_alone(rule):
 
 @pytest.mark.parametrize(
     "name",
-    ["clip_cov", "entropy_bonus", "gapo", "kl_cov", "m2po", "m2po_mask", "real", "steer", "top_entropy"],
+    [
+        *("clip_cov", "entropy_bonus", "erc", "gapo", "kl_cov", "m2po", "m2po_mask", "real", "rover"),
+        *("steer", "top_entropy"),
+    ],
 )
 def test_a_seed_knows_its_own_update_alone(name):
     zoo = algorithms.method(name)
@@ -135,6 +139,36 @@ def test_a_seed_knows_its_own_update_alone(name):
     alone = train(WORLDS[1], own, protocol(), [4])
     torch.testing.assert_close(together.entropy[1:2], alone.entropy, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(together.reward[1:2], alone.reward, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_policy_was_at_entry_is_what_its_parameters_were_then():
+    world = WORLDS[1]
+    entry = world.prior + torch.randn(world.prior.shape, generator=generators(1)[0])
+    answers = drawn(world, world.prior, 1, 4)
+    one = Answers(*(tensor[0] for tensor in answers.tensors()))
+    table = token_table(world, world.prior, one, mean_of_tokens, 0, entry=entry)
+    there = token_table(world, entry, one, mean_of_tokens, 0, entry=entry)
+    assert torch.equal(table.entry_entropy, there.entropy) and not torch.equal(table.entropy, there.entropy)
+    assert torch.equal(table.entry_mean_logp, there.mean_logp) and (table.mean_logp <= 0).all()
+    assert (table.mean_logp[table.logp == 0] == 0).all(), "what is certain does not change"
+    assert token_table(world, world.prior, one, mean_of_tokens, 0).entry_entropy.isnan().all()
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_batch_enters_when_it_is_first_trained_on_however_old_it_is(lag):
+    """The first update on each batch finds nothing changed, so that ERC with one update each is PPO."""
+    erc = algorithms.method("erc")
+    settings = protocol(minibatches=1, epochs=1, lag=lag)
+    plain = replace(method(erc.rule), objective=partial(clip, dual_clip=10.0))
+    one, other = (
+        train(WORLDS[0], own, settings, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
+    )
+    assert torch.equal(one.reward, other.reward)
+    several = protocol(lag=lag, minibatches=4)
+    one, other = (
+        train(WORLDS[0], own, several, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
+    )
+    assert (other.clip_fraction[:, -1] > one.clip_fraction[:, -1]).all()
 
 
 def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
