@@ -69,8 +69,8 @@ TRL = (
     Case(
         "off_policy_mask_threshold",
         "grpo",
-        {"loss_type": "dapo", "off_policy_mask_threshold": 0.5},
-        correction=("opsm", "weights.threshold=0.5"),
+        {"loss_type": "dapo", "off_policy_mask_threshold": 0.02},
+        correction=("opsm", "weights.threshold=0.02"),
     ),
     Case(
         "token_truncate",

@@ -60,9 +60,12 @@ def test_a_known_difference_that_is_not_found_fails():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY)
-def test_our_side_of_every_case_can_be_computed(case, given):
-    ours = {"factor": peers.our_factor, "advantage": peers.our_advantages}
-    assert ours.get(case.kind, peers.our_gradient)(case, given).abs().sum() > 0
+def test_our_side_of_every_case_can_be_computed_and_every_option_changes_it(case, given):
+    ours = {"factor": peers.our_factor, "advantage": peers.our_advantages}.get(case.kind, peers.our_gradient)
+    found = ours(case, given)
+    assert found.abs().sum() > 0
+    if case.overrides or case.correction:
+        assert not ours(replace(case, overrides=(), correction=()), given).equal(found)
 
 
 def test_gaps_and_ratios_of_the_sample_are_on_both_sides_of_bounds(given):
