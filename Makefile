@@ -20,6 +20,7 @@ READY := .venv/.ready
 READY_DEV := .venv/.ready-dev
 READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
+READY_VERL := .venv-verl/.ready
 READY_DOCS := .venv/.ready-docs
 # One process per core, four at most; the tests of a file stay in one of them, since they share its runs.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -63,7 +64,7 @@ $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make 
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl train data plan eval export eval-table serve sweep compare view figures map record tiny-model \
+.PHONY: help setup setup-vllm setup-trl setup-verl train data plan eval export eval-table serve sweep compare view figures map record tiny-model \
 	model-smollm2 bench drill invariants check-zoo test test-all test-vllm lint docs clean
 
 help: ## list the targets
@@ -88,11 +89,18 @@ $(READY_VLLM): $(READY)
 	@$(VENV_PYTHON) scripts/make_venv.py vllm
 	@touch $@
 
-setup-trl: $(READY_TRL) ## make .venv-trl, in which benchmarks run TRL
+setup-trl: $(READY_TRL) ## make .venv-trl, in which benchmarks and make check-zoo run TRL
 	@:
 
 $(READY_TRL): scripts/make_venv.py | $(READY)
 	@$(VENV_PYTHON) scripts/make_venv.py trl
+	@touch $@
+
+setup-verl: $(READY_VERL) ## make .venv-verl, in which make check-zoo runs verl's losses
+	@:
+
+$(READY_VERL): scripts/make_venv.py | $(READY)
+	@$(VENV_PYTHON) scripts/make_venv.py verl
 	@touch $@
 
 train: $(READY) ## train a policy (EXP=quickstart, ARGS="algorithm=grpo seed=1")
@@ -149,7 +157,7 @@ drill: $(READY_DEV) ## kill runs at random moments, resume them, compare (ARGS="
 invariants: $(READY_DEV) ## the tests of docs/promises.md, each with the faults that it would have caught
 	@$(VENV_PYTHON) bench/invariants.py
 
-check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form, over splits, packing and ranks (ARGS="--only grpo gspo")
+check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form and TRL's and verl's code (ARGS="--only grpo gspo")
 	@PYTHONPATH=. $(VENV_PYTHON) bench/check_zoo.py $(ARGS)
 
 test: $(READY_DEV) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
@@ -173,5 +181,5 @@ $(READY_DOCS): $(READY)
 	@$(VENV_PYTHON) -m pip install -qq --disable-pip-version-check "mkdocs-material>=9.6,<10"
 	@touch $@
 
-clean: ## remove .venv, .venv-trl and caches; runs in outputs/ stay
-	rm -rf .venv .venv-trl build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+clean: ## remove .venv, .venv-trl, .venv-verl and caches; runs in outputs/ stay
+	rm -rf .venv .venv-trl .venv-verl build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -11,6 +11,9 @@ Each number is the largest relative difference of a gradient. The columns, with 
     packing       a row without padding from padded rows (1e-9)
     ranks         two gloo ranks from one process (1e-9)
     at ratio 1    autograd from what it must be where all ratios are 1 (1e-9), and what that is
+
+A second table compares TRL's and verl's own code with ours, where their environments are there; see
+bench/check_peers.py.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import check_peers
 from rich.console import Console
 from rich.table import Table
 from zoo import algorithms, reference, updates
@@ -70,7 +74,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=sorted(references()), metavar="ALGORITHM")
-    known = parser.parse_args().only or [name for name in algorithms.names() if name in references()]
+    check_peers.add_option(parser)
+    arguments = parser.parse_args()
+    known = arguments.only or [name for name in algorithms.names() if name in references()]
     with tempfile.TemporaryDirectory() as folder:
         ranks = updates.over_ranks(known, Path(folder))
     rows = {name: {**checks(name), "ranks": ranks[name]} for name in known}
@@ -85,7 +91,8 @@ def main() -> int:
     print("\n".join(f"too far: {text}" for text in far) or "all numbers are within their limits")
     if lacking:
         print(f"without a reference: {', '.join(lacking)}")
-    return 1 if far or lacking else 0
+    failed = check_peers.show(arguments.peers, arguments.only)
+    return 1 if far or lacking or failed else 0
 
 
 if __name__ == "__main__":

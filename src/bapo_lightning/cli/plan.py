@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from omegaconf import DictConfig
 from rich import get_console
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.plan.console import plan_text
 from bapo_lightning.report.progress.display import on_terminal
@@ -26,7 +24,7 @@ HELP = (
 )
 
 
-@hydra_command("train", lambda: help_text(Path(conf_dir()), *HELP))
+@hydra_command("train", lambda: help_text(*HELP))
 def main(config: DictConfig) -> int:
     """Prints the plan; the exit code is 3 where it does not fit."""
     plain = resolve(config)

@@ -17,14 +17,13 @@ from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.errors import ConfigError, EngineError
 
 HELP = ("serve", "serve EXP=smollm2_arithmetic", "Starts the vLLM servers of a run.")
 
 
-@hydra_command("train", lambda: help_text(Path(conf_dir()), *HELP))
+@hydra_command("train", lambda: help_text(*HELP))
 def main(composed: DictConfig) -> None:
     """Checks the configuration, and runs the servers until SIGINT or SIGTERM."""
     from bapo_lightning.configuration.targets import Target

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.spelling import composition_problem
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.ranks.launch import leads
@@ -22,6 +22,7 @@ from bapo_lightning.ranks.launch import leads
 
 def compose_run(overrides: Sequence[str]) -> dict[str, Any]:
     """Composes `conf/train.yaml` with overrides into plain values. Raises ConfigError where Hydra cannot."""
+    installed_folders()  # whose error Hydra would wrap in its own
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
             return resolve(compose("train", list(overrides)))

@@ -1,14 +1,24 @@
-"""Where the configuration files are, and what they can compute: `${max:8,${regime.minibatches}}`."""
+"""Where the configuration files are, and what they can compute: `${max:8,${regime.minibatches}}`.
+
+conf/ of this package  +  folders of installed packages (entry points `bapo_lightning.conf`)
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from bapo_lightning.errors import ConfigError
 
-OmegaConf.register_new_resolver("max", max, replace=True)
+GROUP = "bapo_lightning.conf"  # of entry points: NAME = "package whose folder has algorithm/NAME.yaml"
+OWN = "bapo-lightning"
 
 
 def conf_dir() -> str:
@@ -23,3 +33,61 @@ def conf_dir() -> str:
             return str(folder)
     places = f"neither in {package} nor in {package.parents[1]}"
     raise ConfigError([f"conf/train.yaml is {places}: install the package again"])
+
+
+def choice_files(group: str) -> dict[str, Path]:
+    """Returns the files of a group by their names: those of `conf/`, then those of installed packages.
+
+    Raises:
+        ConfigError: as `installed_folders`.
+    """
+    folders = (Path(conf_dir()), *installed_folders())
+    return {file.stem: file for folder in folders for file in sorted(Path(folder, group).glob("*.yaml"))}
+
+
+def installed_folders() -> tuple[Path, ...]:
+    """Returns the folders that installed packages add to the search path of configuration files.
+
+    Raises:
+        ConfigError: an entry point leads to no folder of configuration files, or two packages have the same
+            file.
+    """
+    return _installed_folders(tuple(sys.path))
+
+
+@lru_cache(maxsize=8)
+def _installed_folders(path: Sequence[str]) -> tuple[Path, ...]:
+    found: dict[str, list[Path]] = {}
+    for point in entry_points(group=GROUP):
+        found.setdefault(point.dist.name if point.dist else point.name, []).extend(_folders_of(point))
+    _refuse_clashes({OWN: [Path(conf_dir())], **found})
+    return tuple(folder for folders in found.values() for folder in folders)
+
+
+def _folders_of(point: EntryPoint) -> list[Path]:
+    owner = point.dist.name if point.dist else point.name
+    entry = f"{owner}: its entry point {point.name} = {point.value!r} of {GROUP}"
+    try:
+        spec = find_spec(point.value)
+    except Exception as error:  # importing what the package is a part of may raise anything
+        raise ConfigError([f"{entry} cannot be imported ({error}); uninstall {owner} or mend it"]) from None
+    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or []]
+    if not any(folder.glob("*/*.yaml") for folder in folders):
+        raise ConfigError([f"{entry} is no package with files such as algorithm/NAME.yaml"])
+    return folders
+
+
+def _refuse_clashes(owners: Mapping[str, Sequence[Path]]) -> None:
+    files = {
+        owner: {file.relative_to(folder).as_posix() for folder in folders for file in folder.rglob("*.yaml")}
+        for owner, folders in owners.items()
+    }
+    for (one, its), (other, others) in combinations(files.items(), 2):
+        if both := sorted(its & others):
+            raise ConfigError([f"{both[0]} is in {one} and in {other}; rename one, or uninstall {other}"])
+
+
+OmegaConf.register_new_resolver("max", max, replace=True)
+OmegaConf.register_new_resolver(
+    "installed_conf", lambda: [folder.as_uri() for folder in installed_folders()], replace=True
+)

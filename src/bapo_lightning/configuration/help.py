@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
 from bapo_lightning.configuration.spelling import SHARED
 
 USAGE = """\
@@ -31,12 +32,14 @@ def usage(command: str, example: str, purpose: str) -> str:
     return USAGE.format(command=command, example=example, purpose=purpose)
 
 
-def help_text(conf: Path, command: str = TRAIN[0], example: str = TRAIN[1], purpose: str = TRAIN[2]) -> str:
-    """The help of a command that reads a run's configuration from below `conf`."""
+def help_text(command: str = TRAIN[0], example: str = TRAIN[1], purpose: str = TRAIN[2]) -> str:
+    """The help of a command that reads a run's configuration, with the choices of installed packages."""
     lines = [usage(f"{command} {KEYS}", example, f"{purpose} Groups and their choices:")]
+    conf = Path(conf_dir())
     for folder in sorted(path for path in conf.rglob("*") if path.is_dir()):
         group = folder.relative_to(conf).as_posix()
-        files = sorted(file for file in folder.glob("*.yaml") if file.stem not in SHARED)
+        known = choice_files(group)
+        files = [known[name] for name in sorted(known) if name not in SHARED]
         if group.partition("/")[0] == NOT_HYDRA or group in CHOSEN_BY_OTHERS or not files:
             continue
         lines.append(f"  {CHOSEN_AT.get(group, group)}=")

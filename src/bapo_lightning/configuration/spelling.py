@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from hydra.errors import MissingConfigException, OverrideParseException
 
-from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.errors import taken
 
 TABLE = ("data.train.path", "problem_set@data.train")  # as people try to choose their own data
@@ -35,8 +34,8 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
         return f"""{error.override} cannot be read; put the value in quotes: '{key}="{value}"'"""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        choices = sorted(file.stem for file in Path(conf_dir(), group).glob("*.yaml"))
-        return f"{group}={name} is no choice; {taken(name, [name for name in choices if name not in SHARED])}"
+        known_names = sorted(name for name in choice_files(group) if name not in SHARED)
+        return f"{group}={name} is no choice; {taken(name, known_names)}"
     if match := _TAKEN.search(text):
         return f"{match[1]} is an option already; leave out the + before it"
     if match := _KEY.search(text):
