@@ -39,7 +39,7 @@ CASES = [
 ]
 RUN = [
     "experiment=additions",
-    *("trainer.accelerator=cpu", "callbacks.checkpoint.every=5"),
+    "callbacks.checkpoint.every=5",
     *("callbacks.validation.every=5", "scale.validation_problems=3", "callbacks.console.every=5"),
     *("scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256"),
     *("regime.epochs=1", "regime.minibatches=5"),
@@ -54,7 +54,7 @@ METRICS = {
 }
 
 
-def train(folder: Path, variant: str, num_batches: int, resume: bool = False) -> None:
+def train(folder: Path, variant: str, num_batches: int, accelerator: str, resume: bool = False) -> None:
     """Runs one session. Raises RuntimeError with its output when it fails."""
     command = [
         sys.executable,
@@ -63,6 +63,7 @@ def train(folder: Path, variant: str, num_batches: int, resume: bool = False) ->
         *RUN,
         *VARIANTS[variant],
         f"run_folder={folder}",
+        f"trainer.accelerator={accelerator}",
     ]
     command += [f"scale.num_rollout_batches={num_batches}", *(["resume=auto"] if resume else [])]
     done = subprocess.run(
@@ -72,12 +73,12 @@ def train(folder: Path, variant: str, num_batches: int, resume: bool = False) ->
         raise RuntimeError(f"{variant}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
-def run_case(folder: Path, case: str) -> None:
+def run_case(folder: Path, case: str, accelerator: str) -> None:
     """Runs all sessions of a case."""
     first, arrow, then = case.partition(" -> ")
-    train(folder, first, 1 if arrow else 2)
+    train(folder, first, 1 if arrow else 2, accelerator)
     if arrow:
-        train(folder, then, 2, resume=True)
+        train(folder, then, 2, accelerator, resume=True)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -132,16 +133,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", nargs="+", default=CASES, help=f"any of: {'; '.join(CASES)}")
+    parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu", help="default: %(default)s")
     arguments = parser.parse_args()
+    # Kernels of a GPU add up in another order for other shapes, and then texts part.
+    most, most_of_weights = (1e-4, 1e-6) if arguments.accelerator == "cpu" else (float("inf"), 1e-3)
     failed = 0
     with tempfile.TemporaryDirectory() as temporary:
         reference = Path(temporary, "reference")
-        train(reference, "single", 2)
+        train(reference, "single", 2, arguments.accelerator)
         for case in arguments.cases:
             folder = Path(temporary, case.replace(" ", "_").replace(">", ""))
-            run_case(folder, case)
+            run_case(folder, case, arguments.accelerator)
             found = differences(reference, folder)
-            good = found["weights"] <= 1e-6 and max(found.values()) <= 1e-4
+            good = found["weights"] <= most_of_weights and max(found.values()) <= most
             failed += not good
             print(
                 f"{case:24}"

@@ -1,0 +1,101 @@
+"""Stage `memory`: the plan's prediction against the caching allocator, and the largest model that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from plan import peak_on_cpu, peak_on_gpu
+from updates import Size, random_batch
+
+from bapo_lightning.modules.policy.options import LoraOptions
+from bapo_lightning.plan.memory import moments
+from bapo_lightning.plan.model_shape import model_shape
+from bapo_lightning.plan.run_shape import LoraShape, RunShape
+from gpu.checks import Check, Finding, Machine, at_most, holds, measured
+from gpu.models import SHAPES, TINY, Architecture, random_policy, ready_module, run_shape, with_layers
+
+TOLERANCE = 0.10
+RANK = 16
+USABLE = 0.9  # of a GPU's memory, for the search of the largest model
+# Name -> options of the model, and what they are to the plan.
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "checkpointing": ({"activation_checkpointing": True}, {"checkpointing": True}),
+    "LoRA": ({"lora": LoraOptions(rank=RANK, alpha=2 * RANK)}, {}),
+}
+
+
+def update_peak(machine: Machine, architecture: Architecture, size: Size, options: dict[str, Any]) -> int:
+    """Returns the peak of allocated bytes of two updates, the model's included."""
+
+    def updates() -> None:
+        policy = random_policy(architecture, machine.device, **options)
+        module = ready_module(policy, 4 * (size.prompt_tokens + size.response_tokens))
+        batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
+        for _ in range(2):
+            module.training_step(batch, 0)
+
+    return peak_on_gpu(updates) if machine.on_gpu else peak_on_cpu(updates)
+
+
+def described(machine: Machine, architecture: Architecture, size: Size, variant: str) -> RunShape:
+    """Returns the same updates as the plan sees them."""
+    differing = dict(VARIANTS[variant][1])
+    if variant == "LoRA":
+        differing["lora"] = LoraShape(RANK, tuple(model_shape(architecture).linear_shapes))
+    samples = size.groups * size.group_size
+    return run_shape(
+        architecture, size.prompt_tokens, size.response_tokens, samples, on_gpu=machine.on_gpu, **differing
+    )
+
+
+def prediction(machine: Machine) -> Iterator[Finding]:
+    """Predicted over measured peak of updates of five shapes."""
+    shapes = (
+        SHAPES
+        if machine.on_gpu
+        else {"tiny": with_layers({**TINY, "hidden_size": 192, "vocab_size": 8000}, 3)}
+    )
+    size = Size(3, 4, *machine.size((128, 896), (16, 112)))
+    for name, architecture in shapes.items():
+        depth = min(architecture["num_hidden_layers"], 8)  # of the largest, float32 state alone would not fit
+        cut = with_layers(architecture, depth)
+        for variant, (options, _) in VARIANTS.items():
+            run = described(machine, cut, size, variant)
+            fullest = max(moments(run, size.groups), key=lambda moment: moment.bytes)
+            found = update_peak(machine, cut, size, options)
+            note = f"{found / 1e9:.2f} GB, {depth} layers, fullest at {fullest.name}"
+            yield at_most(
+                f"plan of {name}, {variant}: off by", abs(fullest.bytes / found - 1), TOLERANCE, note=note
+            )
+
+
+def largest(machine: Machine) -> Iterator[Finding]:
+    """The deepest model of 7B's width that the plan lets fit does fit."""
+    architecture, size = SHAPES["Qwen2.5-7B"], Size(3, 4, 128, 896)
+    room = USABLE * torch.cuda.get_device_properties(0).total_memory
+    predicted = partial(described, machine, size=size, variant="checkpointing")
+
+    def peak(depth: int) -> float:
+        run = predicted(with_layers(architecture, depth))
+        return max(moment.bytes for moment in moments(run, size.groups))
+
+    depth = max((each for each in range(1, 81) if peak(each) <= room), default=0)
+    if not depth:
+        yield measured("largest model of 7B's width", 0, "layers", f"one takes {peak(1) / 1e9:.0f} GB")
+        return
+    deepest = with_layers(architecture, depth)
+    try:
+        found = update_peak(machine, deepest, size, VARIANTS["checkpointing"][0])
+    except torch.OutOfMemoryError as error:
+        yield holds(f"{depth} layers of 7B's width fit, as planned", False, str(error).splitlines()[0])
+        return
+    parameters = model_shape(deepest).num_parameters
+    note = f"{parameters / 1e9:.2f} billion parameters in float32, {found / 1e9:.1f} of {room / 1e9:.1f} GB"
+    yield holds(f"{depth} layers of 7B's width fit, as planned", True, note)
+
+
+CHECKS = (Check(prediction), Check(largest, gpus=1))

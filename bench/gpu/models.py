@@ -1,0 +1,137 @@
+"""Random models of real shapes, made from a config: no weights are downloaded."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+from updates import additions, attach
+
+from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.plan.model_shape import model_shape
+from bapo_lightning.plan.run_shape import EngineShape, RunShape
+
+Architecture = dict[str, Any]
+
+# Sizes from the models' config.json.
+SHAPES: dict[str, Architecture] = {
+    "SmolLM2-135M": {
+        **{"model_type": "llama", "vocab_size": 49152, "tie_word_embeddings": True},
+        **{"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30},
+        **{"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 32768},
+    },
+    "Qwen2.5-0.5B": {
+        **{"model_type": "qwen2", "vocab_size": 151936, "tie_word_embeddings": True},
+        **{"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24},
+        **{"num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32768},
+    },
+    "Qwen2.5-1.5B": {
+        **{"model_type": "qwen2", "vocab_size": 151936, "tie_word_embeddings": True},
+        **{"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28},
+        **{"num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32768},
+    },
+    "Qwen2.5-3B": {
+        **{"model_type": "qwen2", "vocab_size": 151936, "tie_word_embeddings": True},
+        **{"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36},
+        **{"num_attention_heads": 16, "num_key_value_heads": 2, "max_position_embeddings": 32768},
+    },
+    "Qwen2.5-7B": {
+        **{"model_type": "qwen2", "vocab_size": 152064, "tie_word_embeddings": False},
+        **{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28},
+        **{"num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32768},
+    },
+}
+TINY: Architecture = {
+    **{"model_type": "qwen2", "vocab_size": 512, "tie_word_embeddings": True},
+    **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+}
+
+
+def with_layers(architecture: Architecture, layers: int) -> Architecture:
+    """Returns the same model with another depth."""
+    return {**architecture, "num_hidden_layers": layers}
+
+
+def random_policy(architecture: Architecture, device: str, **options: Any) -> Policy:
+    """Returns a random policy on the device.
+
+    Args:
+        architecture: config.json.
+        device: cuda or cpu.
+        options: of `ModelOptions`.
+    """
+    config = AutoConfig.for_model(**architecture)
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        policy = build_policy(ModelOptions(folder, **options), 1.0, on_meta=True)
+    policy.to_empty(device=device)
+    policy.model.tie_weights()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            # Norms' gains are 1; the rest is small, as initialised models are.
+            if parameter.dim() == 1 and "norm" in name:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, 0.02)
+    rotary = policy.model.base_model.rotary_emb
+    policy.model.base_model.rotary_emb = type(rotary)(policy.model.config).to(device)
+    return policy
+
+
+def ready_module(policy: Policy, budget: int, algorithm: str = "bapo") -> BapoModule:
+    """Returns a module with this policy that can be stepped without a trainer.
+
+    Args:
+        policy: to train.
+        budget: tokens of a micro-batch.
+        algorithm: of `conf/algorithm/`.
+    """
+    config = additions(algorithm)
+    chosen, optimizer = config.algorithm, config.optimizer
+    return attach(
+        BapoModule(
+            make_policy=lambda: policy,
+            bound_rule=chosen.bounds.make(),
+            objective=chosen.objective.make(),
+            weighting=chosen.weighting.make(),
+            optimizer=optimizer.optimizer.make(),
+            scheduler=optimizer.scheduler.make(),
+            micro_batch_tokens=budget,
+            max_grad_norm=1.0,
+            max_age=8,
+            max_nonfinite_in_a_row=1,
+        )
+    )
+
+
+def run_shape(
+    architecture: Architecture, prompt: int, response: int, samples: int, **differing: Any
+) -> RunShape:
+    """Describes updates of one minibatch to the plan.
+
+    Args:
+        architecture: config.json.
+        prompt: tokens of every prompt.
+        response: tokens of every response.
+        samples: of the minibatch, in groups of four.
+        differing: fields of RunShape.
+    """
+    engine = EngineShape(
+        "apart", tensor_parallel=1, num_gpus=1, element_bytes=2, memory_share=None, max_sequences=1
+    )
+    return RunShape(
+        **{
+            **{"model": model_shape(architecture), "strategy": "single", "num_gpus": 1},
+            **{"stored_bytes": 4, "compute_bytes": 4, "micro_batch_tokens": 4 * (prompt + response)},
+            **{"prompt_tokens": prompt, "response_tokens": response, "prompts_per_batch": samples // 4},
+            **{"group_size": 4, "epochs": 1, "minibatches": 1, "engine": engine, "searches": True},
+            **differing,
+        }
+    )

@@ -1,0 +1,117 @@
+"""Stage `speed`: tokens a second and share of the peak of updates, what they wait for, and generation."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig
+from updates import Size, random_batch
+
+from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.modules.policy.options import LoraOptions
+from bapo_lightning.plan.gpus import GPUS
+from bapo_lightning.plan.work import work_of_update
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.hf.engine import HFEngine
+from gpu.checks import Check, Finding, Machine, at_most, measured
+from gpu.models import SHAPES, TINY, random_policy, ready_module, run_shape
+
+MATRIX_PRODUCTS = ("mm", "gemm", "matmul", "linear", "flash", "attention", "nvjet", "cutlass")
+WAITS = 4  # the norm of the gradient, the finite check and the log row
+
+
+def module_of(machine: Machine, name: str, budget: int) -> BapoModule:
+    """A module of this shape, packed, in bfloat16 on a GPU."""
+    architecture = SHAPES[name] if machine.on_gpu else TINY
+    options = {"packing": "padding_free", "dtype": machine.size("bfloat16", "float32")}
+    if name == "Qwen2.5-7B":
+        options |= {"lora": LoraOptions(rank=16, alpha=32), "activation_checkpointing": True}
+    return ready_module(random_policy(architecture, machine.device, **options), budget, "grpo")
+
+
+def updates(machine: Machine) -> Iterator[Finding]:
+    """Tokens a second of packed updates, and their share of the GPU's peak."""
+    for name in machine.size(("Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-7B"), ("tiny",)):
+        architecture = SHAPES[name] if machine.on_gpu else TINY
+        for tokens in machine.size((2048, 4096, 8192, 16384), (128,)):
+            size = Size(1, 4, 64, tokens // 4 - 64) if machine.on_gpu else Size(1, 4, 8, 24)
+            batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
+            module = module_of(machine, name, size.tokens)
+            seconds = machine.seconds(partial(module.training_step, batch, 0))
+            run = run_shape(architecture, size.prompt_tokens, size.response_tokens, 4)
+            work = work_of_update(run, size.response_tokens).update / seconds
+            title = f"update, {name}, {size.tokens:,} tokens"
+            yield measured(
+                title, size.tokens / seconds, "tokens/s", f"{work / 1e12:.1f} TFLOP/s{of_peak(work)}"
+            )
+
+
+def of_peak(flops_per_second: float) -> str:
+    """The share of this GPU's peak, where its data sheet is known."""
+    if not torch.cuda.is_available():
+        return ""
+    name = torch.cuda.get_device_name(0).lower().replace(" ", "_")
+    known = [gpu for key, gpu in GPUS.items() if key.split("_")[0] in name]
+    return f", MFU {flops_per_second / known[0].flops_per_second:.1%}" if known else ""
+
+
+def waits(machine: Machine) -> Iterator[Finding]:
+    """How often an update makes the host wait for the device, and its time outside of matrix products."""
+    name = machine.size("Qwen2.5-1.5B", "tiny")
+    size = Size(2, 4, *machine.size((64, 960), (8, 24)))
+    batch = random_batch(size, (SHAPES[name] if machine.on_gpu else TINY)["vocab_size"]).to(machine.device)
+    module = module_of(machine, name, size.tokens // 2)
+    module.training_step(batch, 0)
+    machine.wait()
+    if machine.on_gpu:
+        torch.cuda.set_sync_debug_mode("warn")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            module.training_step(batch, 0)
+        torch.cuda.set_sync_debug_mode("default")
+        places = sorted({f"{each.filename.rpartition('/')[2]}:{each.lineno}" for each in caught})
+        yield at_most("update: waits of the host", len(caught), WAITS, note=", ".join(places))
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if machine.on_gpu else [])]
+    with profile(activities=kinds) as profiler:
+        module.training_step(batch, 0)
+        machine.wait()
+    found = [
+        (event.key.lower(), event.self_device_time_total if machine.on_gpu else event.self_cpu_time_total)
+        for event in profiler.key_averages()
+    ]
+    total = sum(taken for _, taken in found)
+    outside = sum(taken for key, taken in found if not any(part in key for part in MATRIX_PRODUCTS))
+    longest = sorted(((taken, key) for key, taken in found), reverse=True)[:3]
+    note = ", ".join(f"{key[:40]} {taken / total:.0%}" for taken, key in longest)
+    yield measured("update: time outside of matrix products", outside / total, "of the kernels'", note)
+
+
+def generation(machine: Machine) -> Iterator[Finding]:
+    """Tokens a second of the engine for small models."""
+    name = machine.size("SmolLM2-135M", "tiny")
+    architecture = SHAPES[name] if machine.on_gpu else TINY
+    with tempfile.TemporaryDirectory() as folder:
+        AutoConfig.for_model(**architecture).save_pretrained(folder)
+        engine = HFEngine(folder, dtype=machine.size("bfloat16", "float32"), device=machine.device)
+    engine.load_weights(random_policy(architecture, machine.device), 1)
+    rows, length = machine.size((256, 256), (8, 8))
+    prompt = (
+        random_batch(Size(1, 1, 16, 1), architecture["vocab_size"]).groups[0].samples[0].rollout.prompt_ids
+    )
+    requests = [GenerationRequest(prompt, length, seed) for seed in range(rows)]
+    sampling = SamplingParams(1.0, stop_token_ids=())
+    engine.generate(requests[:2], sampling)
+    start = time.perf_counter()
+    engine.generate(requests, sampling)
+    machine.wait()
+    rate = rows * length / (time.perf_counter() - start)
+    yield measured(f"generation, {name}, {rows} rows", rate, "tokens/s")
+
+
+CHECKS = (Check(updates), Check(waits), Check(generation))

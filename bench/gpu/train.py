@@ -1,0 +1,100 @@
+"""Stage `train`: the quickstart, some updates of real shapes, and engine against trainer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from transformers import AutoConfig
+from updates import Size, random_batch
+
+from bapo_lightning.library import fit
+from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
+from gpu.checks import Check, Finding, Machine, at_least, at_most, holds
+from gpu.models import SHAPES, TINY, Architecture, random_policy, ready_module
+
+BOUNDS = ("bapo/clip_low", "bapo/clip_high")
+COMPARED = 8  # updates, after which rounding has grown
+MISMATCH = {"float32": 1e-3, "bfloat16": 0.1}  # nats
+
+
+def quickstart(machine: Machine) -> Iterator[Finding]:
+    """The quickstart on this device chooses the bounds that a CPU chooses, and its reward rises."""
+    batches = machine.size(15, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        here = fit(*settings(machine, Path(folder, "here"), batches))
+        there = fit(*settings(Machine("cpu"), Path(folder, "there"), 1))
+    differences = [
+        abs(one - other)
+        for name in BOUNDS
+        for one, other in zip(here.series(name)[1][:COMPARED], there.series(name)[1][:COMPARED], strict=True)
+    ]
+    yield at_most("quickstart: bounds from a CPU's, first updates", max(differences), 0.051)
+    rewards = here.series("train/reward")[1]
+    half = len(rewards) // 2
+    rise = fmean(rewards[half:]) - fmean(rewards[:half])
+    yield at_least("quickstart: rise of the reward, second half", rise, machine.size(0.1, -1.0))
+
+
+def settings(machine: Machine, folder: Path, batches: int) -> tuple[str, ...]:
+    """Overrides of a quickstart."""
+    return (
+        *(f"run_folder={folder}", f"trainer.accelerator={machine.size('gpu', 'cpu')}"),
+        *(f"rollout.engine.device={machine.device}", f"scale.num_rollout_batches={batches}"),
+        *("callbacks.validation.every=0", "callbacks.console.every=1000"),
+        *(() if machine.on_gpu else ("scale.prompts_per_batch=32",)),
+    )
+
+
+def real_shapes(machine: Machine) -> Iterator[Finding]:
+    """Three updates of random models; everything stays finite."""
+    for name, architecture in chosen(machine).items():
+        policy = random_policy(architecture, machine.device, **options(machine, name))
+        size = Size(2, 4, *machine.size((64, 448), (8, 16)))
+        batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
+        module = ready_module(policy, size.tokens // 4)
+        outputs = [module.training_step(batch, 0) for _ in range(3)]
+        is_finite = all(
+            torch.isfinite(torch.tensor([float(each["loss"]), each["metrics"]["train/grad_norm"]])).all()
+            for each in outputs
+        )
+        yield holds(f"{name}: three updates are finite", is_finite and not module.num_skipped_updates)
+
+
+def engine_mismatch(machine: Machine) -> Iterator[Finding]:
+    """Log-probs of engine and trainer after a sync, in both precisions."""
+    name = machine.size("Qwen2.5-0.5B", "tiny")
+    architecture = chosen(machine)[name]
+    for dtype, limit in MISMATCH.items():
+        policy = random_policy(architecture, machine.device, dtype=dtype)
+        with tempfile.TemporaryDirectory() as folder:
+            AutoConfig.for_model(**architecture).save_pretrained(folder)
+            engine = HFEngine(folder, dtype=dtype, device=machine.device)  # type: ignore[arg-type]
+        sync = WeightSync(tolerance=10.0, num_probes=8, probe_tokens=32, sampled_tokens=machine.size(64, 8))
+        report = sync.push(policy, engine, 1, architecture["vocab_size"])
+        note = f"largest {report.max_logprob_difference:.2g}"
+        yield at_most(
+            f"{name}: engine from trainer, {dtype}", report.mean_logprob_difference, limit, "nats", note
+        )
+
+
+def chosen(machine: Machine) -> dict[str, Architecture]:
+    """The shapes to try."""
+    names = ("SmolLM2-135M", "Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-7B")
+    return {name: SHAPES[name] for name in names} if machine.on_gpu else {"tiny": TINY}
+
+
+def options(machine: Machine, name: str) -> dict[str, object]:
+    """Options of a model, so that 80 GB hold it."""
+    from bapo_lightning.modules.policy.options import LoraOptions
+
+    if name != "Qwen2.5-7B":
+        return {}
+    return {"dtype": "bfloat16", "activation_checkpointing": True, "lora": LoraOptions(rank=16, alpha=32)}
+
+
+CHECKS = (Check(quickstart), Check(real_shapes), Check(engine_mismatch))
