@@ -17,6 +17,8 @@ from bapo_lightning.report.intervals import Interval, holm, paired_difference, p
 from bapo_lightning.report.map.cells import FRESH, Cell, Measured, measured_file
 from bapo_lightning.report.map.verdicts import COLLAPSED, Comparison, by_seed, certain, interval_of
 
+ROUNDING = 1e-6  # of mean rewards: methods that differ by less are alike
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -24,8 +26,10 @@ class Standing:
 
     method: str
     learning_rate: float
+    is_at_edge: bool  # no larger, or no smaller, rate was tried
     area: Interval  # mean reward over training
-    gap_closed: Interval | None  # share of what staleness costs the first method; None where it costs nothing
+    # Share of what staleness costs the first method; None where it costs nothing for certain.
+    gap_closed: Interval | None
     collapse_rate: float  # share of the seeds whose reward ends below half its best
     reached: float  # share of the seeds whose reward comes half-way from the start to the best method's end
     entropy_there: Interval | None  # nats, where it comes there; None if fewer than two seeds do
@@ -78,8 +82,11 @@ def _board(
     best_end = max(float(measured[name].final.mean()) for name in methods)
     start = float(reference.curves["reward"][:, 0].mean())
     level = start + 0.5 * (best_end - start)
+    rates = sorted({cell.learning_rate for cell in cells})
+    edges = {rates[0], rates[-1]} if len(rates) > 1 else set()
     standings = [
-        _standing(name, chosen[name], measured[name], reference, fresh, level) for name in (*methods, FRESH)
+        _standing(name, chosen[name], edges, measured[name], reference, fresh, level)
+        for name in (*methods, FRESH)
     ]
     areas = {name: by_seed(item.area) for name, item in measured.items()}
     p_values = [paired_p_value(areas[one], areas[other]) for one, other in duels]
@@ -104,9 +111,16 @@ def _best_cell(folder: Path, cells: Sequence[Cell], method: str) -> Cell:
 
 
 def _standing(
-    name: str, cell: Cell, item: Measured, reference: Measured, fresh: Measured, level: float
+    name: str,
+    cell: Cell,
+    edges: set[float],
+    item: Measured,
+    reference: Measured,
+    fresh: Measured,
+    level: float,
 ) -> Standing:
-    gap = float((fresh.area - reference.area).mean())
+    gap = interval_of(fresh.area - reference.area)
+    is_certain = gap.excludes_zero and gap.mean > 0
     reward, entropy = item.curves["reward"], item.curves["entropy"]
     there = reward >= level
     reached = there.any(1)
@@ -115,8 +129,9 @@ def _standing(
     return Standing(
         method=name,
         learning_rate=cell.learning_rate,
+        is_at_edge=cell.learning_rate in edges,
         area=interval_of(item.area),
-        gap_closed=interval_of((item.area - reference.area) / gap) if gap > 0 else None,
+        gap_closed=interval_of((item.area - reference.area) / gap.mean) if is_certain else None,
         collapse_rate=float((item.final < COLLAPSED * reward.max(1)).mean()),
         reached=float(reached.mean()),
         entropy_there=interval_of(entropies) if len(entropies) > 1 else None,
@@ -125,10 +140,11 @@ def _standing(
 
 
 def _ranks(folder: Path, cells: Sequence[Cell], methods: Sequence[str]) -> dict[str, dict[float, int]]:
-    """Place of each method among all at each learning rate, 1 is the best."""
+    """Place of each method among all at each learning rate, 1 is the best; equal ones share theirs."""
     found: dict[str, dict[float, int]] = {name: {} for name in methods}
     for cell in cells:
         areas = {name: Measured.read(measured_file(folder, cell, name)).area.mean() for name in methods}
-        for place, name in enumerate(sorted(areas, key=lambda name: -areas[name]), 1):
-            found[name][cell.learning_rate] = place
+        for name, area in areas.items():
+            better = sum(other > area + ROUNDING for other in areas.values())
+            found[name][cell.learning_rate] = 1 + better
     return found

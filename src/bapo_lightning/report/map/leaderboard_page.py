@@ -8,7 +8,7 @@ from pathlib import Path
 from bapo_lightning.report import style
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.map.cells import FRESH
-from bapo_lightning.report.map.leaderboard import Board, Standing
+from bapo_lightning.report.map.leaderboard import ROUNDING, Board, Standing
 from bapo_lightning.report.map.page import table
 from bapo_lightning.report.map.picture import Method
 
@@ -22,8 +22,8 @@ def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], setti
     parts = [
         "# Leaderboard",
         settings,
-        "Each method runs at its own best learning rate, chosen on seeds that are not shown; "
-        "intervals are 95 % over seeds.",
+        "Each method runs at its own best learning rate, chosen on seeds that are not shown (edge: no "
+        "larger, or no smaller, one was tried); intervals are 95 % over seeds.",
     ]
     for board in boards:
         parts += [f"## {board.title}", _standings(board, shown)]
@@ -45,16 +45,22 @@ def _standings(board: Board, labels: Mapping[str, str]) -> str:
     ]
     timed = any(standing.update_seconds is not None for standing in board.standings)
     rows = [
-        [str(place), labels[standing.method], *_cells(standing, timed)]
-        for place, standing in enumerate(board.standings, 1)
+        [place, labels[standing.method], *_cells(standing, timed)]
+        for place, standing in zip(_places(board), board.standings, strict=True)
     ]
     return table([*heads, *(["ms an update"] if timed else [])], rows)
+
+
+def _places(board: Board) -> list[str]:
+    """Places by mean reward; methods that are alike share theirs."""
+    areas = [standing.area.mean for standing in board.standings]
+    return [str(1 + sum(other > area + ROUNDING for other in areas)) for area in areas]
 
 
 def _cells(standing: Standing, timed: bool) -> list[str]:
     seconds = standing.update_seconds
     return [
-        f"{standing.learning_rate:g}",
+        f"{standing.learning_rate:g}{', edge' if standing.is_at_edge else ''}",
         standing.area.text(3),
         _text(standing.gap_closed, 2),
         f"{standing.collapse_rate:.0%}",
