@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,14 @@ METRICS = {
 }
 
 
-def train(folder: Path, variant: str, num_batches: int, resume: bool = False) -> None:
-    """Runs one session. Raises RuntimeError with its output when it fails."""
+def train(folder: Path, variant: str, num_batches: int, changes: Sequence[str], resume: bool = False) -> None:
+    """Runs one session with changed keys. Raises RuntimeError with its output when it fails."""
     command = [
         sys.executable,
         "-m",
         "bapo_lightning.cli.train",
         *RUN,
+        *changes,
         *VARIANTS[variant],
         f"run_folder={folder}",
     ]
@@ -72,12 +74,12 @@ def train(folder: Path, variant: str, num_batches: int, resume: bool = False) ->
         raise RuntimeError(f"{variant}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
-def run_case(folder: Path, case: str) -> None:
+def run_case(folder: Path, case: str, changes: Sequence[str]) -> None:
     """Runs all sessions of a case."""
     first, arrow, then = case.partition(" -> ")
-    train(folder, first, 1 if arrow else 2)
+    train(folder, first, 1 if arrow else 2, changes)
     if arrow:
-        train(folder, then, 2, resume=True)
+        train(folder, then, 2, changes, resume=True)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -132,14 +134,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", nargs="+", default=CASES, help=f"any of: {'; '.join(CASES)}")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of all runs")
     arguments = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory() as temporary:
         reference = Path(temporary, "reference")
-        train(reference, "single", 2)
+        train(reference, "single", 2, arguments.set)
         for case in arguments.cases:
             folder = Path(temporary, case.replace(" ", "_").replace(">", ""))
-            run_case(folder, case)
+            run_case(folder, case, arguments.set)
             found = differences(reference, folder)
             good = found["weights"] <= 1e-6 and max(found.values()) <= 1e-4
             failed += not good
