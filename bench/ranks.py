@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ CASES = [
 ]
 RUN = [
     "experiment=additions",
-    "callbacks.checkpoint.every=5",
+    *("trainer.accelerator=cpu", "callbacks.checkpoint.every=5"),
     *("callbacks.validation.every=5", "scale.validation_problems=3", "callbacks.console.every=5"),
     *("scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256"),
     *("regime.epochs=1", "regime.minibatches=5"),
@@ -54,16 +55,16 @@ METRICS = {
 }
 
 
-def train(folder: Path, variant: str, num_batches: int, accelerator: str, resume: bool = False) -> None:
-    """Runs one session. Raises RuntimeError with its output when it fails."""
+def train(folder: Path, variant: str, num_batches: int, changes: Sequence[str], resume: bool = False) -> None:
+    """Runs one session with changed keys. Raises RuntimeError with its output when it fails."""
     command = [
         sys.executable,
         "-m",
         "bapo_lightning.cli.train",
         *RUN,
+        *changes,
         *VARIANTS[variant],
         f"run_folder={folder}",
-        f"trainer.accelerator={accelerator}",
     ]
     command += [f"scale.num_rollout_batches={num_batches}", *(["resume=auto"] if resume else [])]
     done = subprocess.run(
@@ -73,12 +74,12 @@ def train(folder: Path, variant: str, num_batches: int, accelerator: str, resume
         raise RuntimeError(f"{variant}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
-def run_case(folder: Path, case: str, accelerator: str) -> None:
+def run_case(folder: Path, case: str, changes: Sequence[str]) -> None:
     """Runs all sessions of a case."""
     first, arrow, then = case.partition(" -> ")
-    train(folder, first, 1 if arrow else 2, accelerator)
+    train(folder, first, 1 if arrow else 2, changes)
     if arrow:
-        train(folder, then, 2, accelerator, resume=True)
+        train(folder, then, 2, changes, resume=True)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -133,17 +134,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", nargs="+", default=CASES, help=f"any of: {'; '.join(CASES)}")
-    parser.add_argument("--accelerator", choices=("cpu", "gpu"), default="cpu", help="default: %(default)s")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of all runs")
     arguments = parser.parse_args()
     # Kernels of a GPU add up in another order for other shapes, and then texts part.
-    most, most_of_weights = (1e-4, 1e-6) if arguments.accelerator == "cpu" else (float("inf"), 1e-3)
+    most, most_of_weights = (
+        (float("inf"), 1e-3) if "trainer.accelerator=gpu" in arguments.set else (1e-4, 1e-6)
+    )
     failed = 0
     with tempfile.TemporaryDirectory() as temporary:
         reference = Path(temporary, "reference")
-        train(reference, "single", 2, arguments.accelerator)
+        train(reference, "single", 2, arguments.set)
         for case in arguments.cases:
             folder = Path(temporary, case.replace(" ", "_").replace(">", ""))
-            run_case(folder, case, arguments.accelerator)
+            run_case(folder, case, arguments.set)
             found = differences(reference, folder)
             good = found["weights"] <= most_of_weights and max(found.values()) <= most
             failed += not good

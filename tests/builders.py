@@ -145,7 +145,7 @@ def module(
         **changes,
     }
     made = BapoModule(
-        make_policy=lambda on_meta=False: policy,
+        make_policy=lambda **_: policy,
         bound_rule=bounds,
         micro_batch_tokens=micro_batch_tokens,
         **options,

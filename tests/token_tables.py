@@ -30,7 +30,7 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
     }  # fmt: skip
     bounds = {name: column(columns.pop(name)) for name in ("low", "high", "statistic") if name in columns}
     proximal_logp, age_at_entry = (columns.pop(name, None) for name in ("proximal_logp", "age_at_entry"))
-    entry = ("entry_entropy", "mean_logp", "entry_mean_logp")
+    needed = ("entry_entropy", "mean_logp", "entry_mean_logp", "reference_logp", "log_z")
     made = table_of(
         logp,
         behaviour_logp,
@@ -38,7 +38,7 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
         None if age_at_entry is None else column(age_at_entry),
         advantage=advantage,
         **{name: column(columns.pop(name, value)) for name, value in known.items()},
-        **{name: column(columns.pop(name)) for name in entry if name in columns},
+        **{name: column(columns.pop(name)) for name in needed if name in columns},
     )
     assert not columns, f"no column of a table: {', '.join(columns)}"
     made = made.within(bounds.get("low", made.low), bounds.get("high", made.high))

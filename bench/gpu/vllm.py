@@ -56,7 +56,15 @@ def several_ranks(machine: Machine) -> Iterator[Finding]:
     script = Path(__file__).resolve().parents[1] / "ranks.py"
     count = torch.cuda.device_count()
     size = 4 if count >= 4 else 2
-    command = [sys.executable, str(script), "--accelerator", "gpu", "--cases", f"fsdp {size}", f"ddp {size}"]
+    command = [
+        sys.executable,
+        str(script),
+        "--set",
+        "trainer.accelerator=gpu",
+        "--cases",
+        f"fsdp {size}",
+        f"ddp {size}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = (done.stdout + done.stderr).strip().splitlines()[-1:]
     yield holds(f"FSDP2 and DDP over {size} GPUs equal one", done.returncode == 0, " ".join(last))

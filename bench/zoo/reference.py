@@ -68,12 +68,15 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
     proximal = np.where(logp - step < 0, logp - step, logp + step)
     gap = 0.05 * generator.standard_normal(size) * (not at_one)
     advantage = generator.standard_normal(20) * (order // 4 != 2)
+    others = np.random.default_rng(seed + 1000)
     columns = {
         "logp": logp,
         "log_ratio": logp - proximal,
         "ratio": np.exp(logp - proximal),
         "behaviour_logp": np.minimum(proximal + gap, 0.0),
         "proximal_logp": proximal,
+        "reference_logp": -others.gamma(2.0, 1.0, size),
+        "log_z": others.standard_normal(20)[row],
         "entropy": generator.gamma(1.0, 1.0, size),
         "age": generator.integers(0, 9, size),
         "sequence": order[row],

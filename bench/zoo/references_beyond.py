@@ -1,11 +1,16 @@
-"""References of objectives that know where a response comes from, each from the formula of its paper."""
+"""References of objectives that know where a response comes from, or another policy, each from the formula of
+its paper.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from zoo.reference import Array, Columns, Reference
 from zoo.references_tokens import clip, reinforce
+from zoo.references_updates import of_response, responses
 
 REPLAYED, TEMPERED, EXPERT = 1, 2, 3
 
@@ -56,10 +61,39 @@ def mixed(columns: Columns, token: int) -> int:
     return (value ^ (value >> 16)) >> 1
 
 
+def residual(columns: Columns) -> Array:
+    """log Z + mean log pi - 15 A - mean log pi_ref of each token's response."""
+    found = np.empty_like(columns["logp"])
+    for own in responses(columns):
+        logp, reference = columns["logp"][own].mean(), columns["reference_logp"][own].mean()
+        found[own] = columns["log_z"][own[0]] + logp - 15 * columns["advantage"][own[0]] - reference
+    return found
+
+
+def flowrl(columns: Columns, clips: bool = True) -> Array:
+    """FlowRL (arXiv 2509.15207): -w 2 d / L for each token of a response of length L, summed over the
+    weights of the response; d is the residual and w its product of ratios, clipped or not.
+    """
+    residuals, values = residual(columns), np.empty_like(columns["logp"])
+    for own in responses(columns):
+        weight = float(np.prod(columns["ratio"][own]))
+        if clips:
+            weight = min(max(weight, columns["low"][own[0]]), columns["high"][own[0]])
+        values[own] = -2 * weight * residuals[own]
+    return of_response(columns, values)
+
+
+def flowrl_at_one(columns: Columns) -> Array:
+    """-2 weight (log Z + mean log pi - 15 A - mean log pi_ref)"""
+    return -2 * columns["weight"] * residual(columns)
+
+
 REFERENCES = {
     "luffy": Reference(luffy, luffy_at_one),
     "ghpo": Reference(clip),
     "spear": Reference(spear, "some tokens are left out", rows="a lot each"),
     "pipo": Reference(clip),
     "aepo": Reference(aepo),
+    "flowrl": Reference(flowrl, flowrl_at_one),
+    "flowrl_authors_code": Reference(partial(flowrl, clips=False), flowrl_at_one),
 }

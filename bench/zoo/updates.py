@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -23,8 +24,10 @@ from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.rollouts.proximal import with_entry_scores
 from bapo_lightning.modules.bound_rules import searches_each_micro_batch
+from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.objectives.token_table import needs_log_z
 from zoo import algorithms
 from zoo.algorithms import Method
 
@@ -33,19 +36,21 @@ NUM_RANKS = 2
 OWN_SEARCH = "own search"  # of each micro-batch, so that the gradient depends on the split
 
 
-def policy(packed: bool = False) -> Policy:
-    """Returns a random policy in float64, in which sums do not depend on their order."""
+def policy(packed: bool = False, log_z: bool = False) -> Policy:
+    """Returns a random policy in float64, in which sums do not depend on their order; maybe with a head for
+    log Z.
+    """
     model = random_model().double()
     if packed:
         model.set_attn_implementation(PACKED_SDPA)
-    return Policy(model, 1.0, packed)
+    return Policy(model, 1.0, packed, LogZ(model.config.hidden_size).double() if log_z else None)
 
 
 @cache
 def minibatch() -> TrainBatch:
     """Returns 6 groups of 4 responses of 1 to 20 tokens, each of 0 to 3 updates ago, since when the policy
     has changed by 0.4 nats per token. Where its entropy has changed since they entered training, it is by
-    more or less than 5 %.
+    more or less than 5 %. The reference policy is not far from it either.
     """
     batch = stale_batch(policy())
     entry = policy()
@@ -55,9 +60,14 @@ def minibatch() -> TrainBatch:
             parameter.mul_(1.05)
     groups, _ = with_entry_scores(batch.groups, entry, 500, 0, ("entropy", "mean_logp"))
     batch = collate(groups, batch.metrics)
-    version = torch.randint(0, 4, batch.version.shape, generator=torch.Generator().manual_seed(0))
-    object.__setattr__(batch, "version", version * batch.response_mask)
-    return batch
+    generator = torch.Generator().manual_seed(0)
+    version = torch.randint(0, 4, batch.version.shape, generator=generator)
+    noise = 0.4 * torch.randn(batch.version.shape, generator=generator)
+    return replace(
+        batch,
+        version=version * batch.response_mask,
+        reference_logp=(batch.behaviour_logp + noise) * batch.response_mask,
+    )
 
 
 def whole(method: Method, batch: TrainBatch, budget: int = 100_000, packed: bool = False) -> Tensor:
@@ -70,7 +80,7 @@ def whole(method: Method, batch: TrainBatch, budget: int = 100_000, packed: bool
         packed: whether micro-batches are rows without padding.
     """
     _, gradient = step(
-        policy(packed),
+        policy(packed, needs_log_z(method.objective)),
         method.rule,
         batch,
         micro_batch_tokens=budget,

@@ -178,6 +178,8 @@ class Sample:
     proximal_logprobs: array[float] | None = None
     # What else the objective needs of its tokens at that moment, by the name of the score, in nats.
     entry_scores: Mapping[str, array[float]] = field(default_factory=dict)
+    # Nats, under the weights that the run began with; None: no objective asks.
+    reference_logprobs: array[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

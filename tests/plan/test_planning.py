@@ -197,3 +197,24 @@ def test_the_logits_of_a_chunk_are_those_of_token_scores() -> None:
 
     for name in ("CHUNK_ELEMENTS", "BLOCK_ELEMENTS", "CPU_BLOCK_ELEMENTS"):
         assert getattr(memory, name) == getattr(token_scores, name)
+
+
+def test_a_reference_policy_is_a_second_copy_of_the_weights_and_one_more_scoring():
+    with_it = replace(RUN, reference=True)
+    assert total(state(with_it)) - total(state(RUN)) == 4 * PARAMETERS
+    assert gradients(with_it) == gradients(RUN)
+    sharded = replace(RUN, strategy="fsdp", num_gpus=4)
+    assert total(state(replace(sharded, reference=True))) - total(state(sharded)) == PARAMETERS
+    adapted = replace(RUN, lora=LoraShape(2, ("q_proj",)))
+    assert state(replace(adapted, reference=True)) == state(adapted), "adapters are left out"
+    work = work_of_update(with_it, 8)
+    assert work.reference == 8 * forward_flops(RUN, 8) / 2 and work_of_update(RUN, 8).reference == 0
+
+
+def test_a_head_for_log_z_is_trained_with_the_policy():
+    head = 2 * (8 * 8 + 8 + 16) + 8 + 1  # linear layers with bias, norms with bias
+    with_it = replace(RUN, log_z=True)
+    assert total(state(with_it)) - total(state(RUN)) == (4 + 8) * head
+    assert total(gradients(with_it)) - total(gradients(RUN)) == 4 * head
+    adapted = replace(RUN, lora=LoraShape(2, ("q_proj",)))
+    assert total(state(replace(adapted, log_z=True))) - total(state(adapted)) == (4 + 8) * head

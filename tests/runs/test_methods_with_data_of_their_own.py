@@ -17,6 +17,7 @@ METHODS = {
     "aepo": ("algorithm=aepo", "regime=replay", "regime.epochs=1"),
     "erc": ("algorithm=erc", "regime=partial", "scale.partial_tokens=4"),
     "rover": ("algorithm=rover", "regime=reuse", "correction=truncated_is"),
+    "flowrl": ("algorithm=flowrl", "regime=reuse"),
 }
 SETTINGS = (
     "experiment=quickstart", "debug=fast", "scale.num_rollout_batches=6", "callbacks.validation.every=0",
@@ -31,6 +32,7 @@ SIGNS = {
     "aepo": '"origin": "tempered"',
     "erc": '"time/proximal_seconds"',
     "rover": '"origin": "replayed"',
+    "flowrl": '"origin": "replayed"',
 }
 
 

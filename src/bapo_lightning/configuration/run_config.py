@@ -35,7 +35,7 @@ from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
-from bapo_lightning.objectives.token_table import needs_at_entry
+from bapo_lightning.objectives.token_table import needs_at_entry, needs_reference
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.values import Positive
@@ -115,6 +115,11 @@ class RunConfig(Composed):
         """What the trainer scores of each rollout batch when it enters training, names of `SCORES`."""
         recomputes = self.correction.weights is not None and self.correction.proximal is None
         return ("logp",) * recomputes + needs_at_entry(self.algorithm.objective.object)
+
+    @property
+    def scores_by_reference(self) -> bool:
+        """Whether the weights that the run began with score each rollout batch when it enters training."""
+        return needs_reference(self.algorithm.objective.object)
 
     def problems(self) -> Iterator[str]:
         """What is wrong between the keys of different sections."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Lora
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.objectives.token_table import needs_log_z
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, Placement, RunShape
@@ -39,6 +40,8 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         engine=engine_shape(config.rollout.engine, ranks, stored),
         searches=bool(getattr(config.algorithm.bounds.object, "searches", False)),
         recomputes=bool(config.entry_scores),
+        reference=config.scores_by_reference,
+        log_z=needs_log_z(config.algorithm.objective.object),
         measure_entropy_every=entropy_rule.options["every"] if entropy_rule else 0,
         checkpointing=options.activation_checkpointing,
         liger=options.liger,

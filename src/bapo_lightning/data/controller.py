@@ -14,7 +14,7 @@ Advantages, order, fates and random numbers are then those of one process, whate
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,11 +51,20 @@ class DistributedPolicy:
         self, rollouts: Sequence[Rollout], token_budget: int, names: Sequence[str]
     ) -> list[tuple[array[float], ...]]:
         """Lets each rank score a part."""
+        return self._in_parts("score", self.policy.response_scores, rollouts, token_budget, names)
+
+    def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
+        """Lets each rank score a part."""
+        return self._in_parts("score_by_reference", self.policy.reference_logprobs, rollouts, token_budget)
+
+    def _in_parts(
+        self, command: str, score: Callable[..., list[Any]], rollouts: Sequence[Rollout], *options: Any
+    ) -> list[Any]:
         parts = balanced_parts(
             [len(rollout.prompt_ids) + rollout.length for rollout in rollouts], self.control.size
         )
-        payloads = [([rollouts[index] for index in part], token_budget, names) for part in parts]
-        outcomes = self.control.together("score", payloads, lambda: self.policy.response_scores(*payloads[0]))
+        payloads = [([rollouts[index] for index in part], *options) for part in parts]
+        outcomes = self.control.together(command, payloads, lambda: score(*payloads[0]))
         found = {
             index: scores
             for part, answer in zip(parts, values(outcomes), strict=True)

@@ -53,7 +53,7 @@ from bapo_lightning.data.rollouts.batch_advantages import with_batch_advantages
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
-from bapo_lightning.data.rollouts.proximal import with_entry_scores
+from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
@@ -94,6 +94,7 @@ class RolloutDataModule(L.LightningDataModule):
         num_rollout_batches: int,
         seed: int,
         entry_scores: Sequence[str] = (),
+        score_by_reference: bool = False,
         batch_advantages: BatchAdvantages | None = None,
         replay: ReplayRule | None = None,
         second_sampling: SecondSampling | None = None,
@@ -112,6 +113,7 @@ class RolloutDataModule(L.LightningDataModule):
             num_rollout_batches: length of the run.
             seed: of the minibatch order.
             entry_scores: of each batch by the trainer's weights first, as correction and objective need.
+            score_by_reference: and by the weights that the run began with, as some objectives need.
             batch_advantages: gives each batch its advantages, in place of those relative to the group.
             replay: keeps groups of earlier batches, and says what they are worth.
             second_sampling: samples prompts of each batch again, at another temperature.
@@ -123,7 +125,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler, self.regime = sampler, regime
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._prompts_per_batch = prompts_per_batch
-        self._entry_scores = entry_scores
+        self._entry_scores, self._score_by_reference = entry_scores, score_by_reference
         self._batch_advantages, self._admits = batch_advantages, admission.admits
         self._second_sampling = second_sampling
         self._share_policy = share_policy
@@ -138,9 +140,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._scheduler = RolloutScheduler(stream, sampler, admission, regime, ledger, *sizes, recorder)
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
         if schedule is not None:
-            self._collector = ScheduledCollector(
-                self._scheduler, sampler, self.push_weights, prompts_per_batch, schedule
-            )
+            asked = (self.push_weights, prompts_per_batch, schedule)
+            self._collector = ScheduledCollector(self._scheduler, sampler, *asked)
         elif regime.async_generation:
             self._collector = AsyncCollector(
                 self._scheduler, sampler, self.refresh_engine, prompts_per_batch, regime.wait_warning_seconds
@@ -166,9 +167,8 @@ class RolloutDataModule(L.LightningDataModule):
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
         self._clock += 1
         # Beside training, rollouts and rewards cost the trainer nothing.
-        own_parts = ["sync", "proximal", "second_sampling"] + (
-            [] if self.regime.async_generation else ["rollout", "reward"]
-        )
+        own_parts = ["sync", "proximal", "reference", "second_sampling"]
+        own_parts += [] if self.regime.async_generation else ["rollout", "reward"]
         known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in own_parts)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
@@ -193,6 +193,7 @@ class RolloutDataModule(L.LightningDataModule):
     def resume_state(self) -> dict[str, Any]:
         """Everything needed to go on exactly, as primitives and tensors; `summary` says it in words."""
         store = ArrayStore()
+        memory = self._batch_advantages if isinstance(self._batch_advantages, Remembers) else None
         collector = self._collector.state_dict(store)  # before the scheduler's, which it may change
         with self._scheduler.lock:
             scheduler = self._scheduler.state_dict(store)
@@ -209,9 +210,7 @@ class RolloutDataModule(L.LightningDataModule):
             "engine_version": self.sampler.engine.version,
             "queue": self._queue.state_dict(store),
             "reuse": self._reuse.state_dict(store),
-            "batch_advantages": (
-                self._batch_advantages.state_dict() if isinstance(self._batch_advantages, Remembers) else None
-            ),
+            "batch_advantages": None if memory is None else memory.state_dict(),
             "replay": None if self._replay is None else self._replay.state_dict(),
             "arrays": store.state_dict(),
         }
@@ -271,6 +270,9 @@ class RolloutDataModule(L.LightningDataModule):
             fresh, second = self._second_sampling(self.sampler, fresh, entropy, state.version)
             self.sampler.engine.sleep()
             measured |= second
+        if self._score_by_reference:
+            fresh, reference = with_reference_logprobs(fresh, self._policy, self._owner.micro_batch_tokens)
+            measured |= reference
         groups = fresh + self._reuse.valued(replayed, fresh)
         if self._batch_advantages is not None:
             groups = with_batch_advantages(self._batch_advantages, groups, len(fresh), self._admits)
@@ -279,9 +281,8 @@ class RolloutDataModule(L.LightningDataModule):
             group for group, entered in zip(fresh, groups, strict=False) if any(entered.advantages)
         )
         if self._entry_scores:
-            groups, scored = with_entry_scores(
-                groups, self._policy, self._owner.micro_batch_tokens, state.version, self._entry_scores
-            )
+            scoring = (self._policy, self._owner.micro_batch_tokens, state.version, self._entry_scores)
+            groups, scored = with_entry_scores(groups, *scoring)
             measured |= scored
         return groups, measured
 

@@ -64,6 +64,7 @@ class WorkerDataModule(L.LightningDataModule):
         handlers: dict[str, Callable[[Any], Any]] = {
             "load_weights": lambda version: self._engine.load(owner.policy, self._control, version),
             "score": lambda work: owner.policy.response_scores(*work),
+            "score_by_reference": lambda work: owner.policy.reference_logprobs(*work),
         }
         if self._engines is self._control:
             handlers |= self._engine.handlers()

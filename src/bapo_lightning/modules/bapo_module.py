@@ -34,7 +34,7 @@ from bapo_lightning.data.batches.shares import blank_batch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.modules.bound_rules import BoundRule, searches_each_micro_batch
 from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync
-from bapo_lightning.modules.policy.broadcast import replicated_policy, sharded_policy
+from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
 from bapo_lightning.modules.token_tables import (
@@ -90,7 +90,8 @@ class BapoModule(L.LightningModule):
         """
         Args:
             make_policy: builds the policy, once the strategy is set up; with `on_meta=True` without memory,
-                for ranks that receive their weights from rank 0.
+                for ranks that receive their weights from rank 0; with more where the objective asks for it,
+                see `policy_for`.
             bound_rule: chooses the clipping bounds of each update.
             objective: table -> objective of each token.
             weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`; receives `total` (response
@@ -139,12 +140,8 @@ class BapoModule(L.LightningModule):
         """Builds the policy, once."""
         if hasattr(self, "policy"):
             return
-        if self.sharding is not None and self.device_mesh is not None:
-            mesh = self.device_mesh["data_parallel"]
-            self.policy = sharded_policy(self._make_policy, self.sharding, mesh)
-        else:
-            self.policy = replicated_policy(self._make_policy)
-        self.policy.serve(self.objective)
+        mesh = None if self.device_mesh is None else self.device_mesh["data_parallel"]
+        self.policy = policy_for(self.objective, self._make_policy, self.sharding, mesh)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Optimizer and schedule; `apply_gradients` steps both."""

@@ -22,19 +22,22 @@ from bapo_lightning.objectives.token_table import (
 from bapo_lightning.ranks.collectives import gather_on_controller, num_ranks
 from bapo_lightning.types import Origin
 
-# micro-batch -> the first two or three `SCORES` of its response tokens, each [N], in nats
-Scorer = Callable[[MicroBatch], tuple[Tensor, ...]]
+OUTPUTS = (*SCORES, "log_z")  # of a policy
+# micro-batch -> the first of `OUTPUTS` for its response tokens, each [N] or None, in nats
+Scorer = Callable[[MicroBatch], tuple[Tensor | None, ...]]
 
 
 def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenTable:
     """Scores a micro-batch with a policy of this version, and joins the scores with what is known of its
     tokens.
     """
-    scores = dict(zip(SCORES, policy(micro_batch), strict=False))
+    outputs = zip(OUTPUTS, policy(micro_batch), strict=False)
+    scores = {name: values for name, values in outputs if values is not None}
     return table_of(
         scores.pop("logp"),
         micro_batch.behaviour_logp,
         micro_batch.proximal_logp,
+        reference_logp=micro_batch.reference_logp,
         **scores,
         **{f"entry_{name}": values for name, values in micro_batch.entry_scores.items()},
         age=(version - micro_batch.version).masked_fill(micro_batch.origin == Origin.EXPERT, 0),

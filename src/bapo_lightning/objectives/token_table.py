@@ -26,7 +26,7 @@ from bapo_lightning.types import Origin
 class TokenTable:
     """One row per response token; all fields have shape [N].
 
-    Gradients flow through `logp`, `log_ratio` and `ratio`, and through `entropy` where the objective
+    Gradients flow through `logp`, `log_ratio`, `ratio` and `log_z`, and through `entropy` where the objective
     `needs_entropy_gradient`. Rows of a response follow each other.
     """
 
@@ -39,6 +39,8 @@ class TokenTable:
     entry_mean_logp: Tensor  # the same of the policy when its batch entered training
     behaviour_logp: Tensor  # nats
     proximal_logp: Tensor  # nats, of what the ratio is taken to
+    reference_logp: Tensor  # nats, of the policy that the run began with; NaN unless `needs_reference`
+    log_z: Tensor  # estimate for the response's prompt, one number per response; NaN unless `needs_log_z`
     age: Tensor  # updates between the version that sampled the token and the one that is trained
     age_at_entry: Tensor  # the same when its batch entered training
     sequence: Tensor  # number of the token's response in the minibatch
@@ -107,13 +109,14 @@ def table_of(
         proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
         age_at_entry: [N]; None: the age, as in the first update on a batch.
         known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; origin, if not
-            all were sampled from the policy for this batch; and what objectives need of the entry.
+            all were sampled from the policy for this batch; and what objectives need of the entry, of the
+            reference and of log Z.
     """
     proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp
     log_ratio = limited_log_ratio(logp, proximal_logp)
     like = known["weight"]
     known.setdefault("origin", torch.zeros_like(known["sequence"]))
-    for name in ("entry_entropy", "mean_logp", "entry_mean_logp"):
+    for name in ("entry_entropy", "mean_logp", "entry_mean_logp", "reference_logp", "log_z"):
         known.setdefault(name, torch.full_like(like, torch.nan))
     return TokenTable(
         logp=logp,
@@ -162,7 +165,24 @@ StepScale = Callable[[TokenTable], Tensor]
 
 def needs_entropy_gradient(objective: Objective) -> bool:
     """Returns whether gradients must flow through the entropy, which costs memory and time."""
-    return bool(getattr(objective, "needs_entropy_gradient", False))
+    return _has(objective, "needs_entropy_gradient")
+
+
+def needs_reference(objective: Any) -> bool:
+    """Returns whether an objective, or the class of one, reads `reference_logp`: a second copy of the weights
+    scores every rollout batch.
+    """
+    return _has(objective, "needs_reference")
+
+
+def needs_log_z(objective: Any) -> bool:
+    """Returns whether an objective, or the class of one, reads `log_z`: the policy gets a head for it."""
+    return _has(objective, "needs_log_z")
+
+
+def _has(objective: Any, name: str) -> bool:
+    """Whether an attribute is set, of a function with some arguments given as well."""
+    return bool(getattr(getattr(objective, "func", objective), name, False))
 
 
 Scored = TypeVar("Scored", bound=Callable[..., Any])

@@ -24,8 +24,8 @@ from bapo_lightning.plan.run_shape import RunShape
 
 CHUNK_ELEMENTS, BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS = 1 << 27, 1 << 25, 1 << 20  # of `modules.token_scores`
 SCORE_BYTES = 4  # norms' inputs, log-sum-exps and logits are float32 whatever the model computes in
-BATCH_BYTES = 25  # a padded token of the minibatch: id, mask, two log-probs, version
-TABLE_BYTES = 88  # a token of the token table: its columns
+BATCH_BYTES = 29  # a padded token of the minibatch: id, mask, three log-probs, version
+TABLE_BYTES = 96  # a token of the token table: its columns
 SCORED_BYTES = 20  # a response token in the token scores: log-prob, entropy, peak, norm, target's gradient
 
 
@@ -91,6 +91,10 @@ def state(run: RunShape) -> list[Amount]:
     held = [product("weights", over, B=size, parameters=run.model.num_parameters)]
     if run.lora is not None:
         held.append(product("weights of the adapters", over, B=size, parameters=trained))
+    elif run.log_z:
+        held.append(product("weights of the log Z head", over, B=size, parameters=run.log_z_parameters))
+    if run.reference and run.lora is None:  # adapters are left out instead
+        held.append(product("weights of the reference", over, B=size, parameters=run.model.num_parameters))
     return [*held, product("AdamW's moments", over, B=2 * size, parameters=trained)]
 
 

@@ -59,6 +59,7 @@ class Plan:
             "generation": self.generation.seconds,
             "scoring for the search": updates * self.work.search / scoring,
             "trainer's own log-probs": updates * self.work.proximal / scoring,
+            "reference's log-probs": updates * self.work.reference / scoring,
             "measured entropy": updates * self.work.entropy / scoring,
             "updates": updates * self.work.update / (peak * self.assumed.update_share),
         }

@@ -62,6 +62,8 @@ class RunShape:
     # bounds are searched, which takes one more forward pass if an update has several micro-batches
     searches: bool = False
     recomputes: bool = False  # the trainer scores each rollout batch itself when it enters training
+    reference: bool = False  # the weights that the run began with score each rollout batch as well
+    log_z: bool = False  # the policy has a head for log Z
     measure_entropy_every: int = 0  # updates between measurements of entropy_rule/measured_delta; 0: never
     checkpointing: bool = False
     liger: bool = False
@@ -83,7 +85,15 @@ class RunShape:
     @property
     def trainable_parameters(self) -> int:
         """Number of weights that have a gradient."""
-        return self.model.num_parameters if self.lora is None else self.lora.parameters(self.model)
+        return self.log_z_parameters + (
+            self.model.num_parameters if self.lora is None else self.lora.parameters(self.model)
+        )
+
+    @property
+    def log_z_parameters(self) -> int:
+        """Number of weights of the head for log Z: two linear layers with norms, and one to a number."""
+        width = self.model.hidden_size
+        return (2 * (width * width + 3 * width) + width + 1) if self.log_z else 0
 
     @property
     def longest(self) -> int:

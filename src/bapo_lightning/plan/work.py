@@ -23,6 +23,7 @@ class Work:
     update: float  # forward pass, backward pass, and recomputation by checkpointing
     entropy: float  # entropy_rule/measured_delta, on average
     proximal: float  # the trainer's own log-probs of a rollout batch, shared out over its updates
+    reference: float  # the same under the weights that the run began with
 
 
 def forward_flops(run: RunShape, response: float) -> float:
@@ -53,4 +54,5 @@ def work_of_update(run: RunShape, mean_response: float) -> Work:
         update=forward + backward + again,
         entropy=forward / run.measure_entropy_every if run.measure_entropy_every else 0.0,
         proximal=forward / run.epochs if run.recomputes else 0.0,
+        reference=forward / run.epochs if run.reference else 0.0,
     )

@@ -42,6 +42,10 @@ class ScoringWeightSource(WeightSource, Protocol):
         """Several scores of the same tokens, in the order of their names."""
         ...
 
+    def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
+        """Log-probs under the weights that the run began with."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:

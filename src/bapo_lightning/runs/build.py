@@ -131,6 +131,7 @@ def data_parts(
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
         "entry_scores": config.entry_scores,
+        "score_by_reference": config.scores_by_reference,
         "batch_advantages": algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
         "replay": algorithm.replay.make() if algorithm.replay else None,
         "second_sampling": algorithm.second_sampling.make() if algorithm.second_sampling else None,

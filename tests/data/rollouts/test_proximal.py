@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from tests.builders import group, rollout
 
+from bapo_lightning.data.batches.batch import collate
+from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.rollouts import proximal
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
-from bapo_lightning.data.rollouts.proximal import with_entry_scores
+from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
 from bapo_lightning.types import NO_VERSION, FinishReason, Origin, Rollout, Segment
 
 RESUMED = Rollout(
@@ -33,6 +35,9 @@ class Trainer:
     def response_scores(self, rollouts, token_budget, names):
         assert names == ("logp",)
         return [(array("f", SCORES[item.length]),) for item in rollouts]
+
+    def reference_logprobs(self, rollouts, token_budget):
+        return [array("f", [-float(item.length)] * item.length) for item in rollouts]
 
 
 def test_every_sample_gets_its_own_log_probs_and_keeps_all_else():
@@ -113,3 +118,35 @@ def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
 def test_a_batch_without_a_token_of_the_current_weights_says_nothing_about_mismatch():
     _, metrics = with_entry_scores(GROUPS, Trainer(), token_budget=100, version=5)
     assert set(metrics) == {"time/proximal_seconds"}
+
+
+def test_the_first_weights_score_every_sample_whoever_wrote_it():
+    expert = replace(RESUMED, origin=Origin.EXPERT)
+    scored, metrics = with_reference_logprobs([*GROUPS, group("e", [expert], [1.0])], Trainer(), 100)
+    found = [sample.reference_logprobs.tolist() for made in scored for sample in made.samples]
+    assert found == [[-2.0] * 2, [-3.0] * 3, [-1.0], [-3.0] * 3]
+    assert all(sample.proximal_logprobs is None for made in scored for sample in made.samples)
+    assert set(metrics) == {"time/reference_seconds"}
+
+
+def test_reference_log_probs_reach_the_tokens_that_are_trained_on():
+    scored, _ = with_reference_logprobs(GROUPS, Trainer(), 100)
+    batch = collate(scored, {}, oldest_trained=4)
+    (micro_batch,) = batch.split(100, batch.response_mask.float())
+    of_sequence = dict(zip(micro_batch.sequence.tolist(), micro_batch.reference_logp.tolist(), strict=True))
+    assert of_sequence == {0: -2.0, 1: -3.0, 2: -1.0}
+    shares = split_over_ranks(batch, 2)
+    assert sum(float(share.reference_logp.sum()) for share in shares) == -4.0 - 3.0 - 1.0
+    without = collate(GROUPS, {})
+    assert without.reference_logp[without.response_mask].isnan().all()
+
+
+def test_a_checkpoint_keeps_them():
+    (scored, *_), _ = with_reference_logprobs(GROUPS, Trainer(), 100)
+    store = ArrayStore()
+    packed = pack_group(store, scored)
+    again = unpack_group(ArrayStore.from_state_dict(store.state_dict()), packed, lambda _: scored.problem)
+    kept, known = ([sample.reference_logprobs for sample in made.samples] for made in (again, scored))
+    assert kept == known
+    del packed["samples"][0]["reference_logprobs"]  # as in a checkpoint of an earlier version
+    assert unpack_group(store, packed, lambda _: scored.problem).samples[0].reference_logprobs is None

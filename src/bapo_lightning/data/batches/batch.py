@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.entry_scores import entry_scores
-from bapo_lightning.data.batches.layout import Layout, SharedRow, arranged, prompt_numbers, ramps
+from bapo_lightning.data.batches.layout import Layout, PromptCells, SharedRow, arranged, prompt_numbers, ramps
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
@@ -30,6 +30,7 @@ class ModelInput:
     input_ids: Tensor  # [B, T]
     index: Tensor  # [N] flat position b * T + t whose hidden state predicts each response token
     targets: Tensor  # [N] the response tokens
+    prompts: PromptCells
     # Tokens of each sample in a packed row; empty in other layouts.
     packed_lengths: tuple[int, ...] = field(default=(), kw_only=True)
     shared: SharedRow | None = field(default=None, kw_only=True)  # of a row in which prompts stand once
@@ -41,6 +42,7 @@ class MicroBatch(ModelInput):
 
     behaviour_logp: Tensor  # [N] nats
     proximal_logp: Tensor  # [N] nats
+    reference_logp: Tensor  # [N] nats
     version: Tensor  # [N] policy version that sampled each token
     sequence: Tensor  # [N] number of each token's response in the minibatch
     group: Tensor  # [N] number of its group
@@ -61,6 +63,7 @@ class TrainBatch:
     behaviour_logp: Tensor  # [B, T] nats, 0 elsewhere
     # [B, T] nats, what the ratio is taken to: by the trainer's weights at entry, or behaviour_logp
     proximal_logp: Tensor
+    reference_logp: Tensor  # [B, T] nats, by the weights that the run began with; NaN if no objective asks
     version: Tensor  # [B, T] policy version that sampled each token, 0 elsewhere
     advantage: Tensor  # [B]
     # Tokens before the trained ones; B numbers on the host, so that the split waits for no device.
@@ -171,6 +174,7 @@ class TrainBatch:
             **vars(inputs),
             behaviour_logp=self.behaviour_logp.view(-1)[source],
             proximal_logp=self.proximal_logp.view(-1)[source],
+            reference_logp=self.reference_logp.view(-1)[source],
             version=self.version.view(-1)[source],
             sequence=sequence,
             group=group,
@@ -226,6 +230,7 @@ def _laid_out(
         input_ids.view(-1)[torch.from_numpy(starts[grid.samples] + grid.columns).to(device)],
         torch.from_numpy(grid.cell(samples, columns - 1)).to(device),
         input_ids.view(-1)[source],
+        PromptCells(grid, prompt_lengths, responses),
         packed_lengths=grid.packed_lengths,
         shared=grid.shared,
     )
@@ -258,19 +263,20 @@ def collate(
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
     input_ids = _padded_ids(rollouts)
     version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
-    behaviour, proximal = np.zeros((2, *input_ids.shape), np.float32)
+    behaviour, proximal, reference = np.zeros((3, *input_ids.shape), np.float32)
     for row, (sample, rollout) in enumerate(zip(samples, rollouts, strict=True)):
         skip, start, end = skipped[row], context_lengths[row], context_lengths[row] + response_lengths[row]
         behaviour[row, start:end] = rollout.logprobs[skip:]
-        recomputed = sample.proximal_logprobs
+        recomputed, initial = sample.proximal_logprobs, sample.reference_logprobs
         proximal[row, start:end] = behaviour[row, start:end] if recomputed is None else recomputed[skip:]
-        version[row, start:end] = rollout.versions[skip:]
-        mask[row, start:end] = True
+        reference[row, start:end] = np.nan if initial is None else initial[skip:]
+        version[row, start:end], mask[row, start:end] = rollout.versions[skip:], True
     return TrainBatch(
         input_ids=torch.from_numpy(input_ids),
         response_mask=torch.from_numpy(mask),
         behaviour_logp=torch.from_numpy(behaviour),
         proximal_logp=torch.from_numpy(proximal),
+        reference_logp=torch.from_numpy(reference),
         version=torch.from_numpy(version),
         advantage=torch.tensor(
             [value for group in groups for value in group.advantages], dtype=torch.float32

@@ -79,6 +79,20 @@ class Arrangement:
     shared: SharedRow | None = None
 
 
+@dataclass(frozen=True)
+class PromptCells:
+    """Cells of the samples' prompts, which are worked out only for those that ask."""
+
+    arrangement: Arrangement
+    prompt_lengths: np.ndarray
+    response_lengths: np.ndarray  # response tokens that the samples have in the micro-batch
+
+    def cells(self) -> np.ndarray:
+        """Flat number of the cell of each prompt token, sample after sample."""
+        samples = np.repeat(np.arange(len(self.prompt_lengths)), self.prompt_lengths)
+        return self.arrangement.cell(samples, ramps(self.prompt_lengths))
+
+
 def arranged(
     layout: Layout, prompts: np.ndarray, prompt_lengths: np.ndarray, lengths: np.ndarray
 ) -> Arrangement:

@@ -27,7 +27,7 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
     )
     numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
     width = max((lengths[row] for row in rows), default=0)
-    grids = ("input_ids", "response_mask", "behaviour_logp", "proximal_logp", "version")
+    grids = ("input_ids", "response_mask", "behaviour_logp", "proximal_logp", "reference_logp", "version")
     return replace(
         batch,
         **{name: getattr(batch, name)[picked, :width] for name in grids},
@@ -53,6 +53,7 @@ def blank_batch(like: TrainBatch) -> TrainBatch:
         response_mask=torch.tensor([[False, True]], device=device),
         behaviour_logp=zeros,
         proximal_logp=zeros,
+        reference_logp=zeros,
         version=zeros.long(),
         advantage=zeros[0, :1],
         context_lengths=(1,),

@@ -132,7 +132,7 @@ def unpack_generation(store: ArrayStore, packed: list[Any]) -> Generation:
 
 
 def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
-    proximal = sample.proximal_logprobs
+    proximal, reference = sample.proximal_logprobs, sample.reference_logprobs
     return _pack_rollout(store, sample.rollout) | {
         "text": sample.text,
         "value": sample.score.value,
@@ -141,11 +141,12 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
         "reward": sample.reward,
         "proximal_logprobs": None if proximal is None else store.add_floats(proximal),
         "entry_scores": {name: store.add_floats(scores) for name, scores in sample.entry_scores.items()},
+        "reference_logprobs": None if reference is None else store.add_floats(reference),
     }
 
 
 def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Sample:
-    proximal = packed["proximal_logprobs"]
+    proximal, reference = packed["proximal_logprobs"], packed.get("reference_logprobs")
     return Sample(
         rollout=_unpack_rollout(store, packed, prompt_ids),
         text=packed["text"],
@@ -153,6 +154,7 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
         reward=packed["reward"],
         proximal_logprobs=None if proximal is None else store.floats(proximal),
         entry_scores={name: store.floats(span) for name, span in packed.get("entry_scores", {}).items()},
+        reference_logprobs=None if reference is None else store.floats(reference),
     )
 
 

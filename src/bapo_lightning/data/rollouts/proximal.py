@@ -1,7 +1,8 @@
-"""Scores of a rollout batch by the trainer's own weights, computed once, when the batch enters training.
+"""Scores of a rollout batch that the trainer computes itself, once, when the batch enters training.
 
-Log-probs are the denominator of decoupled PPO's ratio, and they measure how far engine and trainer disagree.
-Entropies and mean log-probs tell an objective how the policy has changed since.
+Log-probs under its own weights are the denominator of decoupled PPO's ratio, and they measure how far engine
+and trainer disagree. Entropies and mean log-probs tell an objective how the policy has changed since, and
+log-probs under the weights that the run began with how it has changed in all.
 """
 
 from __future__ import annotations
@@ -58,6 +59,33 @@ def with_entry_scores(
     scored = [replace(group, samples=tuple(map(scored_sample, group.samples))) for group in groups]
     measured = fresh_mismatch([sample for group in scored for sample in group.samples], version)
     return scored, measured | {"time/proximal_seconds": time.perf_counter() - start}
+
+
+@phase("scoring with the first weights")
+def with_reference_logprobs(
+    groups: Sequence[Group], policy: ScoringWeightSource, token_budget: int
+) -> tuple[list[Group], dict[str, float]]:
+    """Adds reference log-probs to the samples, whoever wrote them.
+
+    Args:
+        groups: those of a rollout batch that enter training for the first time.
+        policy: the trainer's.
+        token_budget: padded tokens that pass through the policy at once.
+
+    Returns:
+        The groups, and the metric `time/reference_seconds`.
+    """
+    start = time.perf_counter()
+    rollouts = [sample.rollout for group in groups for sample in group.samples]
+    logprobs = iter(policy.reference_logprobs(rollouts, token_budget))
+    scored = [
+        replace(
+            group,
+            samples=tuple(replace(sample, reference_logprobs=next(logprobs)) for sample in group.samples),
+        )
+        for group in groups
+    ]
+    return scored, {"time/reference_seconds": time.perf_counter() - start}
 
 
 def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:

@@ -18,17 +18,21 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE
 
 _PREFIX = "policy."  # the policy's name in the training module
+LOG_Z = "log_z."  # of the head's weights in the policy
 _SHARDED_PREFIX = "state_dict."  # the training module's name in a sharded checkpoint
 
 
 def load_checkpoint_weights(policy: Policy, folder: Path) -> None:
-    """Loads the weights of a verified checkpoint folder into a policy that was built like the run's.
+    """Loads the weights of a verified checkpoint folder into a policy that was built like the run's, with or
+    without the head for log Z, which training alone needs.
 
     Raises:
         CheckpointError: the checkpoint does not fit the policy.
     """
+    state = policy_state(folder)
+    wanted = [name for name in state if policy.log_z is not None or not name.startswith(LOG_Z)]
     try:
-        policy.load_state_dict(dict(policy_state(folder)))
+        policy.load_state_dict({name: state[name] for name in wanted})
     except RuntimeError as error:
         raise CheckpointError(f"{folder} does not fit the model of its run ({error})") from None
 

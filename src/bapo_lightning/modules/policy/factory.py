@@ -1,6 +1,7 @@
 """Builds policies; the only place that knows how the choices about a model fit together.
 
 weights or meta device -> attention kernel -> Liger kernels -> LoRA -> activation checkpointing -> Policy
+                                                                                   head for log Z -+
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.packing import check_packable, packed_attention
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.policy.score_check import check_scores
 
+LOG_Z_SEED = 0  # of the first weights of the head
 
-def build_policy(options: ModelOptions, temperature: float, on_meta: bool = False) -> Policy:
+
+def build_policy(
+    options: ModelOptions,
+    temperature: float,
+    on_meta: bool = False,
+    log_z: bool = False,
+    frozen: bool = False,
+) -> Policy:
     """Returns a policy with the weights of `options.path`. Dropout stays off: with it the ratio would not be
     1 for unchanged weights.
 
@@ -31,6 +41,8 @@ def build_policy(options: ModelOptions, temperature: float, on_meta: bool = Fals
         temperature: temperature of the sampling distribution that log-probs refer to.
         on_meta: build shapes without memory and read no weights, for measurements and for ranks that receive
             their weights.
+        log_z: add a head for log Z.
+        frozen: train nothing, so that the policy has no state either.
 
     Raises:
         ConfigError: the model cannot have these options.
@@ -49,7 +61,19 @@ def build_policy(options: ModelOptions, temperature: float, on_meta: bool = Fals
         add_adapters(model, options.lora, on_meta)
     if options.activation_checkpointing:
         checkpoint_layers(decoder_layers(model))
-    return Policy(model, temperature, packed)
+    if frozen:
+        model.requires_grad_(False)
+    return Policy(model, temperature, packed, _log_z(model, on_meta) if log_z else None)
+
+
+def _log_z(model: PreTrainedModel, on_meta: bool) -> LogZ:
+    """Returns a head in the precision of the trained weights, which FSDP gathers together with it. It is the
+    same in every run, so that neither the number of ranks nor what was drawn before changes it.
+    """
+    dtype = next(each.dtype for each in model.parameters() if each.requires_grad)
+    with torch.random.fork_rng(devices=[]), torch.device("meta" if on_meta else "cpu"):
+        torch.default_generator.manual_seed(LOG_Z_SEED)
+        return LogZ(model.get_output_embeddings().weight.shape[1]).to(dtype)
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

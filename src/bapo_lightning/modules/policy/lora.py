@@ -7,6 +7,7 @@ The model keeps its class. An adapted layer `x` holds its weight as `x.base_laye
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -67,6 +68,31 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions, on_meta: bool = F
 def is_adapted(layer: Any) -> bool:
     """Whether a layer has an adapter."""
     return hasattr(layer, "lora_A")
+
+
+def has_adapters(model: PreTrainedModel) -> bool:
+    """Whether a model was made ready by `add_adapters`."""
+    return any(map(is_adapted, model.modules()))
+
+
+@contextmanager
+def without_adapters(model: PreTrainedModel) -> Iterator[None]:
+    """Context in which a model with adapters computes as it did before it was trained.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if not has_adapters(model):
+        raise ValueError("the model has no adapters to leave out")
+    layers: list[Any] = [layer for layer in model.modules() if is_adapted(layer)]
+    scaling = [layer.scaling[ADAPTER] for layer in layers]
+    try:
+        for layer in layers:
+            layer.scaling[ADAPTER] = 0.0
+        yield
+    finally:
+        for layer, usual in zip(layers, scaling, strict=True):
+            layer.scaling[ADAPTER] = usual
 
 
 def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,13 @@ from bapo_lightning.data.batches.layout import Layout, prompt_numbers
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import reshard
-from bapo_lightning.modules.policy.lora import leave_frozen_weights_out, merged_weights, num_merged_weights
+from bapo_lightning.modules.policy.log_z import LogZ
+from bapo_lightning.modules.policy.lora import (
+    leave_frozen_weights_out,
+    merged_weights,
+    num_merged_weights,
+    without_adapters,
+)
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
 from bapo_lightning.modules.token_scores import SCORES, mean_logp, token_scores
 from bapo_lightning.objectives.token_table import Objective, needs_at_entry, needs_entropy_gradient
@@ -34,13 +41,16 @@ class Policy(nn.Module):
     Its state dict holds the trained weights: all of them, or only the adapters if the rest is frozen.
     """
 
-    def __init__(self, model: PreTrainedModel, temperature: float, packed: bool = False) -> None:
+    def __init__(
+        self, model: PreTrainedModel, temperature: float, packed: bool = False, log_z: LogZ | None = None
+    ) -> None:
         """
         Args:
             model: causal LM in eval mode whose logits are `hidden @ head.weight.T`, as `factory.build_policy`
                 makes it.
             temperature: temperature of the sampling distribution that log-probs refer to.
             packed: micro-batches are one row without padding, which the model's attention must support.
+            log_z: head that is trained with the model; no part of `named_weights`.
         """
         super().__init__()
         for name, neutral in LOGIT_TRANSFORMS.items():
@@ -55,7 +65,9 @@ class Policy(nn.Module):
             raise ConfigError(["the model's output head has a bias, which token scoring does not support"])
         self.model = model
         self.temperature = temperature
+        self.log_z = log_z
         self.entropy_requires_grad = self.scores_mean_logp = False
+        self._reference: tuple[Policy, ...] = ()  # in a tuple, it is no part of the module and its state
         self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
         leave_frozen_weights_out(self)
 
@@ -68,10 +80,17 @@ class Policy(nn.Module):
         self.entropy_requires_grad = needs_entropy_gradient(objective)
         self.scores_mean_logp = "mean_logp" in needs_at_entry(objective)
 
-    def forward(self, inputs: ModelInput) -> tuple[Tensor, ...]:
+    def keep_reference(self, policy: Policy) -> None:
+        """Takes another policy, with the weights that the run began with, as the one that
+        `reference_logprobs` asks. Adapters need none.
+        """
+        self._reference = (policy,)
+
+    def forward(self, inputs: ModelInput) -> tuple[Tensor | None, ...]:
         """Returns log-probs [N] and entropies [N] of the response tokens, and the means [N] of `mean_logp` if
-        `scores_mean_logp` is set, in nats. Gradients flow through the log-probs, and through the entropies
-        if `entropy_requires_grad` is set.
+        `scores_mean_logp` is set, in nats; with a head for it, the means or None, and log Z [N] of their
+        prompts. Gradients flow through the log-probs, through log Z, and through the entropies if
+        `entropy_requires_grad` is set.
 
         Padding is on the right, where causal attention never looks, so no attention mask is needed.
         """
@@ -79,14 +98,18 @@ class Policy(nn.Module):
         hidden = self.model.base_model(
             input_ids=inputs.input_ids, use_cache=False, **arguments
         ).last_hidden_state
-        picked = hidden.flatten(0, 1).index_select(0, inputs.index)
+        cells = hidden.flatten(0, 1)
+        picked = cells.index_select(0, inputs.index)
         head, targets = self.model.get_output_embeddings().weight, inputs.targets
         logp, entropy = token_scores(
             picked, head, targets, self.temperature, entropy_requires_grad=self.entropy_requires_grad
         )
-        if not self.scores_mean_logp:
-            return logp, entropy
-        return logp, entropy, mean_logp(picked, head, targets, logp, self.temperature)
+        mean = None
+        if self.scores_mean_logp:
+            mean = mean_logp(picked, head, targets, logp, self.temperature)
+        if self.log_z is not None:
+            return logp, entropy, mean, self.log_z(cells, inputs.prompts)
+        return (logp, entropy) if mean is None else (logp, entropy, mean)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the weights under their Hugging Face names, adapters merged. A tied head is left out, as in
@@ -134,3 +157,22 @@ class Policy(nn.Module):
             }
         reshard(self)
         return [found[row] for row in range(len(rollouts))]
+
+    def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
+        """Returns what `response_logprobs` returned before the first update of the run.
+
+        Raises:
+            ValueError: the policy has neither a reference nor adapters to leave out.
+        """
+        if not self._reference:
+            with without_adapters(self.model):
+                return self.response_logprobs(rollouts, token_budget)
+        (reference,) = self._reference
+        for own, copied in zip(_tensors(self.model), _tensors(reference.model), strict=True):
+            if copied.device != own.device:  # Lightning moves its own module alone
+                copied.data = copied.data.to(own.device)
+        return reference.response_logprobs(rollouts, token_budget)
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    return chain(model.parameters(), model.buffers())

@@ -1,0 +1,40 @@
+"""The policy as an objective needs it: with gradients through its entropy, with a head for log Z, or with a
+copy of its first weights to compare with.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch.distributed.device_mesh import DeviceMesh
+
+from bapo_lightning.modules.fsdp import Sharding
+from bapo_lightning.modules.policy.broadcast import MakePolicy, replicated_policy, sharded_policy
+from bapo_lightning.modules.policy.lora import has_adapters
+from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.objectives.token_table import Objective, needs_log_z, needs_reference
+
+
+def policy_for(
+    objective: Objective, make_policy: MakePolicy, sharding: Sharding | None, mesh: DeviceMesh | None
+) -> Policy:
+    """Returns the policy that an objective trains, whole or this rank's shard. Every rank must call it.
+
+    Args:
+        objective: what is trained with.
+        make_policy: as for `BapoModule`; called with `log_z=True` for a head, and with `frozen=True` for a
+            second copy.
+        sharding: how it is sharded over `mesh`; None keeps all of it on each rank.
+        mesh: of all ranks, for a sharded policy.
+    """
+
+    def made(make: MakePolicy) -> Policy:
+        if sharding is None or mesh is None:
+            return replicated_policy(make)
+        return sharded_policy(make, sharding, mesh)
+
+    policy = made(partial(make_policy, log_z=True) if needs_log_z(objective) else make_policy)
+    policy.serve(objective)
+    if needs_reference(objective) and not has_adapters(policy.model):
+        policy.keep_reference(made(partial(make_policy, frozen=True)))
+    return policy

@@ -1,0 +1,50 @@
+"""log Z(x) of a prompt, estimated from the policy's hidden states; part of the policy only where an objective
+needs it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
+
+from bapo_lightning.data.batches.layout import PromptCells
+
+NUM_LAYERS = 3
+
+
+class LogZ(nn.Module):
+    """FlowRL's estimate (arXiv 2509.15207, `ProjZModule` of the authors' code): the mean of the prompt's last
+    hidden states; twice a linear layer of the same width, GELU and LayerNorm; a linear layer to one number.
+    Gradients reach the policy through it as well.
+
+    Two things differ from that code: there is no dropout (0.1 there), as nowhere here, and the mean is over
+    all tokens of the prompt, while a slice there cuts off the last one.
+    """
+
+    def __init__(self, width: int) -> None:
+        """`width` of the hidden states, D."""
+        super().__init__()
+        hidden = [
+            layer
+            for _ in range(NUM_LAYERS - 1)
+            for layer in (nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        ]
+        self.layers = nn.Sequential(*hidden, nn.Linear(width, 1))
+
+    def forward(self, hidden: Tensor, prompts: PromptCells) -> Tensor:
+        """Returns log Z of the prompt of each response token, [N], at least float32.
+
+        Args:
+            hidden: states of all cells of a micro-batch, [cells, D].
+            prompts: cells of the prompts.
+        """
+        device, lengths = hidden.device, prompts.prompt_lengths
+        cells = torch.from_numpy(prompts.cells()).to(device)
+        starts = torch.from_numpy(np.cumsum(lengths) - lengths).to(device)
+        mean = embedding_bag(cells, hidden, starts, mode="mean")
+        found = self.layers(mean.to(next(self.parameters()).dtype))[:, 0]
+        found = found.to(torch.promote_types(found.dtype, torch.float32))
+        repeats = torch.from_numpy(prompts.response_lengths).to(device)
+        return found.repeat_interleave(repeats, output_size=int(prompts.response_lengths.sum()))
