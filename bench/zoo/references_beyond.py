@@ -1,4 +1,6 @@
-"""References of objectives that know where a response comes from, each from the formula of its paper."""
+"""References of objectives that know where a response comes from, or its steps, each from the formula of its
+paper.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +58,30 @@ def mixed(columns: Columns, token: int) -> int:
     return (value ^ (value >> 16)) >> 1
 
 
+def direct_advantage(columns: Columns) -> Array:
+    """Direct Advantage Policy Optimization (arXiv 2412.18279) with beta 0.01: of a step of n tokens, the
+    gradient of -1/2n sum_t w_t (A_t / beta - sum_t log r_t)^2 is the same for each of its tokens.
+    """
+    result = np.zeros(len(columns["logp"]))
+    steps = list(zip(columns["sequence"], columns["step"], strict=True))
+    for step in set(steps):
+        own = [token for token, found in enumerate(steps) if found == step]
+        log_ratio = sum(columns["log_ratio"][token] for token in own)
+        missing = [columns["advantage"][token] / 0.01 - log_ratio for token in own]
+        result[own] = sum(columns["weight"][own] * missing) / len(own)
+    return result
+
+
+def direct_advantage_at_one(columns: Columns) -> Array:
+    """weight * advantage / beta"""
+    return reinforce(columns) / 0.01
+
+
 REFERENCES = {
     "luffy": Reference(luffy, luffy_at_one),
     "ghpo": Reference(clip),
     "spear": Reference(spear, "some tokens are left out", rows="a lot each"),
     "pipo": Reference(clip),
     "aepo": Reference(aepo),
+    "direct_advantage": Reference(direct_advantage, direct_advantage_at_one),
 }

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -43,9 +44,9 @@ def policy(packed: bool = False) -> Policy:
 
 @cache
 def minibatch() -> TrainBatch:
-    """Returns 6 groups of 4 responses of 1 to 20 tokens, each of 0 to 3 updates ago, since when the policy
-    has changed by 0.4 nats per token. Where its entropy has changed since they entered training, it is by
-    more or less than 5 %.
+    """Returns 6 groups of 4 responses of 1 to 20 tokens in steps of 3, each of 0 to 3 updates ago, since when
+    the policy has changed by 0.4 nats per token. Where its entropy has changed since they entered training,
+    it is by more or less than 5 %.
     """
     batch = stale_batch(policy())
     entry = policy()
@@ -56,8 +57,9 @@ def minibatch() -> TrainBatch:
     groups, _ = with_entry_scores(batch.groups, entry, 500, 0, ("entropy", "mean_logp"))
     batch = collate(groups, batch.metrics)
     version = torch.randint(0, 4, batch.version.shape, generator=torch.Generator().manual_seed(0))
-    object.__setattr__(batch, "version", version * batch.response_mask)
-    return batch
+    step = (batch.response_mask.cumsum(1) - 1).clamp_min(0) // 3
+    counts = tuple(-(-length // 3) for length in batch.response_lengths)
+    return replace(batch, version=version * batch.response_mask, step=step, step_counts=counts)
 
 
 def whole(method: Method, batch: TrainBatch, budget: int = 100_000, packed: bool = False) -> Tensor:

@@ -167,6 +167,19 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of a response, token by token, and what each was worth."""
+
+    numbers: array[int]  # typecode "i": of each token's step, from 0 on
+    advantages: array[float]  # typecode "f": of each token's step
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return self.numbers[-1] + 1
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A finished rollout with its verdict."""
 
@@ -178,6 +191,7 @@ class Sample:
     proximal_logprobs: array[float] | None = None
     # What else the objective needs of its tokens at that moment, by the name of the score, in nats.
     entry_scores: Mapping[str, array[float]] = field(default_factory=dict)
+    steps: Steps | None = None  # None: all of its tokens have the advantage of the response
 
 
 @dataclass(frozen=True, slots=True)

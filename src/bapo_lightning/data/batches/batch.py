@@ -17,8 +17,16 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.entry_scores import entry_scores
-from bapo_lightning.data.batches.layout import Layout, SharedRow, arranged, prompt_numbers, ramps
+from bapo_lightning.data.batches.layout import (
+    Layout,
+    SharedRow,
+    arranged,
+    padded_ids,
+    prompt_numbers,
+    ramps,
+)
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.batches.steps import step_fields
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
 
@@ -46,6 +54,7 @@ class MicroBatch(ModelInput):
     group: Tensor  # [N] number of its group
     position: Tensor  # [N] tokens of the response before it
     origin: Tensor  # [N] `types.Origin` of its response
+    step: Tensor  # [N] number of its step within its response
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
     entry_version: int  # policy version of the trainer when their batch entered training
@@ -79,6 +88,10 @@ class TrainBatch:
     entry_scores: dict[str, Tensor]
     metrics: dict[str, float]  # measured while producing, logged with the update
     global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
+    # [B, T] number of each token's step within its response, and its advantage; None where there are no steps
+    step: Tensor | None = None
+    step_advantage: Tensor | None = None
+    step_counts: tuple[int, ...] = ()  # steps of each sample with trained tokens; empty likewise
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
         """Copy with its tensors on `device`."""
@@ -106,6 +119,11 @@ class TrainBatch:
     def num_samples(self) -> int:
         """Number of samples, B."""
         return len(self.response_lengths)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps with trained tokens; a response without steps is one."""
+        return sum(self.step_counts) if self.step_counts else self.num_samples
 
     @property
     def lengths(self) -> list[int]:
@@ -176,22 +194,16 @@ class TrainBatch:
             group=group,
             position=position,
             origin=origin,
+            step=torch.zeros_like(sequence) if self.step is None else self.step.view(-1)[source],
             advantage=self.advantage[torch.tensor(rows, device=device)].repeat_interleave(
                 torch.from_numpy(responses).to(device), output_size=len(source)
-            ),
+            )
+            if self.step_advantage is None
+            else self.step_advantage.view(-1)[source],
             weight=weights.reshape(-1)[source],
             entry_version=self.entry_version,
             entry_scores={name: grid.view(-1)[source] for name, grid in self.entry_scores.items()},
         )
-
-
-def _padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
-    """Token ids, [B, T] int64: each prompt directly followed by its response, zeros on the right."""
-    lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
-    input_ids = np.zeros((len(rollouts), max(lengths)), np.int64)
-    for row, rollout in enumerate(rollouts):
-        input_ids[row, : lengths[row]] = rollout.prompt_ids + rollout.response_ids
-    return input_ids
 
 
 def model_input(
@@ -200,7 +212,7 @@ def model_input(
     """Makes the input of a policy that scores the response tokens of `rollouts`, in their order."""
     prompts = np.array([len(rollout.prompt_ids) for rollout in rollouts])
     responses = np.array([rollout.length for rollout in rollouts])
-    input_ids = torch.from_numpy(_padded_ids(rollouts)).to(device)
+    input_ids = torch.from_numpy(padded_ids(rollouts)).to(device)
     rows, numbers = range(len(rollouts)), np.array(prompt_numbers(rollouts))
     return _laid_out(input_ids, rows, layout, numbers, prompts, prompts, responses)[0]
 
@@ -256,7 +268,7 @@ def collate(
     prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
     context_lengths = tuple(map(add, prompt_lengths, skipped))
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
-    input_ids = _padded_ids(rollouts)
+    input_ids = padded_ids(rollouts)
     version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
     behaviour, proximal = np.zeros((2, *input_ids.shape), np.float32)
     for row, (sample, rollout) in enumerate(zip(samples, rollouts, strict=True)):
@@ -267,6 +279,7 @@ def collate(
         version[row, start:end] = rollout.versions[skip:]
         mask[row, start:end] = True
     return TrainBatch(
+        **step_fields(groups, input_ids.shape, context_lengths, skipped),
         input_ids=torch.from_numpy(input_ids),
         response_mask=torch.from_numpy(mask),
         behaviour_logp=torch.from_numpy(behaviour),

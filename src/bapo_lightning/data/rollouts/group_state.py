@@ -25,6 +25,7 @@ from bapo_lightning.types import (
     Score,
     ScoreStatus,
     Segment,
+    Steps,
     WorkItem,
 )
 
@@ -141,11 +142,12 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
         "reward": sample.reward,
         "proximal_logprobs": None if proximal is None else store.add_floats(proximal),
         "entry_scores": {name: store.add_floats(scores) for name, scores in sample.entry_scores.items()},
+        "steps": None if sample.steps is None else _pack_steps(store, sample.steps),
     }
 
 
 def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Sample:
-    proximal = packed["proximal_logprobs"]
+    proximal, steps = packed["proximal_logprobs"], packed.get("steps")
     return Sample(
         rollout=_unpack_rollout(store, packed, prompt_ids),
         text=packed["text"],
@@ -153,7 +155,12 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
         reward=packed["reward"],
         proximal_logprobs=None if proximal is None else store.floats(proximal),
         entry_scores={name: store.floats(span) for name, span in packed.get("entry_scores", {}).items()},
+        steps=None if steps is None else Steps(store.ints(steps[0]), store.floats(steps[1])),
     )
+
+
+def _pack_steps(store: ArrayStore, steps: Steps) -> list[Span]:
+    return [store.add_ints(steps.numbers), store.add_floats(steps.advantages)]
 
 
 def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
