@@ -82,7 +82,9 @@ def make_critic(plain: dict[str, Any]) -> Path:
     """
     config, options = read_critic(plain)
     folder = Path(options.to)
-    check_target(folder, options.overwrite)
+    if folder.exists() and not options.overwrite:
+        raise DataError(f"{folder} exists already; write another critic.to, or critic.overwrite=true")
+    check_target(folder, overwrite=True)
     quiet_libraries()
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
