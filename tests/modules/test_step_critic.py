@@ -2,20 +2,24 @@
 
 import random
 from array import array
+from dataclasses import replace
 
 import pytest
 import torch
 from lightning import seed_everything
 from tests.builders import random_model, rollout
 from tests.critics import random_critic
+from tests.data.rollouts.scripted import ScriptedEngine, sampler
 from transformers import AutoTokenizer
 
+from bapo_lightning.data.rollouts.completions import beginning
 from bapo_lightning.data.rollouts.steps import StepSplitter
 from bapo_lightning.errors import DataError
-from bapo_lightning.modules.critic_training import examples_of, fit_critic
+from bapo_lightning.modules.critic_training import Example, examples_of, fit_critic, with_completions
 from bapo_lightning.modules.policy.folder import CRITIC_KEY, model_path
 from bapo_lightning.modules.step_critic import StepCritic, build_critic
-from bapo_lightning.types import Sample, Score, ScoreStatus
+from bapo_lightning.rollout.engine import Generation
+from bapo_lightning.types import FinishReason, Problem, Sample, Score, ScoreStatus, Segment
 
 CPU = torch.device("cpu")
 RIGHT, WRONG = 5, 6  # first tokens that decide how a response ends
@@ -93,6 +97,50 @@ def test_a_critic_has_its_models_weights_and_no_dropout():
     assert made.dtype is torch.bfloat16 and made.config.classifier_dropout == 0.0
     assert getattr(made.config, CRITIC_KEY) == {"split": r"\n+"} and made.score.weight.shape == (1, 64)
     assert AutoTokenizer.from_pretrained(path).vocab_size == made.config.vocab_size
+
+
+class EndlessEngine(ScriptedEngine):
+    """Writes 7s up to the limit; what it was asked is kept."""
+
+    def generate(self, requests, sampling):
+        self.asked = list(requests)
+        return [
+            Generation(
+                Segment(array("i", [7] * each.max_new_tokens), array("f", [-1.0] * each.max_new_tokens), 0),
+                FinishReason.LENGTH,
+            )
+            for each in requests
+        ]
+
+
+def second_of_each_pair_is_right(problems, completions):
+    """Of two completions of a prefix; one of the prompt itself is wrong."""
+    return [
+        Score(float(place % 2 and "3" in done.text), ScoreStatus.CORRECT)
+        for place, done in enumerate(completions)
+    ]
+
+
+def test_the_target_of_a_prefix_is_the_mean_over_its_completions_and_its_own_response():
+    engine = EndlessEngine(longest=9)
+    engine.load_weights(None, 0)
+    source = replace(sampler(engine, max_new_tokens=4, max_restarts=0), reward=second_of_each_pair_is_right)
+    made = rollout([1], [3, 4, 9], [-1.0, -2.0, -3.0])
+    example = Example(made, [0, 1, 2], 1.0, [1.0] * 3)
+    (found,) = with_completions([example], [Problem("p", "", "")], source, 2)
+    assert found.targets == pytest.approx([1 / 3, 2 / 3, 2 / 3]) and found.outcome == 1.0
+    asked = [(each.token_ids.tolist(), each.max_new_tokens) for each in engine.asked]
+    assert asked == [([1], 4)] * 2 + [([1, 3], 3)] * 2 + [([1, 3, 4], 2)] * 2
+    assert len({each.seed for each in engine.asked}) == 6
+
+
+def test_a_beginning_goes_on_from_its_tokens():
+    made = rollout([1, 2], [3, 4, 9], [-1.0, -2.0, -3.0])
+    begun = beginning(made, 2)
+    assert (begun.response_ids, begun.finish) == (array("i", [3]), None)
+    whole = begun.extended(Segment(array("i", [5]), array("f", [-4.0]), 0), FinishReason.STOP, 4)
+    assert (whole.response_ids, whole.logprobs) == (array("i", [3, 5]), array("f", [-1.0, -4.0]))
+    assert beginning(made, 1).length == 0
 
 
 def test_a_score_that_is_no_probability_is_refused():

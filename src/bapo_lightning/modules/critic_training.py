@@ -7,7 +7,7 @@ against the outcomes of responses (arXiv 2412.18279, Eq. 15).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -23,14 +23,16 @@ from torchmetrics import MeanSquaredError
 from torchmetrics.classification import BinaryCalibrationError
 from transformers import PreTrainedModel
 
+from bapo_lightning.data.rollouts.completions import completed_scores
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.steps import StepSplitter, states_of
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.step_critic import state_inputs, state_logits
 from bapo_lightning.phases import advance, phase
-from bapo_lightning.types import Rollout, Sample
+from bapo_lightning.types import Problem, Rollout, Sample
 from bapo_lightning.values import Count, Positive
 
-# (input_ids [B, T], row [S], column [S]) of S prefixes, and their outcomes [S]
+# (input_ids [B, T], row [S], column [S]) of S prefixes, and their targets [S]
 Batch = tuple[tuple[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -41,6 +43,7 @@ class Example:
     rollout: Rollout
     states: list[int]  # positions of the last tokens of its prefixes
     outcome: float  # in [0, 1]
+    targets: list[float]  # of the prefixes: the outcome, or the mean over completions
 
 
 def examples_of(samples: Sequence[Sample], splitter: StepSplitter) -> list[Example]:
@@ -58,15 +61,36 @@ def examples_of(samples: Sequence[Sample], splitter: StepSplitter) -> list[Examp
             )
         rollout = sample.rollout
         states = states_of(rollout, splitter(rollout.response_ids))
-        found.append(Example(rollout, states, sample.score.value))
+        outcome = sample.score.value
+        found.append(Example(rollout, states, outcome, [outcome] * len(states)))
     return found
+
+
+def with_completions(
+    examples: Sequence[Example], problems: Sequence[Problem], sampler: RolloutSampler, count: int
+) -> list[Example]:
+    """Returns the examples with targets that are means over all completions of a prefix: `count` new ones and
+    its own response.
+
+    Args:
+        examples: a response to each of the problems.
+        problems: equally many.
+        sampler: whose engine has the policy's weights.
+        count: completions of each prefix.
+    """
+    rollouts, states = [example.rollout for example in examples], [example.states for example in examples]
+    found = completed_scores(sampler, problems, rollouts, states, count)
+    return [
+        replace(example, targets=[(example.outcome + sum(scores)) / (1 + count) for scores in own])
+        for example, own in zip(examples, found, strict=True)
+    ]
 
 
 def collated(examples: Sequence[Example]) -> Batch:
     """Returns the prefixes of some responses as tensors."""
-    outcomes = [example.outcome for example in examples for _ in example.states]
+    targets = [target for example in examples for target in example.targets]
     inputs = state_inputs([example.rollout for example in examples], [example.states for example in examples])
-    return inputs, torch.tensor(outcomes)
+    return inputs, torch.tensor(targets)
 
 
 class CriticModule(L.LightningModule):
@@ -81,18 +105,18 @@ class CriticModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the mean cross-entropy over the prefixes of some responses."""
         advance()
-        inputs, outcomes = batch
+        inputs, targets = batch
         return torch.nn.functional.binary_cross_entropy_with_logits(
-            state_logits(self.model, *inputs), outcomes
+            state_logits(self.model, *inputs), targets
         )
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds to the errors."""
-        inputs, outcomes = batch
+        inputs, targets = batch
         values = state_logits(self.model, *inputs).sigmoid()
-        self.brier.update(values, outcomes)
-        self.calibration.update(values, outcomes.round().int())
-        self.log_dict({"brier": self.brier, "calibration_error": self.calibration}, batch_size=len(outcomes))
+        self.brier.update(values, targets)
+        self.calibration.update(values, targets.round().int())
+        self.log_dict({"brier": self.brier, "calibration_error": self.calibration}, batch_size=len(targets))
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW at a constant rate."""

@@ -24,9 +24,10 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import parse, validate
 from bapo_lightning.data.rollouts.answers import all_asked, sample_answers
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.steps import StepSplitter
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.modules.critic_training import Example, examples_of, fit_critic
+from bapo_lightning.modules.critic_training import Example, examples_of, fit_critic, with_completions
 from bapo_lightning.modules.export.model_folder import check_target
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import CRITIC_KEY, model_path
@@ -38,8 +39,8 @@ from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.build import build_engine, build_sampler
 from bapo_lightning.runs.inputs import Inputs, read_inputs
 from bapo_lightning.runs.train import quiet_libraries
-from bapo_lightning.types import Problem, Sample
-from bapo_lightning.values import Count, Positive
+from bapo_lightning.types import Problem
+from bapo_lightning.values import Count, CountOrZero, Positive
 
 
 class CriticOptions(Section):
@@ -51,6 +52,7 @@ class CriticOptions(Section):
     split: Annotated[int, Ge(1)] | Annotated[str, MinLen(1)] = r"\n+"
     num_problems: Count | None = None  # of the training problems; None: all
     samples: Count = 8  # responses to each
+    completions: CountOrZero = 0  # of each prefix, beside the response that it begins; the paper: 16
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of the problems by which it is judged
     epochs: Count = 1
     batch_size: Count = 64  # responses of an update
@@ -151,9 +153,15 @@ def sampled_examples(
     parts = split_problems(inputs.problems.train, options, config.seed)
     total = options.samples * sum(map(len, parts))
     print(f"{total} responses to {len(parts[0])} problems, and {len(parts[1])} that are held out", flush=True)
+    asked = [all_asked(part, options.samples) for part in parts]
     splitter = StepSplitter(inputs.tokenizer, options.split)
-    sampled = sampled_responses(config, inputs, parts, options.samples)
-    train, held_out = (examples_of(samples, splitter) for samples in sampled)
+    with closing(policy_sampler(config, inputs)) as sampler:
+        with phase("sampling"):
+            sampled = [sample_answers(sampler, part) for part in asked]
+        train, held_out = (examples_of(samples, splitter) for samples in sampled)
+        if options.completions:
+            problems = [problem for problem, _ in asked[0]]
+            train = with_completions(train, problems, sampler, options.completions)
     outcomes, prefixes = [example.outcome for example in train], sum(len(example.states) for example in train)
     print(
         f"mean score {fmean(outcomes):.3f}, {prefixes / len(train):.1f} steps in a response, {prefixes} "
@@ -170,18 +178,15 @@ def sampled_examples(
     return train, held_out
 
 
-def sampled_responses(
-    config: RunConfig, inputs: Inputs, parts: Sequence[Sequence[Problem]], num_samples: int
-) -> list[list[Sample]]:
-    """Returns scored responses to the problems of each part."""
+def policy_sampler(config: RunConfig, inputs: Inputs) -> RolloutSampler:
+    """Returns a sampler whose engine has the weights that the run starts from."""
     rollout = config.rollout
     weight_sync, vocab_size = rollout.weight_sync.make(), inputs.tokenizer.vocab_size
     engine = RestartingEngine(build_engine(config, ALONE), weight_sync, vocab_size, rollout.max_restarts)
-    with closing(build_sampler(config, inputs, engine)) as sampler:
-        options = ModelOptions.of(config.model, model_path(config.model.path))
-        engine.load_weights(build_policy(options, rollout.temperature), 0)
-        with phase("sampling"):
-            return [sample_answers(sampler, all_asked(part, num_samples)) for part in parts]
+    sampler = build_sampler(config, inputs, engine)
+    options = ModelOptions.of(config.model, model_path(config.model.path))
+    engine.load_weights(build_policy(options, rollout.temperature), 0)
+    return sampler
 
 
 def write_critic(model: PreTrainedModel, tokenizer: Any, scratch: Path, folder: Path) -> None:
