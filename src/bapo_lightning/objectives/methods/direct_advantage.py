@@ -13,10 +13,13 @@ def direct_advantage(table: TokenTable, beta: Positive) -> Tensor:
     """Returns -1/2 (A / beta - log r)^2 of each token's step, shared out over its tokens, [N] (arXiv
     2412.18279, Eq. 12), where log r sums those of the step's tokens.
 
-    The weighting `step_mean` makes it the mean over the steps of the update. The sum over tokens, without a
-    mean, is the supplement's code as a review reports it. The paper takes a fixed reference policy, which
-    samples all data of an iteration; here it is the policy that sampled the step, and an iteration is a
-    rollout batch. Of a step that is in part too old to be trained on, the rest counts alone.
+    The weighting `step_mean` makes it the mean over the steps of the update.
+
+    Read at the source: the paper's text, though not its typeset formulas, and a review that quotes these and
+    describes the code of the supplement, which sums over the tokens of a step and averages half the square. A
+    reading: the reference policy, which the paper keeps for an iteration, is here the one that sampled the
+    step, so that a rollout batch is an iteration. Of a step that is in part too old to be trained on, the rest
+    counts alone.
 
     Args:
         table: of [N] tokens, advantages equal within a step.
