@@ -122,6 +122,10 @@ class Rollout:
         """The segments that a policy version sampled, which therefore have an age."""
         return () if self.origin is Origin.EXPERT else self.segments
 
+    def num_tokens_before(self, version: int) -> int:
+        """Number of tokens that older policy versions sampled."""
+        return sum(len(segment.token_ids) for segment in self.aging_segments if segment.version < version)
+
     @property
     def response_ids(self) -> array[int]:
         """All sampled tokens in order."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
 from transformers.utils import logging
 
-from bapo_lightning.data.batches.batch import padded_ids
+from bapo_lightning.data.batches.layout import padded_ids
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.data.rollouts.steps import Split
 from bapo_lightning.errors import ConfigError

@@ -108,8 +108,8 @@ def table_of(
         proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
         age_at_entry: [N]; None: the age, as in the first update on a batch.
         known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; origin, if not
-            all were sampled from the policy for this batch; step, if responses have steps; and what objectives
-            need of the entry.
+            all were sampled from the policy for this batch; step, if responses have steps; and what
+            objectives need of the entry.
     """
     proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp
     log_ratio = limited_log_ratio(logp, proximal_logp)

@@ -64,7 +64,7 @@ def test_without_steps_a_batch_has_none_and_each_response_is_one():
     assert all(share.step is None for share in split_over_ranks(batch, 2))
     (micro_batch,) = batch.split(10_000, batch.response_mask.float())
     assert not micro_batch.step.any()
-    assert blank_batch(torch.device("cpu")).num_steps == 1
+    assert blank_batch(batch).num_steps == 1
 
 
 def test_of_a_step_that_is_in_part_too_old_the_rest_is_trained_on():

@@ -88,21 +88,20 @@ class TrainBatch:
     entry_scores: dict[str, Tensor]
     metrics: dict[str, float]  # measured while producing, logged with the update
     global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
-    # [B, T] number of each token's step within its response, and its advantage; None where there are no steps
-    step: Tensor | None = None
-    step_advantage: Tensor | None = None
+    step: Tensor | None = None  # [B, T] number of each token's step within its response; None: no steps
+    step_advantage: Tensor | None = None  # [B, T] of each token's step, in place of `advantage`
     step_counts: tuple[int, ...] = ()  # steps of each sample with trained tokens; empty likewise
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
         """Copy with its tensors on `device`."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
+
         moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor)
+            name: move(value) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
-        scores = {
-            name: grid.to(device, non_blocking=non_blocking) for name, grid in self.entry_scores.items()
-        }
+        scores = {name: move(grid) for name, grid in self.entry_scores.items()}
         return replace(self, **moved, entry_scores=scores)
 
     @property
@@ -244,11 +243,6 @@ def _laid_out(
     return inputs, source
 
 
-def _num_tokens_before(version: int, rollout: Rollout) -> int:
-    """Returns how many tokens older policy versions sampled."""
-    return sum(len(segment.token_ids) for segment in rollout.aging_segments if segment.version < version)
-
-
 def collate(
     groups: Sequence[Group],
     metrics: dict[str, float],
@@ -264,7 +258,7 @@ def collate(
     """
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
-    skipped = [_num_tokens_before(oldest_trained or 0, rollout) for rollout in rollouts]
+    skipped = [rollout.num_tokens_before(oldest_trained or 0) for rollout in rollouts]
     prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
     context_lengths = tuple(map(add, prompt_lengths, skipped))
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))

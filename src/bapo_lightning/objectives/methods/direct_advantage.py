@@ -18,8 +18,8 @@ def direct_advantage(table: TokenTable, beta: Positive) -> Tensor:
     Read at the source: the paper's text, though not its typeset formulas, and a review that quotes these and
     describes the code of the supplement, which sums over the tokens of a step and averages half the square. A
     reading: the reference policy, which the paper keeps for an iteration, is here the one that sampled the
-    step, so that a rollout batch is an iteration. Of a step that is in part too old to be trained on, the rest
-    counts alone.
+    step, so that a rollout batch is an iteration. Of a step that is in part too old to be trained on, the
+    rest counts alone.
 
     Args:
         table: of [N] tokens, advantages equal within a step.
