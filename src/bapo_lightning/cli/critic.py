@@ -11,13 +11,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from omegaconf import DictConfig
 
 from bapo_lightning.cli.command import hydra_command
 from bapo_lightning.configuration.compose import resolve
-from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
@@ -35,7 +33,7 @@ def with_critic(arguments: Sequence[str]) -> list[str]:
     return [f"+{text}" if text.startswith("critic.") else text for text in arguments]
 
 
-@hydra_command("train", lambda: help_text(Path(conf_dir()), *HELP), with_critic)
+@hydra_command("train", lambda: help_text(*HELP), with_critic)
 def main(config: DictConfig) -> None:
     """Samples, trains, saves."""
     plain, start = resolve(config), time.monotonic()
