@@ -28,6 +28,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # What each target reads; any other variable on the command line is refused, since make would ignore it.
 READS_train := EXP ARGS
 READS_data := EXP DATA ARGS
+READS_critic := EXP TO ARGS
 READS_eval := CKPT DATA ARGS
 READS_eval-table := RUNS ARGS
 READS_plan := EXP GPUS GPU ARGS
@@ -58,6 +59,7 @@ $(error make $(MAKECMDGOALS) does not read $(firstword $(UNREAD))$(if $(READ),; 
 endif
 # What each target cannot do without.
 NEEDS_export := CKPT TO
+NEEDS_critic := TO
 NEEDS_record := RUNS TO
 LACKING := $(strip $(foreach goal,$(MAKECMDGOALS),$(foreach name,$(NEEDS_$(goal)),$(if $($(name)),,$(name)))))
 ifneq ($(LACKING),)
@@ -65,7 +67,7 @@ $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make 
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl setup-verl train data plan eval export eval-table serve sweep compare view figures map record tiny-model \
+.PHONY: help setup setup-vllm setup-trl setup-verl train data critic plan eval export eval-table serve sweep compare view figures map record tiny-model \
 	model-smollm2 bench gpu-check drill invariants check-zoo test test-all test-vllm lint docs clean
 
 help: ## list the targets
@@ -115,6 +117,9 @@ eval: $(READY) ## sample and judge held-out problems (CKPT=FOLDER DATA=aime24,ai
 
 eval-table: $(READY) ## one table of several evaluations (RUNS="outputs/eval/*" ARGS="--reference NAME")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.eval_table $(or $(RUNS),outputs/eval/*) $(ARGS)
+
+critic: $(READY) ## train a critic of steps for algorithm=direct_advantage (EXP=quickstart TO=models/critic ARGS="critic.split=1")
+	@$(VENV_PYTHON) -m bapo_lightning.cli.critic experiment=$(EXP) 'critic.to=$(TO)' $(ARGS)
 
 plan: $(READY) ## memory, work and time that a run would need (EXP=bapo_7b GPUS=8 GPU=h100_80gb)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.plan experiment=$(EXP) $(if $(GPUS),plan.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)

@@ -22,7 +22,8 @@ from bapo_lightning.objectives.entropy_rule import QuadrantMasses
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 METRIC = re.compile(
-    r"(train|policy|bapo|entropy_rule|staleness|mismatch|correction|sync|rollout|reuse|time|progress)/[a-z_]+"
+    r"(train|policy|bapo|critic|entropy_rule|staleness|mismatch|correction|sync|rollout|reuse|time|progress)"
+    r"/[a-z_]+"
 )
 
 

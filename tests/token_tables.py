@@ -25,7 +25,7 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
     logp = column(columns.pop("logp", behaviour_logp + column(ratio).log()))
     number = torch.arange(len(advantage))
     known = {
-        "entropy": 1.0, "age": 0, "sequence": number, "group": number, "position": 0, "origin": 0,
+        "entropy": 1.0, "age": 0, "sequence": number, "group": number, "position": 0, "origin": 0, "step": 0,
         "count": 1.0, "weight": 1.0,
     }  # fmt: skip
     bounds = {name: column(columns.pop(name)) for name in ("low", "high", "statistic") if name in columns}

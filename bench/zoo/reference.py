@@ -23,7 +23,7 @@ from bapo_lightning.objectives.token_table import NAMES, RememberingStatistic, T
 from zoo.algorithms import Method
 
 Array = np.ndarray
-# Columns of a table by name, each [N]: float64, or int64 for age, sequence, group, position and origin.
+# Columns of a table by name, each [N]: float64, or int64 for age, sequence, group, position, origin and step.
 Columns = dict[str, Array]
 
 SPREADS = (5e-4, 1e-2, 0.3, 1.0, 2.0)  # nats, of log r within a response: bounds of GSPO to far out
@@ -62,6 +62,7 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
     lengths[:2] = 1, 14
     row = np.repeat(np.arange(20), lengths)
     size = len(row)
+    position = np.concatenate([np.arange(length) for length in lengths])
     logp = -generator.gamma(2.0, 1.0, size)
     spread = generator.permutation(np.resize(SPREADS, 20))[row] * (not at_one)
     step = spread * generator.standard_normal(size)
@@ -81,8 +82,9 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
         "age": generator.integers(0, 9, size),
         "sequence": order[row],
         "group": order[row] // 4,
-        "position": np.concatenate([np.arange(length) for length in lengths]),
+        "position": position,
         "origin": structure.integers(0, 4, 20)[row],
+        "step": position // 3,
         "count": np.ones(size),
         "advantage": advantage[row],
         "weight": (generator.uniform(0.5, 1.5, 20) / size)[row],

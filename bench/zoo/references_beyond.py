@@ -1,5 +1,5 @@
-"""References of objectives that know where a response comes from, or another policy, each from the formula of
-its paper.
+"""References of objectives that know where a response comes from, its steps, or another policy, each from
+the formula of its paper.
 """
 
 from __future__ import annotations
@@ -88,6 +88,25 @@ def flowrl_at_one(columns: Columns) -> Array:
     return -2 * columns["weight"] * residual(columns)
 
 
+def direct_advantage(columns: Columns) -> Array:
+    """Direct Advantage Policy Optimization (arXiv 2412.18279) with beta 0.01: of a step of n tokens, the
+    gradient of -1/2n sum_t w_t (A_t / beta - sum_t log r_t)^2 is the same for each of its tokens.
+    """
+    result = np.zeros(len(columns["logp"]))
+    steps = list(zip(columns["sequence"], columns["step"], strict=True))
+    for step in set(steps):
+        own = [token for token, found in enumerate(steps) if found == step]
+        log_ratio = sum(columns["log_ratio"][token] for token in own)
+        missing = [columns["advantage"][token] / 0.01 - log_ratio for token in own]
+        result[own] = sum(columns["weight"][own] * missing) / len(own)
+    return result
+
+
+def direct_advantage_at_one(columns: Columns) -> Array:
+    """weight * advantage / beta"""
+    return reinforce(columns) / 0.01
+
+
 REFERENCES = {
     "luffy": Reference(luffy, luffy_at_one),
     "ghpo": Reference(clip),
@@ -96,4 +115,5 @@ REFERENCES = {
     "aepo": Reference(aepo),
     "flowrl": Reference(flowrl, flowrl_at_one),
     "flowrl_authors_code": Reference(partial(flowrl, clips=False), flowrl_at_one),
+    "direct_advantage": Reference(direct_advantage, direct_advantage_at_one),
 }

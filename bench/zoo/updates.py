@@ -48,9 +48,9 @@ def policy(packed: bool = False, log_z: bool = False) -> Policy:
 
 @cache
 def minibatch() -> TrainBatch:
-    """Returns 6 groups of 4 responses of 1 to 20 tokens, each of 0 to 3 updates ago, since when the policy
-    has changed by 0.4 nats per token. Where its entropy has changed since they entered training, it is by
-    more or less than 5 %. The reference policy is not far from it either.
+    """Returns 6 groups of 4 responses of 1 to 20 tokens in steps of 3, each of 0 to 3 updates ago, since when
+    the policy has changed by 0.4 nats per token. Where its entropy has changed since they entered training,
+    it is by more or less than 5 %. The reference policy is not far from it either.
     """
     batch = stale_batch(policy())
     entry = policy()
@@ -67,6 +67,8 @@ def minibatch() -> TrainBatch:
         batch,
         version=version * batch.response_mask,
         reference_logp=(batch.behaviour_logp + noise) * batch.response_mask,
+        step=(batch.response_mask.cumsum(1) - 1).clamp_min(0) // 3,
+        step_counts=tuple(-(-length // 3) for length in batch.response_lengths),
     )
 
 

@@ -12,6 +12,7 @@ from bapo_lightning import __version__
 COMMANDS = {
     "train": ("train", "train a policy"),
     "data": ("data", "show what would be trained on"),
+    "critic": ("critic", "train a critic of steps for algorithm=direct_advantage"),
     "plan": ("plan", "memory, work and time that a run would need"),
     "eval": ("evaluate", "sample and judge held-out problems"),
     "eval-table": ("eval_table", "one table of several evaluations"),

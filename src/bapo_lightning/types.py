@@ -122,6 +122,10 @@ class Rollout:
         """The segments that a policy version sampled, which therefore have an age."""
         return () if self.origin is Origin.EXPERT else self.segments
 
+    def num_tokens_before(self, version: int) -> int:
+        """Number of tokens that older policy versions sampled."""
+        return sum(len(segment.token_ids) for segment in self.aging_segments if segment.version < version)
+
     @property
     def response_ids(self) -> array[int]:
         """All sampled tokens in order."""
@@ -167,6 +171,19 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of a response, token by token, and what each was worth."""
+
+    numbers: array[int]  # typecode "i": of each token's step, from 0 on
+    advantages: array[float]  # typecode "f": of each token's step
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return self.numbers[-1] + 1
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A finished rollout with its verdict."""
 
@@ -180,6 +197,7 @@ class Sample:
     entry_scores: Mapping[str, array[float]] = field(default_factory=dict)
     # Nats, under the weights that the run began with; None: no objective asks.
     reference_logprobs: array[float] | None = None
+    steps: Steps | None = None  # None: all of its tokens have the advantage of the response
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 import pytest
 from tests.configuration.compositions import found, names, validated
+from tests.critics import ADDITIONS, written_description
 
 REUSING = {"reuse", "spear", "pipo"}
 SYNCHRONOUS = {*names("regime")} - {"async", "windowed_fifo"}
+CRITIC = "algorithm.step_advantages.critic"
 # Algorithms that need something of the regime, and the regimes that have it.
 REGIMES_OF = {"spear": REUSING, "pipo": REUSING, "aepo": SYNCHRONOUS}
 
@@ -23,10 +25,37 @@ def test_batches_are_scored_at_entry_where_the_objective_or_a_correction_asks_fo
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", names("algorithm"))
 @pytest.mark.parametrize("regime", names("regime"))
-def test_every_shipped_algorithm_and_regime_passes_or_is_refused_in_one_sentence(algorithm, regime):
-    problems = found(f"algorithm={algorithm}", f"regime={regime}")
+def test_every_shipped_algorithm_and_regime_passes_or_is_refused_in_one_sentence(algorithm, regime, tmp_path):
+    needed = {"direct_advantage": [f"{CRITIC}={written_description(tmp_path)}"]}.get(algorithm, [])
+    problems = found(f"algorithm={algorithm}", f"regime={regime}", *needed)
     if regime in REGIMES_OF.get(algorithm, {regime}):
         assert problems == []
     else:
         (problem,) = problems
         assert problem.startswith("algorithm.") and "; write regime=" in problem
+
+
+def test_steps_need_a_critic_that_is_there_and_of_this_model(tmp_path):
+    (missing,) = found("algorithm=direct_advantage")
+    assert missing == (
+        "algorithm.step_advantages needs a critic that is trained first: make critic EXP=additions "
+        "TO=FOLDER; then write algorithm.step_advantages.critic=FOLDER"
+    )
+    (nowhere,) = found("algorithm=direct_advantage", f"{CRITIC}=no/such/folder")
+    assert nowhere.startswith(f"{CRITIC}=no/such/folder is no model folder; make one: make critic EXP=")
+    (policy,) = found("algorithm=direct_advantage", f"{CRITIC}={ADDITIONS}")
+    assert "is a model, but no critic of steps; make one: make critic EXP=additions" in policy
+    other = written_description(tmp_path, model=ADDITIONS.replace("additions/model", "locks/model"))
+    (foreign,) = found("algorithm=direct_advantage", f"{CRITIC}={other}")
+    assert "was made of another model, with 42 tokens; model.path=" in foreign
+
+
+def test_a_critic_that_gives_advantages_is_the_only_one_and_needs_no_group(tmp_path):
+    own = "algorithm=direct_advantage", f"{CRITIC}={written_description(tmp_path)}"
+    assert found(*own, "scale.group_size=1") == []
+    shaping = "+algorithm.length_shaping._target_=bapo_lightning.rewards.shaping.OverlongPenalty"
+    limits = "+algorithm.length_shaping.limit=32", "+algorithm.length_shaping.buffer=8"
+    (text,) = found(*own, shaping, *limits)
+    assert text.startswith(
+        "algorithm.length_shaping changes advantages, and step_advantages gives every step"
+    )

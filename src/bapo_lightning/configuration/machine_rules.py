@@ -15,7 +15,7 @@ from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import TARGET
 from bapo_lightning.errors import DataError
-from bapo_lightning.modules.policy.folder import model_folder_problems
+from bapo_lightning.modules.policy.folder import critic_problems, model_folder_problems
 from bapo_lightning.plan.memory import gradients, state
 from bapo_lightning.ranks.rank_group import uses_cuda
 
@@ -38,6 +38,8 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
     yield from _device_problems(config)
     yield from run_folder_problems(config.run_folder)
     yield from model_folder_problems(config.model.path, config.model.made_by)
+    if (node := config.algorithm.step_advantages) is not None and node.takes("critic"):
+        yield from critic_problems(node.options["critic"], config.model.path, config.name)
 
 
 def _kernel_problems(config: RunConfig) -> Iterator[str]:

@@ -173,7 +173,7 @@ class RunConfig(Composed):
                 "scale.group_size=1 with algorithm.advantages.scale=std: one sample has no standard "
                 "deviation; write scale.group_size=8"
             )
-        elif group_size == 1:
+        elif group_size == 1 and self.algorithm.step_advantages is None:
             yield from self._single_sample_problems()
         yield from self._window_problems()
         yield from self._replay_problems()

@@ -69,6 +69,7 @@ class Algorithm(Section):
     hints: Target | None
     replay: Target | None
     second_sampling: Target | None
+    step_advantages: Target | None
     admission: Target
     bounds: Target
     length_shaping: Target | None
@@ -79,6 +80,12 @@ class Algorithm(Section):
 
     def problems(self) -> Iterator[str]:
         """One set of bounds and one statistic for the same tokens, and one origin of advantages."""
+        for name in ("batch_advantages", "replay", "second_sampling", "length_shaping"):
+            if self.step_advantages is not None and getattr(self, name) is not None:
+                yield (
+                    f"{name} changes advantages, and step_advantages gives every step its own, by the "
+                    "verifier's scores; leave one of the two out"
+                )
         for name in ("replay", "second_sampling"):
             if self.batch_advantages is not None and getattr(self, name) is not None:
                 yield (

@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import lightning as L
 
@@ -46,6 +46,7 @@ from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.batches.replay_rules import ReplayRule
 from bapo_lightning.data.loader import RolloutLoader
+from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
@@ -61,23 +62,11 @@ from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.data.rollouts.second_sampling import SecondSampling
 from bapo_lightning.data.rollouts.statistics import sync_metrics
+from bapo_lightning.data.rollouts.steps import Critic, with_step_advantages
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
-
-
-class VersionedPolicyOwner(Protocol):
-    """The part of the LightningModule that its data module needs."""
-
-    policy: ScoringWeightSource
-    micro_batch_tokens: int
-    last_entropy: float  # nats, mean over the tokens of the last update
-
-    @property
-    def policy_version(self) -> int:
-        """Optimizer updates made so far."""
-        ...
 
 
 class RolloutDataModule(L.LightningDataModule):
@@ -98,6 +87,7 @@ class RolloutDataModule(L.LightningDataModule):
         batch_advantages: BatchAdvantages | None = None,
         replay: ReplayRule | None = None,
         second_sampling: SecondSampling | None = None,
+        critic: Critic | None = None,
         folder: Path | None = None,
         schedule: Sequence[Row] | None = None,
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
@@ -117,6 +107,7 @@ class RolloutDataModule(L.LightningDataModule):
             batch_advantages: gives each batch its advantages, in place of those relative to the group.
             replay: keeps groups of earlier batches, and says what they are worth.
             second_sampling: samples prompts of each batch again, at another temperature.
+            critic: gives each step its advantage, in place of those relative to the group.
             folder: of the run, for the fates of work items and the schedule; None: no files.
             schedule: of another run with asynchronous generation, to be followed.
             share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
@@ -127,7 +118,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._prompts_per_batch = prompts_per_batch
         self._entry_scores, self._score_by_reference = entry_scores, score_by_reference
         self._batch_advantages, self._admits = batch_advantages, admission.admits
-        self._second_sampling = second_sampling
+        self._second_sampling, self._critic = second_sampling, critic
         self._share_policy = share_policy
         self._stream = stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed, regime.reuse_minibatches)
@@ -167,7 +158,7 @@ class RolloutDataModule(L.LightningDataModule):
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
         self._clock += 1
         # Beside training, rollouts and rewards cost the trainer nothing.
-        own_parts = ["sync", "proximal", "reference", "second_sampling"]
+        own_parts = ["sync", "proximal", "reference", "second_sampling", "critic"]
         own_parts += [] if self.regime.async_generation else ["rollout", "reward"]
         known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in own_parts)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
@@ -273,6 +264,11 @@ class RolloutDataModule(L.LightningDataModule):
         if self._score_by_reference:
             fresh, reference = with_reference_logprobs(fresh, self._policy, self._owner.micro_batch_tokens)
             measured |= reference
+        if self._critic is not None:
+            device = self.trainer.strategy.root_device  # type: ignore[union-attr]
+            budget, tokenizer = self._owner.micro_batch_tokens, self.sampler.tokenizer
+            given = with_step_advantages(self._critic, fresh, tokenizer, self._admits, budget, device)
+            fresh, measured = given[0], measured | given[1]
         groups = fresh + self._reuse.valued(replayed, fresh)
         if self._batch_advantages is not None:
             groups = with_batch_advantages(self._batch_advantages, groups, len(fresh), self._admits)

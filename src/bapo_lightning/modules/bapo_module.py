@@ -95,7 +95,7 @@ class BapoModule(L.LightningModule):
             bound_rule: chooses the clipping bounds of each update.
             objective: table -> objective of each token.
             weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`; receives `total` (response
-                tokens of the minibatch) and `num_sequences` (its samples) if it takes them.
+                tokens of the minibatch), `num_sequences` (its samples) and `num_steps` if it takes them.
             optimizer: parameters -> optimizer.
             scheduler: optimizer -> schedule, which makes one step per update.
             micro_batch_tokens: tokens that pass through the model at once; padding counts unless the policy
@@ -241,10 +241,9 @@ class BapoModule(L.LightningModule):
 
     def loss_weights(self, batch: TrainBatch) -> Tensor:
         """Weights[B, T] whose weighted sum over the minibatch of all ranks is the weighting's mean."""
-        num_tokens, num_samples = count_over_ranks(
-            batch.num_tokens, batch.num_samples, device=torch.device("cpu")
-        )
-        weights = weigh(self.weighting, batch.response_mask, num_tokens, num_samples)
+        counts = batch.num_tokens, batch.num_samples, batch.num_steps
+        totals = count_over_ranks(*counts, device=torch.device("cpu"))
+        weights = weigh(self.weighting, batch.response_mask, *totals)
         return weights * batch.factor.unsqueeze(1)
 
     def score(self, micro_batch: MicroBatch) -> TokenTable:

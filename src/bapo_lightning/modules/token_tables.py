@@ -46,6 +46,7 @@ def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenT
         group=micro_batch.group,
         position=micro_batch.position,
         origin=micro_batch.origin,
+        step=micro_batch.step,
         count=torch.ones_like(micro_batch.weight),
         advantage=micro_batch.advantage,
         weight=micro_batch.weight,

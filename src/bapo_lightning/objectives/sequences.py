@@ -17,6 +17,14 @@ def sequence_sum(values: Tensor, table: TokenTable) -> Tensor:
     return torch.zeros_like(values).scatter_add(0, rows, values * table.count).gather(0, rows)
 
 
+def step_sum(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns the sum of `values` over the tokens of each token's step that are trained on, [N]."""
+    sequence, step = table.sequence, table.step
+    begins = (sequence[1:] != sequence[:-1]) | (step[1:] != step[:-1])
+    rows = torch.nn.functional.pad(begins.long().cumsum(0), (1, 0))
+    return torch.zeros_like(values).scatter_add(0, rows, values * table.count).gather(0, rows)
+
+
 def sequence_length(table: TokenTable) -> Tensor:
     """Returns the number of tokens of each token's response that are trained on, [N]."""
     return sequence_sum(torch.ones_like(table.count), table)
@@ -89,6 +97,13 @@ def per_sequence(values: Tensor, table: TokenTable) -> Tensor:
         table: of [N] tokens.
     """
     return values / sequence_length(table)
+
+
+def per_step(values: Tensor, table: TokenTable) -> Tensor:
+    """Returns `values`, the same for all tokens of a step, shared out over them, so that sums over tokens are
+    sums over steps, [N].
+    """
+    return values / step_sum(torch.ones_like(table.count), table)
 
 
 def token_mean(values: Tensor, table: TokenTable) -> Tensor:

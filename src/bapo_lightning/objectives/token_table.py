@@ -47,6 +47,7 @@ class TokenTable:
     group: Tensor  # number of its group
     position: Tensor  # tokens of the response before it, those too old to be trained on included
     origin: Tensor  # `types.Origin` of its response
+    step: Tensor  # number of the token's step within its response; 0 where there are no steps
     count: Tensor  # tokens that the row stands for: 1, except in exact worlds
     advantage: Tensor
     weight: Tensor  # the token's share of the global minibatch's mean, times its correction
@@ -109,13 +110,14 @@ def table_of(
         proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
         age_at_entry: [N]; None: the age, as in the first update on a batch.
         known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; origin, if not
-            all were sampled from the policy for this batch; and what objectives need of the entry, of the
-            reference and of log Z.
+            all were sampled from the policy for this batch; step, if responses have steps; and what
+            objectives need of the entry, of the reference and of log Z.
     """
     proximal_logp = behaviour_logp if proximal_logp is None else proximal_logp
     log_ratio = limited_log_ratio(logp, proximal_logp)
     like = known["weight"]
-    known.setdefault("origin", torch.zeros_like(known["sequence"]))
+    for name in ("origin", "step"):
+        known.setdefault(name, torch.zeros_like(known["sequence"]))
     for name in ("entry_entropy", "mean_logp", "entry_mean_logp", "reference_logp", "log_z"):
         known.setdefault(name, torch.full_like(like, torch.nan))
     return TokenTable(

@@ -67,18 +67,39 @@ def fixed_length(mask: Tensor, num_sequences: float | Tensor, length: Positive) 
     return mask.to(torch.float32) / (num_sequences * length)
 
 
+def step_mean(mask: Tensor, num_steps: float | Tensor) -> Tensor:
+    """Returns 1 / num_steps for every token: a mean over steps of an objective that is shared out over the
+    tokens of a step.
+
+    Args:
+        mask: response tokens, [B, T] bool or 0/1.
+        num_steps: number of steps in the global minibatch.
+
+    Raises:
+        ValueError: `num_steps` is not positive.
+    """
+    _check_positive("num_steps", num_steps)
+    return mask.to(torch.float32) / num_steps
+
+
 def weigh(
-    weighting: Callable[..., Tensor], mask: Tensor, total: float | Tensor, num_sequences: float | Tensor
+    weighting: Callable[..., Tensor],
+    mask: Tensor,
+    total: float | Tensor,
+    num_sequences: float | Tensor,
+    num_steps: float | Tensor | None = None,
 ) -> Tensor:
-    """Returns the weights [B, T] of any weighting, which is told those of the two counts that it takes.
+    """Returns the weights [B, T] of any weighting, which is told those of the counts that it takes.
 
     Args:
         weighting: mask[B, T] -> weights[B, T].
         mask: response tokens, [B, T] bool or 0/1.
         total: number of response tokens in the global minibatch.
         num_sequences: number of responses in the global minibatch.
+        num_steps: number of steps of responses in it; None: as many as responses.
     """
-    counts = {"total": total, "num_sequences": num_sequences}
+    steps = num_sequences if num_steps is None else num_steps
+    counts = {"total": total, "num_sequences": num_sequences, "num_steps": steps}
     takes = inspect.signature(weighting).parameters
     return weighting(mask, **{name: count for name, count in counts.items() if name in takes})
 

@@ -135,6 +135,7 @@ def data_parts(
         "batch_advantages": algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
         "replay": algorithm.replay.make() if algorithm.replay else None,
         "second_sampling": algorithm.second_sampling.make() if algorithm.second_sampling else None,
+        "critic": algorithm.step_advantages.make() if algorithm.step_advantages else None,
         "schedule": read_recorded_schedule(config),
     }
 

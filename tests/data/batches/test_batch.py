@@ -77,9 +77,7 @@ def test_a_split_holds_every_token_once_and_is_trimmed_to_its_longest_row(budget
 def test_ages_out_of_bounds_are_refused():
     batch = two_samples()
     batch.check_ages(version=6, max_age=2)
-    with pytest.raises(
-        StaleDataError, match="sampled by policy version 4 is 3 updates old, the regime allows 2"
-    ):
+    with pytest.raises(StaleDataError, match="of policy version 4 is 3 updates old, 2 are allowed"):
         batch.check_ages(version=7, max_age=2)
     with pytest.raises(StaleDataError, match="claims policy version 6, but the trainer has only reached 5"):
         batch.check_ages(version=5, max_age=2)

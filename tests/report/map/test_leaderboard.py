@@ -78,7 +78,7 @@ def test_duels_are_paired_at_the_rates_of_each(board):
 
 
 def test_ranks_of_every_rate_and_the_page(board, tmp_path):
-    assert board.ranks["lucky"][0.1] == 1
+    assert board.ranks["lucky"][0.1] == 1 and type(board.ranks["lucky"][0.1]) is int
     assert board.ranks["bapo"][0.01] == board.ranks["grpo"][0.01], "equal methods share their rank"
     labels = {name: name.upper() for name in METHODS}
     page = render_leaderboard([board], labels, "6 seeds")

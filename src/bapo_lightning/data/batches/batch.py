@@ -1,8 +1,8 @@
 """One optimizer update's worth of samples as tensors, and its split into micro-batches.
 
-Shapes: B samples of a minibatch, T tokens of its longest sample (prompt directly followed by response, padded
-on the right), N response tokens of a micro-batch laid out flat, sample after sample. A micro-batch is padded
-like the minibatch, to its own longest sample, or B = 1 row of T tokens, see `layout`.
+Shapes: B samples of a minibatch, T tokens of its longest sample (prompt, response, padding on the right), N
+response tokens of a micro-batch laid out flat, sample after sample. A micro-batch is padded likewise, to its
+own longest sample, or B = 1 row of T tokens, see `layout`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,17 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.entry_scores import entry_scores
-from bapo_lightning.data.batches.layout import Layout, PromptCells, SharedRow, arranged, prompt_numbers, ramps
+from bapo_lightning.data.batches.layout import (
+    Layout,
+    PromptCells,
+    SharedRow,
+    arranged,
+    padded_ids,
+    prompt_numbers,
+    ramps,
+)
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.batches.steps import step_fields
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
 
@@ -48,6 +57,7 @@ class MicroBatch(ModelInput):
     group: Tensor  # [N] number of its group
     position: Tensor  # [N] tokens of the response before it
     origin: Tensor  # [N] `types.Origin` of its response
+    step: Tensor  # [N] number of its step within its response
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
     entry_version: int  # policy version of the trainer when their batch entered training
@@ -82,17 +92,20 @@ class TrainBatch:
     entry_scores: dict[str, Tensor]
     metrics: dict[str, float]  # measured while producing, logged with the update
     global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
+    step: Tensor | None = None  # [B, T] number of each token's step within its response; None: no steps
+    step_advantage: Tensor | None = None  # [B, T] of each token's step, in place of `advantage`
+    step_counts: tuple[int, ...] = ()  # steps of each sample with trained tokens; empty likewise
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
         """Copy with its tensors on `device`."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
+
         moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor)
+            name: move(value) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
-        scores = {
-            name: grid.to(device, non_blocking=non_blocking) for name, grid in self.entry_scores.items()
-        }
+        scores = {name: move(grid) for name, grid in self.entry_scores.items()}
         return replace(self, **moved, entry_scores=scores)
 
     @property
@@ -109,6 +122,11 @@ class TrainBatch:
     def num_samples(self) -> int:
         """Number of samples, B."""
         return len(self.response_lengths)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps with trained tokens; a response without steps is one."""
+        return sum(self.step_counts) if self.step_counts else self.num_samples
 
     @property
     def lengths(self) -> list[int]:
@@ -140,8 +158,7 @@ class TrainBatch:
             )
         if version - oldest > max_age:
             raise StaleDataError(
-                f"a token sampled by policy version {oldest} is {version - oldest} updates old, the regime "
-                f"allows {max_age}"
+                f"a token of policy version {oldest} is {version - oldest} updates old, {max_age} are allowed"
             )
 
     def split(
@@ -164,38 +181,31 @@ class TrainBatch:
         inputs, source = _laid_out(
             self.input_ids, rows, layout, of(self.prompts), of(self.prompt_lengths), contexts, responses
         )
-        device = self.input_ids.device
         offsets = contexts - of(self.prompt_lengths)
-        of_samples = np.stack([of(self.sequences), of(self.group_numbers), of(self.origins), offsets])
+        of_samples = np.stack([rows, of(self.sequences), of(self.group_numbers), of(self.origins), offsets])
         known = np.repeat(of_samples, responses, axis=1)
         known[-1] += ramps(responses)
-        sequence, group, origin, position = torch.from_numpy(known).to(device)
+        row, sequence, group, origin, position = torch.from_numpy(known).to(source.device)
+
+        def at(grid: Tensor) -> Tensor:
+            return grid.reshape(-1)[source]
+
         return MicroBatch(
             **vars(inputs),
-            behaviour_logp=self.behaviour_logp.view(-1)[source],
-            proximal_logp=self.proximal_logp.view(-1)[source],
-            reference_logp=self.reference_logp.view(-1)[source],
-            version=self.version.view(-1)[source],
+            behaviour_logp=at(self.behaviour_logp),
+            proximal_logp=at(self.proximal_logp),
+            reference_logp=at(self.reference_logp),
+            version=at(self.version),
             sequence=sequence,
             group=group,
             position=position,
             origin=origin,
-            advantage=self.advantage[torch.tensor(rows, device=device)].repeat_interleave(
-                torch.from_numpy(responses).to(device), output_size=len(source)
-            ),
-            weight=weights.reshape(-1)[source],
+            step=torch.zeros_like(sequence) if self.step is None else at(self.step),
+            advantage=self.advantage[row] if self.step_advantage is None else at(self.step_advantage),
+            weight=at(weights),
             entry_version=self.entry_version,
-            entry_scores={name: grid.view(-1)[source] for name, grid in self.entry_scores.items()},
+            entry_scores={name: at(grid) for name, grid in self.entry_scores.items()},
         )
-
-
-def _padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
-    """Token ids, [B, T] int64: each prompt directly followed by its response, zeros on the right."""
-    lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
-    input_ids = np.zeros((len(rollouts), max(lengths)), np.int64)
-    for row, rollout in enumerate(rollouts):
-        input_ids[row, : lengths[row]] = rollout.prompt_ids + rollout.response_ids
-    return input_ids
 
 
 def model_input(
@@ -204,7 +214,7 @@ def model_input(
     """Makes the input of a policy that scores the response tokens of `rollouts`, in their order."""
     prompts = np.array([len(rollout.prompt_ids) for rollout in rollouts])
     responses = np.array([rollout.length for rollout in rollouts])
-    input_ids = torch.from_numpy(_padded_ids(rollouts)).to(device)
+    input_ids = torch.from_numpy(padded_ids(rollouts)).to(device)
     rows, numbers = range(len(rollouts)), np.array(prompt_numbers(rollouts))
     return _laid_out(input_ids, rows, layout, numbers, prompts, prompts, responses)[0]
 
@@ -237,11 +247,6 @@ def _laid_out(
     return inputs, source
 
 
-def _num_tokens_before(version: int, rollout: Rollout) -> int:
-    """Returns how many tokens older policy versions sampled."""
-    return sum(len(segment.token_ids) for segment in rollout.aging_segments if segment.version < version)
-
-
 def collate(
     groups: Sequence[Group],
     metrics: dict[str, float],
@@ -257,11 +262,11 @@ def collate(
     """
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
-    skipped = [_num_tokens_before(oldest_trained or 0, rollout) for rollout in rollouts]
+    skipped = [rollout.num_tokens_before(oldest_trained or 0) for rollout in rollouts]
     prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
     context_lengths = tuple(map(add, prompt_lengths, skipped))
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
-    input_ids = _padded_ids(rollouts)
+    input_ids = padded_ids(rollouts)
     version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
     behaviour, proximal, reference = np.zeros((3, *input_ids.shape), np.float32)
     for row, (sample, rollout) in enumerate(zip(samples, rollouts, strict=True)):
@@ -272,15 +277,14 @@ def collate(
         reference[row, start:end] = np.nan if initial is None else initial[skip:]
         version[row, start:end], mask[row, start:end] = rollout.versions[skip:], True
     return TrainBatch(
+        **step_fields(groups, input_ids.shape, context_lengths, skipped),
         input_ids=torch.from_numpy(input_ids),
         response_mask=torch.from_numpy(mask),
         behaviour_logp=torch.from_numpy(behaviour),
         proximal_logp=torch.from_numpy(proximal),
         reference_logp=torch.from_numpy(reference),
         version=torch.from_numpy(version),
-        advantage=torch.tensor(
-            [value for group in groups for value in group.advantages], dtype=torch.float32
-        ),
+        advantage=torch.tensor([each for group in groups for each in group.advantages], dtype=torch.float32),
         context_lengths=context_lengths,
         response_lengths=response_lengths,
         prompts=prompt_numbers(rollouts),

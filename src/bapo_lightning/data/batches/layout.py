@@ -136,6 +136,15 @@ def prompt_numbers(rollouts: Sequence[Rollout]) -> tuple[int, ...]:
     return tuple(known.setdefault(rollout.prompt_ids.tobytes(), len(known)) for rollout in rollouts)
 
 
+def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
+    """Token ids, [B, T] int64: each prompt directly followed by its response, zeros on the right."""
+    lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
+    input_ids = np.zeros((len(rollouts), max(lengths)), np.int64)
+    for row, rollout in enumerate(rollouts):
+        input_ids[row, : lengths[row]] = rollout.prompt_ids + rollout.response_ids
+    return input_ids
+
+
 def ramps(lengths: np.ndarray) -> np.ndarray:
     """0 .. length-1 of each length, one after another."""
     return np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)

@@ -23,11 +23,12 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
     lengths, picked = batch.lengths, torch.tensor(rows, dtype=torch.long)
     names = (
         *("context_lengths", "response_lengths", "prompts", "prompt_lengths"),
-        *("sequences", "group_numbers", "origins"),
+        *("sequences", "group_numbers", "origins", *(["step_counts"] if batch.step_counts else [])),
     )
     numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
     width = max((lengths[row] for row in rows), default=0)
-    grids = ("input_ids", "response_mask", "behaviour_logp", "proximal_logp", "reference_logp", "version")
+    grids = ["input_ids", "response_mask", "behaviour_logp", "proximal_logp", "reference_logp", "version"]
+    grids += [name for name in ("step", "step_advantage") if getattr(batch, name) is not None]
     return replace(
         batch,
         **{name: getattr(batch, name)[picked, :width] for name in grids},

@@ -25,6 +25,7 @@ from bapo_lightning.types import (
     Score,
     ScoreStatus,
     Segment,
+    Steps,
     WorkItem,
 )
 
@@ -142,11 +143,14 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
         "proximal_logprobs": None if proximal is None else store.add_floats(proximal),
         "entry_scores": {name: store.add_floats(scores) for name, scores in sample.entry_scores.items()},
         "reference_logprobs": None if reference is None else store.add_floats(reference),
+        "steps": None if sample.steps is None else _pack_steps(store, sample.steps),
     }
 
 
 def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Sample:
-    proximal, reference = packed["proximal_logprobs"], packed.get("reference_logprobs")
+    proximal, reference, steps = (
+        packed.get(name) for name in ("proximal_logprobs", "reference_logprobs", "steps")
+    )
     return Sample(
         rollout=_unpack_rollout(store, packed, prompt_ids),
         text=packed["text"],
@@ -155,7 +159,12 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
         proximal_logprobs=None if proximal is None else store.floats(proximal),
         entry_scores={name: store.floats(span) for name, span in packed.get("entry_scores", {}).items()},
         reference_logprobs=None if reference is None else store.floats(reference),
+        steps=None if steps is None else Steps(store.ints(steps[0]), store.floats(steps[1])),
     )
+
+
+def _pack_steps(store: ArrayStore, steps: Steps) -> list[Span]:
+    return [store.add_ints(steps.numbers), store.add_floats(steps.advantages)]
 
 
 def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:

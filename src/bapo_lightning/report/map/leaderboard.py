@@ -146,5 +146,5 @@ def _ranks(folder: Path, cells: Sequence[Cell], methods: Sequence[str]) -> dict[
         areas = {name: Measured.read(measured_file(folder, cell, name)).area.mean() for name in methods}
         for name, area in areas.items():
             better = sum(other > area + ROUNDING for other in areas.values())
-            found[name][cell.learning_rate] = 1 + better
+            found[name][cell.learning_rate] = 1 + int(better)
     return found

@@ -75,6 +75,12 @@ def composed(config: MapConfig, name: str) -> RunConfig:
     """
     overrides = hydra_overrides(config.common | config.methods[name].set)
     try:
-        return read_run(compose_run(["run_folder=unused", *overrides]))
+        found = read_run(compose_run(["run_folder=unused", *overrides]))
     except ConfigError as error:
         raise ConfigError([f"methods.{name}.set: {text}" for text in error.problems]) from None
+    if found.algorithm.step_advantages is not None and any(entry.world for entry in config.worlds.values()):
+        raise ConfigError([
+            f"methods.{name}: algorithm={found.algorithm.name} takes the advantages of steps from a critic "
+            "that reads text, and exact worlds have none; leave the method out, or write map=locks"
+        ])  # fmt: skip
+    return found
