@@ -97,6 +97,14 @@ def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name: str)
     assert monitors == {**other["callbacks"], "contribution": None}
 
 
+def test_one_gpu_of_80_gb_holds_7b_with_lora() -> None:
+    plan = plan_of(read_run(composed("experiment=bapo_7b_lora")))
+    assert plan.run.num_gpus == 1 and plan.problems == []
+    assert min(plan.limits().values()) >= plan.run.longest
+    assert found("experiment=bapo_7b_lora", "plan.ignore=true") == []
+    assert found("experiment=bapo_7b_lora", "debug=laptop") == []
+
+
 def bounds(name: str) -> tuple[Any, ...]:
     node = composed(f"experiment={name}")["algorithm"]["bounds"]
     return node["low"], node["high"], node["target"], node["kind"], node["order"], node["measure"]

@@ -47,7 +47,9 @@ def check_architecture(model: Model) -> None:
     """
     if model.architecture is None:
         return
-    claimed, found = model_shape(model.architecture), model_shape(_architecture_of_files(model.path))
+    remedy = f"write model.path=FOLDER, or fetch it first: hf download {model.path}"
+    files = _architecture_of_files(model.path, remedy)
+    claimed, found = model_shape(model.architecture), model_shape(files)
     real = asdict(found)
     differing = [
         f"{key} {said} instead of {real[key]}" for key, said in asdict(claimed).items() if said != real[key]
@@ -79,17 +81,19 @@ def check_fit(config: RunConfig) -> None:
         raise ConfigError([*plan.problems, remedy])
 
 
-def _architecture_of_files(path: str) -> dict[str, Any]:
+def _architecture_of_files(
+    path: str, remedy: str = "write model.architecture, or a folder"
+) -> dict[str, Any]:
     file = Path(model_path(path), "config.json")
     if not file.is_file():
-        file = _from_hub(model_path(path))
+        file = _from_hub(model_path(path), remedy)
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except ValueError as error:
         raise DataError(f"{file} is not JSON ({error}); save the model again") from None
 
 
-def _from_hub(path: str) -> Path:
+def _from_hub(path: str, remedy: str) -> Path:
     from transformers.utils.hub import cached_file
 
     try:
@@ -97,7 +101,6 @@ def _from_hub(path: str) -> Path:
     except OSError as error:
         reason = str(error).splitlines()[0]
         raise DataError(
-            f"model.path={path}: its config.json could not be loaded ({reason}); write model.architecture, "
-            "or a folder"
+            f"model.path={path}: its config.json could not be loaded ({reason}); {remedy}"
         ) from None
     return Path(str(found))
