@@ -25,7 +25,7 @@ from bapo_lightning.plan.run_shape import RunShape
 CHUNK_ELEMENTS, BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS = 1 << 27, 1 << 25, 1 << 20  # of `modules.token_scores`
 SCORE_BYTES = 4  # norms' inputs, log-sum-exps and logits are float32 whatever the model computes in
 BATCH_BYTES = 29  # a padded token of the minibatch: id, mask, three log-probs, version
-TABLE_BYTES = 96  # a token of the token table: its columns
+TABLE_BYTES = 120  # a token of the token table: its columns
 SCORED_BYTES = 20  # a response token in the token scores: log-prob, entropy, peak, norm, target's gradient
 
 
@@ -87,22 +87,22 @@ def state(run: RunShape) -> list[Amount]:
     """Returns weights and AdamW's two moments: 4 + 8 bytes a parameter in float32, sharded or not."""
     if run.offload:
         return []
-    size, over, trained = run.stored_bytes, run.shards, run.trainable_parameters
+    size, over, trained, own = run.stored_bytes, run.shards, run.trainable_parameters, run.trained_bytes
     held = [product("weights", over, B=size, parameters=run.model.num_parameters)]
     if run.lora is not None:
-        held.append(product("weights of the adapters", over, B=size, parameters=trained))
+        held.append(product("weights of the adapters", over, B=own, parameters=trained))
     elif run.log_z:
         held.append(product("weights of the log Z head", over, B=size, parameters=run.log_z_parameters))
     if run.reference and run.lora is None:  # adapters are left out instead
         held.append(product("weights of the reference", over, B=size, parameters=run.model.num_parameters))
-    return [*held, product("AdamW's moments", over, B=2 * size, parameters=trained)]
+    return [*held, product("AdamW's moments", over, B=2 * own, parameters=trained)]
 
 
 def gradients(run: RunShape) -> list[Amount]:
     """Returns the gradients of all trained weights, in their own precision, sharded or not."""
     if run.offload:
         return []
-    return [product("gradients", run.shards, B=run.stored_bytes, parameters=run.trainable_parameters)]
+    return [product("gradients", run.shards, B=run.trained_bytes, parameters=run.trainable_parameters)]
 
 
 def summed(run: RunShape, num_micro_batches: int) -> list[Amount]:
@@ -247,7 +247,7 @@ def _block_at_work(run: RunShape) -> list[Amount]:
 def _step(run: RunShape) -> list[Amount]:
     if run.fused_step:
         return []
-    size, trained = run.stored_bytes, run.trainable_parameters
+    size, trained = run.trained_bytes, run.trainable_parameters
     if run.on_gpu:  # all weights at a time
         return [product("AdamW's square roots", run.shards, B=size, parameters=trained)]
     return [product("AdamW's temporaries", B=2 * size, parameters=run.model.largest_parameter)]

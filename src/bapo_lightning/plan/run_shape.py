@@ -83,6 +83,11 @@ class RunShape:
         return self.num_gpus if self.strategy == "fsdp" else 1
 
     @property
+    def trained_bytes(self) -> int:
+        """Bytes of an element of what is trained: adapters are float32 beside weights of any precision."""
+        return self.stored_bytes if self.lora is None else 4
+
+    @property
     def trainable_parameters(self) -> int:
         """Number of weights that have a gradient."""
         return self.log_z_parameters + (
