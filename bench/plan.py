@@ -17,23 +17,17 @@ from functools import partial
 from typing import Any
 
 import torch
+from gpu.models import Architecture, random_policy, ready_module, run_shape
 from torch.profiler import ProfilerActivity, profile
-from transformers import AutoConfig, AutoModelForCausalLM
-from updates import Size, additions, attach, random_batch
+from updates import Size, random_batch
 
-from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.policy.factory import checkpoint_layers, decoder_layers
-from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.plan.memory import moments
-from bapo_lightning.plan.model_shape import model_shape
-from bapo_lightning.plan.run_shape import EngineShape, RunShape
 
 TOLERANCE = 0.10
 SIZE = Size(groups=3, group_size=4, prompt_tokens=32, response_tokens=224)
 SAMPLES_AT_ONCE = 4
 MICRO_BATCHES = SIZE.groups * SIZE.group_size // SAMPLES_AT_ONCE
-BUDGET = SAMPLES_AT_ONCE * (SIZE.prompt_tokens + SIZE.response_tokens)
-MODELS: dict[str, dict[str, Any]] = {
+MODELS: dict[str, Architecture] = {
     "llama, 3M, tied": {
         **{"model_type": "llama", "vocab_size": 8000, "tie_word_embeddings": True},
         **{"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4},
@@ -52,54 +46,6 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_shape(architecture: dict[str, Any], checkpointing: bool, on_gpu: bool) -> RunShape:
-    """Describes the measured update to the plan."""
-    engine = EngineShape(
-        "apart", tensor_parallel=1, num_gpus=1, element_bytes=4, memory_share=None, max_sequences=1
-    )
-    return RunShape(
-        model_shape(architecture),
-        "single",
-        num_gpus=1,
-        stored_bytes=4,
-        compute_bytes=4,
-        micro_batch_tokens=BUDGET,
-        prompt_tokens=SIZE.prompt_tokens,
-        response_tokens=SIZE.response_tokens,
-        prompts_per_batch=SIZE.groups,
-        group_size=SIZE.group_size,
-        epochs=1,
-        minibatches=1,
-        engine=engine,
-        searches=True,
-        checkpointing=checkpointing,
-        on_gpu=on_gpu,
-    )
-
-
-def ready_module(architecture: dict[str, Any], checkpointing: bool, device: str) -> BapoModule:
-    """Builds a module that can be stepped without a trainer."""
-    config = additions("bapo")
-    algorithm, optimizer = config.algorithm, config.optimizer
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**architecture)).to(device).eval()
-    if checkpointing:
-        checkpoint_layers(decoder_layers(model))
-    module = BapoModule(
-        make_policy=lambda: Policy(model, 1.0),
-        bound_rule=algorithm.bounds.make(),
-        objective=algorithm.objective.make(),
-        weighting=algorithm.weighting.make(),
-        optimizer=optimizer.optimizer.make(),
-        scheduler=optimizer.scheduler.make(),
-        micro_batch_tokens=BUDGET,
-        max_grad_norm=1.0,
-        max_age=8,
-        max_nonfinite_in_a_row=1,
-    )
-    return attach(module)
-
-
 def peak_on_cpu(update: Callable[[], Any]) -> int:
     """Returns the peak of allocated bytes from the allocator's events. `update` must allocate all that it
     frees.
@@ -114,10 +60,18 @@ def peak_on_cpu(update: Callable[[], Any]) -> int:
     return peak
 
 
-def updates(architecture: dict[str, Any], checkpointing: bool, device: str) -> None:
-    """Makes two updates of a new model on one minibatch."""
-    module = ready_module(architecture, checkpointing, device)
-    batch = random_batch(SIZE, architecture["vocab_size"]).to(device)
+def updates(architecture: Architecture, device: str, size: Size = SIZE, **options: Any) -> None:
+    """Makes two updates of a new model on one minibatch, four samples at once.
+
+    Args:
+        architecture: config.json.
+        device: cpu or cuda.
+        size: of the minibatch, in groups of four.
+        options: of the model.
+    """
+    policy = random_policy(architecture, device, **options)
+    module = ready_module(policy, SAMPLES_AT_ONCE * (size.prompt_tokens + size.response_tokens))
+    batch = random_batch(size, architecture["vocab_size"]).to(device)
     for _ in range(2):
         module.training_step(batch, 0)
 
@@ -149,9 +103,12 @@ def main() -> int:
     worst = 0.0
     for name in parsed.models:
         for checkpointing in (False, True):
-            run = run_shape(MODELS[name], checkpointing, parsed.device == "cuda")
+            on_gpu = parsed.device == "cuda"
+            run = run_shape(MODELS[name], SIZE, checkpointing=checkpointing, on_gpu=on_gpu)
             fullest = max(moments(run, MICRO_BATCHES), key=lambda moment: moment.bytes)
-            measured = measure(partial(updates, MODELS[name], checkpointing, parsed.device))
+            measured = measure(
+                partial(updates, MODELS[name], parsed.device, activation_checkpointing=checkpointing)
+            )
             ratio = fullest.bytes / measured
             worst = max(worst, abs(ratio - 1))
             shown = f"{fullest.bytes / 1e6:>14.1f}{measured / 1e6:>13.1f}{ratio:>8.3f}"

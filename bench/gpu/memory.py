@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from plan import peak_on_cpu, peak_on_gpu
-from updates import Size, random_batch
+from plan import peak_on_cpu, peak_on_gpu, updates
+from updates import Size
 
 from bapo_lightning.modules.policy.options import LoraOptions
 from bapo_lightning.plan.memory import moments
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.run_shape import LoraShape, RunShape
 from gpu.checks import Check, Finding, Machine, at_most, holds, measured
-from gpu.models import SHAPES, TINY, Architecture, random_policy, ready_module, run_shape, with_layers
+from gpu.models import SHAPES, TINY, Architecture, run_shape, with_layers
 
 TOLERANCE = 0.10
 RANK = 16
@@ -30,15 +30,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def update_peak(machine: Machine, architecture: Architecture, size: Size, options: dict[str, Any]) -> int:
     """Returns the peak of allocated bytes of two updates, the model's included."""
-
-    def updates() -> None:
-        policy = random_policy(architecture, machine.device, **options)
-        module = ready_module(policy, 4 * (size.prompt_tokens + size.response_tokens))
-        batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
-        for _ in range(2):
-            module.training_step(batch, 0)
-
-    return peak_on_gpu(updates) if machine.on_gpu else peak_on_cpu(updates)
+    measure = peak_on_gpu if machine.on_gpu else peak_on_cpu
+    return measure(partial(updates, architecture, machine.device, size, **options))
 
 
 def described(machine: Machine, architecture: Architecture, size: Size, variant: str) -> RunShape:
@@ -46,10 +39,7 @@ def described(machine: Machine, architecture: Architecture, size: Size, variant:
     differing = dict(VARIANTS[variant][1])
     if variant == "LoRA":
         differing["lora"] = LoraShape(RANK, tuple(model_shape(architecture).linear_shapes))
-    samples = size.groups * size.group_size
-    return run_shape(
-        architecture, size.prompt_tokens, size.response_tokens, samples, on_gpu=machine.on_gpu, **differing
-    )
+    return run_shape(architecture, size, on_gpu=machine.on_gpu, **differing)
 
 
 def prediction(machine: Machine) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig
-from updates import additions, attach
+from updates import Size, additions, attach
 
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy.factory import build_policy
@@ -111,27 +111,24 @@ def ready_module(policy: Policy, budget: int, algorithm: str = "bapo") -> BapoMo
     )
 
 
-def run_shape(
-    architecture: Architecture, prompt: int, response: int, samples: int, **differing: Any
-) -> RunShape:
-    """Describes updates of one minibatch to the plan.
+def run_shape(architecture: Architecture, size: Size, **differing: Any) -> RunShape:
+    """Describes updates of one minibatch to the plan, four samples at once.
 
     Args:
         architecture: config.json.
-        prompt: tokens of every prompt.
-        response: tokens of every response.
-        samples: of the minibatch, in groups of four.
+        size: of the minibatch.
         differing: fields of RunShape.
     """
     engine = EngineShape(
         "apart", tensor_parallel=1, num_gpus=1, element_bytes=2, memory_share=None, max_sequences=1
     )
+    prompt, response = size.prompt_tokens, size.response_tokens
     return RunShape(
         **{
             **{"model": model_shape(architecture), "strategy": "single", "num_gpus": 1},
             **{"stored_bytes": 4, "compute_bytes": 4, "micro_batch_tokens": 4 * (prompt + response)},
-            **{"prompt_tokens": prompt, "response_tokens": response, "prompts_per_batch": samples // 4},
-            **{"group_size": 4, "epochs": 1, "minibatches": 1, "engine": engine, "searches": True},
-            **differing,
+            **{"prompt_tokens": prompt, "response_tokens": response, "prompts_per_batch": size.groups},
+            **{"group_size": size.group_size, "epochs": 1, "minibatches": 1, "engine": engine},
+            **{"searches": True, **differing},
         }
     )

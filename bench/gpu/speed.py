@@ -44,7 +44,7 @@ def updates(machine: Machine) -> Iterator[Finding]:
             batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
             module = module_of(machine, name, size.tokens)
             seconds = machine.seconds(partial(module.training_step, batch, 0))
-            run = run_shape(architecture, size.prompt_tokens, size.response_tokens, 4)
+            run = run_shape(architecture, size)
             work = work_of_update(run, size.response_tokens).update / seconds
             title = f"update, {name}, {size.tokens:,} tokens"
             yield measured(
