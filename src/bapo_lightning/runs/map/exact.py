@@ -15,8 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.objectives.token_table import needs_log_z, needs_reference
 from bapo_lightning.report.map.cells import FRESH, write_measured
 from bapo_lightning.report.progress.counting import counted
 from bapo_lightning.runs.map.jobs import Job
@@ -35,18 +33,8 @@ class Entry:
 
     @classmethod
     def of(cls, config: RunConfig) -> Entry:
-        """Makes them.
-
-        Raises:
-            ConfigError: the objective compares with what these worlds do not have.
-        """
+        """Makes them."""
         algorithm, optimizer = config.algorithm, config.optimizer
-        objective = algorithm.objective.object
-        if needs_reference(objective) or needs_log_z(objective):
-            raise ConfigError([
-                f"algorithm={algorithm.name} needs a reference policy or an estimate of log Z, which exact "
-                "worlds do not have; leave it out of methods"
-            ])  # fmt: skip
         method = Method(
             advantages=algorithm.advantages.make(),
             bound_rule=algorithm.bounds.make(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import read_run
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.objectives.token_table import needs_log_z, needs_reference
 from bapo_lightning.report.map.cells import FIRST_COMPARED, FRESH, Cell, measured_file
 from bapo_lightning.run_folder.text_file import write_text
 from bapo_lightning.runs.map.plan import MapConfig
@@ -78,9 +80,22 @@ def composed(config: MapConfig, name: str) -> RunConfig:
         found = read_run(compose_run(["run_folder=unused", *overrides]))
     except ConfigError as error:
         raise ConfigError([f"methods.{name}.set: {text}" for text in error.problems]) from None
-    if found.algorithm.step_advantages is not None and any(entry.world for entry in config.worlds.values()):
-        raise ConfigError([
-            f"methods.{name}: algorithm={found.algorithm.name} takes the advantages of steps from a critic "
-            "that reads text, and exact worlds have none; leave the method out, or write map=locks"
-        ])  # fmt: skip
+    is_exact = any(entry.world for entry in config.worlds.values())
+    if is_exact and (problems := [f"methods.{name}: {text}" for text in exact_world_problems(found)]):
+        raise ConfigError(problems)
     return found
+
+
+def exact_world_problems(config: RunConfig) -> Iterator[str]:
+    """What a method needs that exact worlds do not have."""
+    algorithm, objective = config.algorithm, config.algorithm.objective.object
+    if algorithm.step_advantages is not None:
+        yield (
+            f"algorithm={algorithm.name} takes the advantages of steps from a critic that reads text, and "
+            "exact worlds have none; leave the method out, or write map=locks"
+        )
+    if needs_reference(objective) or needs_log_z(objective):
+        yield (
+            f"algorithm={algorithm.name} needs a reference policy or an estimate of log Z, which exact "
+            "worlds do not have; leave it out of methods"
+        )
