@@ -30,6 +30,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 # Imported, never started: no thread of theirs runs in the server, so that it can be forked. Not wandb, which
 # makes a temporary folder when it is imported, and removes it when the first of the forks ends.
 WARM = [
@@ -166,6 +168,20 @@ def train(*overrides: str, **options: Any) -> subprocess.CompletedProcess[str]:
     named = any(override.startswith("experiment=") for override in overrides)
     experiment = () if named else ("experiment=additions",)
     return run_command("bapo_lightning.cli.train", "debug=fast", *experiment, *overrides, **options)
+
+
+def train_to_end(folder: Path, batches: int, *overrides: str) -> str:
+    """Trains on so many rollout batches in `folder` and returns what was printed; a failure fails."""
+    done = train(*overrides, f"run_folder={folder}", f"scale.num_rollout_batches={batches}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def command_line(process: psutil.Process) -> str:
+    """The command of a process, and nothing of one that has ended since it was listed."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def start_ranks(function: Callable[..., None], args: tuple[Any, ...], nprocs: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.cli.evaluations import MODEL, SMALL, TINY, results, results_of, run, samples
-from tests.commands import Command, run_command, train, wait_until
+from tests.commands import Command, command_line, run_command, train, wait_until
 
 from bapo_lightning.errors import CheckpointError, ConfigError, DataError
 
@@ -204,7 +204,7 @@ def kill_the_engine_after(folder, num_samples):
     while time.monotonic() < deadline and len(samples_so_far(folder)) < num_samples:
         time.sleep(0.001)
     for child in psutil.Process().children():
-        if "bapo_lightning.rollout.child.main" in " ".join(child.cmdline()):
+        if "bapo_lightning.rollout.child.main" in command_line(child):
             child.kill()
 
 

@@ -26,10 +26,7 @@ SETTINGS = [
 
 
 def train(folder, batches, *overrides):
-    sizes = [f"run_folder={folder}", f"scale.num_rollout_batches={batches}"]
-    done = commands.train(*SETTINGS, *sizes, *overrides)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return commands.train_to_end(folder, batches, *SETTINGS, *overrides)
 
 
 def state(folder, update):

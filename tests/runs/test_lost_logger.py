@@ -5,7 +5,7 @@ import signal
 
 import psutil
 import pytest
-from tests.commands import Command, wait_until
+from tests.commands import Command, command_line, wait_until
 
 
 @pytest.mark.slow
@@ -17,7 +17,7 @@ def test_a_run_outlives_the_process_of_w_and_b(tmp_path):
     (core,) = [
         child
         for child in psutil.Process(process.pid).children(recursive=True)
-        if "wandb-core" in " ".join(child.cmdline())
+        if "wandb-core" in command_line(child)
     ]
     os.kill(core.pid, signal.SIGKILL)
     output, errors = process.communicate()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from pydantic import ValidationError
+from tests.commands import command_line
 
 from bapo_lightning.rewards import MathReward, score_answers
 from bapo_lightning.rewards.math.workers.pool import Verdict
@@ -171,7 +172,7 @@ def children() -> set[int]:
     return {
         child.pid
         for child in psutil.Process().children()
-        if "bapo_lightning.rewards.math.workers.server" in child.cmdline()
+        if "bapo_lightning.rewards.math.workers.server" in command_line(child)
     }
 
 

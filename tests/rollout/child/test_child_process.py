@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 from tests.builders import random_policy
+from tests.commands import command_line
 from tests.rollout.contract import SAMPLING, SomeWeights, requests
 from tests.rollout.odd_engines import Complaining, Counting, Exiting, OddEngine, Rereading, Slow, Talkative
 
@@ -49,8 +50,8 @@ def wait_until(condition, seconds=20):
 
 def children():
     """Command lines of engines' processes below this one."""
-    found = [(child.pid, child.cmdline()) for child in psutil.Process().children()]
-    return [(pid, line) for pid, line in found if "resource_tracker" not in " ".join(line)]
+    found = [(child.pid, command_line(child)) for child in psutil.Process().children()]
+    return [(pid, line) for pid, line in found if "resource_tracker" not in line]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import psutil
 import pytest
 from tests.builders import random_model
+from tests.commands import command_line
 
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 
@@ -24,4 +25,4 @@ def vital_processes(server: psutil.Process) -> list[psutil.Process]:
     notices.
     """
     processes = [server, *server.children(recursive=True)]
-    return [process for process in processes if "resource_tracker" not in " ".join(process.cmdline())]
+    return [process for process in processes if "resource_tracker" not in command_line(process)]

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 
 import psutil
+from tests.commands import command_line
 from tests.rollout.vllm.conftest import vital_processes
 
 SERVER = [
@@ -56,9 +57,7 @@ def trained_problems(folder):
 def servers_of(process):
     """The processes of the servers that a run has started."""
     children = psutil.Process(process.pid).children(recursive=True)
-    return [
-        child for child in children if "bapo_lightning.rollout.vllm.server_main" in " ".join(child.cmdline())
-    ]
+    return [child for child in children if "bapo_lightning.rollout.vllm.server_main" in command_line(child)]
 
 
 def kill_while_it_samples(process, folder, moments):
