@@ -27,6 +27,21 @@ class ConfigError(BapoLightningError, ValueError):
         return f"the configuration has {count} problem{'s' if count != 1 else ''}:\n{lines}"
 
 
+class MachineError(ConfigError):
+    """This machine lacks GPUs, memory or the model that a run needs: what it needs and finds, in this order,
+    and what to do instead.
+    """
+
+    def __init__(self, name: str, needs: Sequence[str], advice: Sequence[str]) -> None:
+        super().__init__(needs)
+        self.name, self.advice = name, tuple(advice)
+        self.args = (name, self.problems, self.advice)
+
+    def __str__(self) -> str:
+        lines = [f"{number}. {text}" for number, text in enumerate(self.problems, 1)]
+        return "\n  ".join([f"{self.name} cannot run on this machine:", *lines, *self.advice])
+
+
 class DataError(BapoLightningError, ValueError):
     """A data set, a problem or a model folder is missing, corrupt or not what it was declared to be."""
 

@@ -4,17 +4,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 from tests.commands import run_command
 from tests.configuration.compositions import composed, found
 
-from bapo_lightning.configuration.plan import architecture, check_fit, plan_of
+from bapo_lightning.configuration.plan import architecture, plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import read_run
-from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.errors import DataError
 from bapo_lightning.plan.console import plan_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,23 +76,6 @@ def test_sizes_that_the_configuration_gives_need_no_model() -> None:
 def test_a_model_that_is_nowhere_is_named() -> None:
     with pytest.raises(DataError, match=r"model\.path=nobody/nothing: its config.json could not be loaded"):
         plan_of(typed("model.path=nobody/nothing"))
-
-
-def test_a_run_that_cannot_fit_the_gpu_it_finds_is_refused_unless_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    config = typed()
-    check_fit(config)  # no GPU here: nothing to check
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="toy GPU", total_memory=2e9)
-    )
-    with pytest.raises(
-        ConfigError, match=r"an update needs 2\.\d GB, a GPU has 1\.9 GB to use(?s:.)*write plan.ignore=true"
-    ):
-        check_fit(config)
-    check_fit(typed("plan.ignore=true"))
-    check_fit(typed("trainer.accelerator=cpu"))
 
 
 def test_the_text_tells_what_is_assumed() -> None:

@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.configuration.compositions import composed, found, problems_of
+from tests.configuration.compositions import composed, found, problems_of, validated
 
+from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.plan import check_architecture, plan_of
 from bapo_lightning.configuration.sections import Model
 from bapo_lightning.configuration.validate import read_run
-from bapo_lightning.errors import ConfigError
+from bapo_lightning.errors import ConfigError, MachineError
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.plan.model_shape import model_shape
 
 # name: algorithm, staleness, longest response, GPUs, weights of the model
@@ -57,12 +59,16 @@ def test_a_machine_without_gpus_and_memory_is_told_what_it_needs_and_can_do(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "several nodes are started by torchrun")
-    monkeypatch.setattr("bapo_lightning.configuration.machine_rules.uses_cuda", lambda accelerator: False)
+    monkeypatch.setattr("bapo_lightning.configuration.machine.uses_cuda", lambda accelerator: False)
+    monkeypatch.setattr("bapo_lightning.configuration.machine.hub_problem", lambda path: None)
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**22}[name])
-    (problem,) = found(f"experiment={name}")
-    assert f"{name} needs {EXPERIMENTS[name][3]} x " in problem and "no GPU, and 17 GB of memory" in problem
-    assert problem.endswith(f"make train EXP={name} ARGS=debug=laptop")
-    assert found(f"experiment={name}", "debug=laptop") == []
+    with pytest.raises(MachineError) as refusal:
+        check_machine(validated(f"experiment={name}"))
+    gpus, memory = refusal.value.problems
+    assert gpus == f"GPUs: {EXPERIMENTS[name][3]} needed, none found"
+    assert memory.startswith("memory: ") and memory.endswith(" GB, and this machine has 17 GB")
+    assert str(refusal.value).endswith(f"make train EXP={name} ARGS=debug=laptop")
+    assert check_machine(validated(f"experiment={name}", "debug=laptop")) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,6 +109,12 @@ def test_one_gpu_of_80_gb_holds_7b_with_lora() -> None:
     assert min(plan.limits().values()) >= plan.run.longest
     assert found("experiment=bapo_7b_lora", "plan.ignore=true") == []
     assert found("experiment=bapo_7b_lora", "debug=laptop") == []
+
+
+@pytest.mark.parametrize("name", ["qwen2.5_0.5b_gsm8k", "cs336_small"])
+def test_one_gpu_of_24_gb_holds_half_a_billion_weights(name: str) -> None:
+    plan = plan_of(read_run(composed(f"experiment={name}")), GPUS["l4"])
+    assert (plan.run.num_gpus, plan.run.model.num_parameters, plan.problems) == (1, 494_032_768, [])
 
 
 def bounds(name: str) -> tuple[Any, ...]:

@@ -270,7 +270,7 @@ def test_a_missing_value_is_named():
         ("scale.group_size=1", ["error: the configuration has 1 problem", "scale.group_size=1"]),
         (
             "model.path=nobody/nothing",
-            ["error: model.path=nobody/nothing is no folder here, and could not be"],
+            ["error: quickstart cannot run on this machine:", "1. model: model.path=nobody/nothing is"],
         ),
     ],
 )

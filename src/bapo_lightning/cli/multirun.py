@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.ranks.launch import leads
+from bapo_lightning.report.progress.display import phases_shown
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.text_file import write_json
 
@@ -41,6 +45,15 @@ def record_run(folder: Path) -> None:
         write_json(job_folder / SWEEP_RECORD, {"job": number, "runs": runs})
 
 
+def _knows_jobs(config: DictConfig) -> bool:
+    """Whether the command line tells the jobs, and they run on this machine: by Hydra's sweeper, and its
+    launcher or joblib's.
+    """
+    sweeper, launcher = config.hydra.sweeper, str(config.hydra.launcher._target_)
+    is_own = str(sweeper._target_).endswith("BasicSweeper") and not sweeper.get("params")
+    return is_own and launcher.endswith(("BasicLauncher", "JoblibLauncher"))
+
+
 class MultirunTable(Callback):
     """Shows how far the jobs are, and compares their runs when the last has ended; `hydra.callbacks` of
     `conf/train.yaml`.
@@ -50,9 +63,19 @@ class MultirunTable(Callback):
         self._shown = ExitStack()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Shows a row for each job, unless the jobs write to the terminal themselves, as joblib's do."""
-        from bapo_lightning.runs.sweeps.multirun import jobs_followed
+        """Ends with 1 where a job cannot work. Shows a row for each, unless the jobs write to the terminal
+        themselves, as joblib's do.
+        """
+        from bapo_lightning.runs.sweeps.multirun import check_jobs, jobs_followed
 
+        if _knows_jobs(config):
+            try:
+                with phases_shown(leads()):
+                    check_jobs(config.hydra.overrides.task)
+            except BapoLightningError as error:
+                if leads():
+                    print(f"error: {error}", file=sys.stderr)
+                sys.exit(1)  # Hydra only warns of other exceptions of a callback
         global _launching
         _launching = "joblib" not in config.hydra.launcher._target_
         if _launching:

@@ -13,7 +13,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich import get_console
 
@@ -21,11 +20,11 @@ from bapo_lightning.cli.command import command
 from bapo_lightning.cli.report import main as report
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
-from bapo_lightning.errors import ConfigError
-from bapo_lightning.phases import advance, phase
+from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import on_terminal, phases_shown
 from bapo_lightning.run_folder.find import SWEEP_RECORD, find_runs
 from bapo_lightning.run_folder.text_file import write_json
+from bapo_lightning.runs.sweeps.check import check_runs
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
 from bapo_lightning.runs.sweeps.launchers import local_slots, num_cores, run_local, run_submitit
 from bapo_lightning.runs.sweeps.plan import Plan, compose_runs, finished_runs, read_plan
@@ -68,7 +67,7 @@ def run_plan(plan: Plan) -> dict[str, int]:
         with phase("composing runs", len(plan.jobs)):
             configs = compose_runs(plan)
         if is_local:  # elsewhere there may be other devices and files than here
-            check_runs(configs)
+            check_runs(configs.values())
     finished = finished_runs(plan, configs)
     todo = [run for run in plan.jobs if run not in finished]
     slots = local_slots(plan.launcher, plan.parallel_runs)[: max(1, len(todo))] if is_local else []
@@ -80,23 +79,6 @@ def run_plan(plan: Plan) -> dict[str, int]:
     codes = launch(plan, {run: num_updates(configs[run]) for run in todo}, slots)
     record(plan, codes)
     return codes
-
-
-def check_runs(configs: Mapping[str, dict[str, Any]]) -> None:
-    """Raises ConfigError with what would stop any of the runs at its start, each problem once."""
-    with phase("loading libraries"):
-        from bapo_lightning.configuration.validate import validate
-
-    found: dict[str, None] = {}
-    with phase("checking runs", len(configs)):
-        for config in configs.values():
-            try:
-                validate(config)
-            except ConfigError as error:
-                found |= dict.fromkeys(error.problems)
-            advance()
-    if found:
-        raise ConfigError(list(found))
 
 
 def launch(plan: Plan, todo: Mapping[str, int], slots: list[dict[str, str]]) -> dict[str, int]:

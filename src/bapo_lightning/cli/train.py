@@ -25,7 +25,7 @@ from bapo_lightning.configuration.compose import (
 from bapo_lightning.errors import BapoLightningError, RankLost
 from bapo_lightning.orphans import end_with_starter
 from bapo_lightning.phases import phase
-from bapo_lightning.ranks.launch import STARTED_BY_RUN, has_gpu, launch, leads, starts_ranks
+from bapo_lightning.ranks.launch import STARTED_BY_RUN, launch, leads, starts_ranks
 from bapo_lightning.report.progress.display import hidden, phases_shown
 from bapo_lightning.runs.resume import run_to_continue
 
@@ -47,10 +47,7 @@ def main(config: DictConfig) -> int:
         record_run(run_folder(plain))
         devices, nodes = requested_ranks(plain)
         if starts_ranks(devices, nodes):
-            if not has_gpu():  # else 8 ranks would start on a laptop, to tell that they cannot run there
-                from bapo_lightning.configuration.validate import validate
-
-                validate(plain)
+            check_here(plain)
             code = launch(devices, arguments(plain))
         else:
             code = train_here(config, plain)
@@ -65,6 +62,16 @@ def main(config: DictConfig) -> int:
         if leads() and not lost:  # rank 0 knows of every rank's error
             raise
         return 1
+
+
+def check_here(plain: dict[str, Any]) -> None:
+    """Raises ConfigError for what this machine cannot run, once and before ranks start to find it out."""
+    with nullcontext() if has_terminal() else hidden(), phases_shown(wants_display(plain)):
+        with phase("loading libraries"):
+            from bapo_lightning.configuration.machine import check_machine
+            from bapo_lightning.configuration.validate import validate
+        with phase("checking the configuration"):
+            check_machine(validate(plain))
 
 
 def train_here(config: DictConfig, plain: dict[str, Any]) -> int:

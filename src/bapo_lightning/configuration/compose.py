@@ -21,13 +21,19 @@ from bapo_lightning.ranks.launch import leads
 
 
 def compose_run(overrides: Sequence[str]) -> dict[str, Any]:
-    """Composes `conf/train.yaml` with overrides into plain values. Raises ConfigError where Hydra cannot."""
+    """Composes `conf/train.yaml` with overrides into plain values, also inside a command that Hydra composed.
+    Raises ConfigError where Hydra cannot.
+    """
     installed_folders()  # whose error Hydra would wrap in its own
+    current = GlobalHydra.instance()
+    of_command, current.hydra = current.hydra, None
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
             return resolve(compose("train", list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError([explained(error, overrides)]) from None
+    finally:
+        current.hydra = of_command
 
 
 def explained(error: Exception, overrides: Sequence[str], file: str = "train") -> str:

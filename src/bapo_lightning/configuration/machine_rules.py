@@ -1,22 +1,18 @@
-"""Rules about what this machine has: packages, devices, the model's folder, room for the run's."""
+"""Rules about what this machine has: packages, kinds of devices, the model's folder, room for the run's.
+`configuration.machine` counts GPUs and memory.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
-from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import TARGET
-from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import critic_problems, model_folder_problems
-from bapo_lightning.plan.memory import gradients, state
 from bapo_lightning.ranks.rank_group import uses_cuda
 
 # What a key needs beside a GPU, and what to write where it cannot be had.
@@ -75,43 +71,9 @@ def _logger_problems(config: RunConfig) -> Iterator[str]:
             )
 
 
-def memory_problems(config: RunConfig) -> Iterator[str]:
-    """A run for GPUs on a machine that has none, and not the memory for its training state either. Of a
-    configuration that is right otherwise.
-    """
-    if config.plan.ignore or uses_cuda(config.accelerator) or config.accelerator == "mps":
-        return
-    try:
-        plan = plan_of(config)
-    except DataError:  # of a model whose sizes only the hub knows
-        return
-    held = replace(plan.run, offload=False)
-    needed = plan.run.num_gpus * sum(amount.bytes for amount in (*state(held), *gradients(held)))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        name, most = config.name, max(plan.fullest.bytes, plan.generating.bytes) / 1e9
-        yield (
-            f"{name} needs {plan.run.num_gpus} x {most:.0f} GB of GPU memory. This machine has no GPU, and "
-            f"{memory / 1e9:.0f} GB of memory, where the training state alone takes {needed / 1e9:.0f} GB. "
-            f"`make plan EXP={name}` shows what it needs; the same algorithm and regime with a tiny model, "
-            f"here and in a minute: make train EXP={name} ARGS=debug=laptop"
-        )
-
-
 def _device_problems(config: RunConfig) -> Iterator[str]:
-    devices, accelerator, nodes = config.devices, config.accelerator, config.num_nodes
-    available = torch.cuda.device_count()
-    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
-        yield (
-            f"trainer.accelerator={accelerator}: no NVIDIA GPU was found; write trainer.accelerator=cpu, or "
-            "check CUDA_VISIBLE_DEVICES"
-        )
-    elif uses_cuda(accelerator) and devices > available:
-        yield (
-            f"trainer.devices={devices}: {available} GPUs were found; write trainer.devices={available}, or "
-            "trainer.accelerator=cpu"
-        )
-    elif accelerator == "mps":
+    devices, nodes = config.devices, config.num_nodes
+    if config.accelerator == "mps":
         yield (
             "trainer.accelerator=mps: the sums behind bounds and metrics need float64, which Apple's GPUs do "
             "not have; write trainer.accelerator=cpu"

@@ -1,4 +1,4 @@
-"""The plan of a configuration, and the refusal to start what cannot fit."""
+"""The plan of a configuration, and the sizes of the model that it is for."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.run_shape import assumptions, run_shape
-from bapo_lightning.configuration.sections import GPU, Model
+from bapo_lightning.configuration.sections import Model
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.modules.policy.folder import model_path
-from bapo_lightning.plan.console import verdict
 from bapo_lightning.plan.gpus import GPUS, Gpu
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.planning import Plan, make_plan
@@ -57,28 +54,6 @@ def check_architecture(model: Model) -> None:
     if differing:
         problem = f"model.architecture is not that of {model.path}: {', '.join(differing)}"
         raise ConfigError([f"{problem}; write architecture: null"])
-
-
-def check_fit(config: RunConfig) -> None:
-    """Refuse a run that cannot fit the GPUs found here. Silent on a CPU, where memory is not counted.
-
-    Raises:
-        ConfigError: it does not fit, and `plan.ignore` is not set.
-    """
-    if config.plan.ignore or config.accelerator not in GPU or not torch.cuda.is_available():
-        return
-    try:
-        table = GPUS[config.plan.gpu]
-        found = torch.cuda.get_device_properties(0)
-        gpu = Gpu(found.name, float(found.total_memory), table.bytes_per_second, table.flops_per_second)
-        here = config.model_copy(update={"plan": config.plan.model_copy(update={"gpus": None})})
-        plan = plan_of(here, gpu)
-    except DataError as error:
-        print(f"not planned: {error}")
-        return
-    if plan.problems:
-        remedy = f"{verdict(plan)[0]} write plan.ignore=true to begin all the same"
-        raise ConfigError([*plan.problems, remedy])
 
 
 def _architecture_of_files(

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from bapo_lightning.configuration.engine_rules import engine_problems
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
-from bapo_lightning.configuration.machine_rules import machine_problems, memory_problems
+from bapo_lightning.configuration.machine_rules import machine_problems
 from bapo_lightning.configuration.rank_rules import rank_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed, Section
@@ -25,15 +25,13 @@ RULES_READ = {"regime", "rollout", "trainer", "strategy", "optimizer"}  # rules 
 
 
 def validate(plain: dict[str, Any]) -> RunConfig:
-    """The typed configuration of a resolved one. Reads no weights and changes nothing.
+    """The typed configuration of a resolved one. Reads no weights and changes nothing. `check_machine` says
+    whether there are GPUs, memory and a model for it.
 
     Raises:
         ConfigError: with everything that is wrong, on any machine or on this one.
     """
-    config = _checked(plain, (_between_sections, _between_ranks, _on_this_machine))
-    if problems := list(memory_problems(config)):
-        raise ConfigError(problems)
-    return config
+    return _checked(plain, (_between_sections, _between_ranks, _on_this_machine))
 
 
 def read_run(plain: dict[str, Any]) -> RunConfig:
@@ -43,6 +41,15 @@ def read_run(plain: dict[str, Any]) -> RunConfig:
         ConfigError: with everything that is wrong.
     """
     return _checked(plain, (_between_sections,))
+
+
+def read_ranked(plain: dict[str, Any]) -> RunConfig:
+    """`validate`, but for what this machine needs.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    return _checked(plain, (_between_sections, _between_ranks))
 
 
 def read_data(plain: dict[str, Any]) -> RunConfig:

@@ -8,7 +8,6 @@ themselves.
 
 from __future__ import annotations
 
-import glob
 import os
 import signal
 import socket
@@ -34,11 +33,6 @@ def starts_ranks(devices: Any, nodes: Any, environment: Mapping[str, str] = os.e
     started = {"LOCAL_RANK", "TORCHELASTIC_RUN_ID", STARTED_BY_RUN} & set(environment)
     by_slurm = "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", 1)) > 1
     return not started and not by_slurm
-
-
-def has_gpu() -> bool:
-    """Whether this machine seems to have an NVIDIA or AMD GPU, by its device files."""
-    return any(glob.glob(pattern) for pattern in ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd"))
 
 
 def leads(environment: Mapping[str, str] = os.environ) -> bool:

@@ -20,6 +20,7 @@ import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 from transformers import PreTrainedModel
 
+from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import parse, validate
@@ -34,7 +35,7 @@ from bapo_lightning.modules.policy.folder import CRITIC_KEY, model_path
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.step_critic import build_critic
 from bapo_lightning.phases import phase
-from bapo_lightning.ranks.rank_group import ALONE
+from bapo_lightning.ranks.rank_group import ALONE, uses_cuda
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.build import build_engine, build_sampler
 from bapo_lightning.runs.inputs import Inputs, read_inputs
@@ -120,7 +121,10 @@ def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
     if found is None or problems:
         raise ConfigError(problems)
     plain["algorithm"] = {**plain["algorithm"], "step_advantages": None}
-    return validate(plain), found.critic
+    config = validate(plain)
+    if not uses_cuda(config.accelerator):  # elsewhere a critic needs one GPU, however many its run takes
+        check_machine(config)
+    return config, found.critic
 
 
 def split_problems(

@@ -1,6 +1,6 @@
 """Trains one run, from its composed configuration to its report.
 
-    validate -> join the ranks -> open the run folder -> build -> fit -> report
+    validate, check the machine -> join the ranks -> open the run folder -> build -> fit -> report
 
 `cli.train` composes the configuration and calls `train`; this file is the rest of `make train`.
 """
@@ -26,7 +26,8 @@ from bapo_lightning.callbacks.loggers.run_logger import RunLogger
 from bapo_lightning.callbacks.run_bar import RunBar
 from bapo_lightning.callbacks.run_manifest import RunManifest
 from bapo_lightning.configuration.compose import wants_display
-from bapo_lightning.configuration.plan import check_architecture, check_fit
+from bapo_lightning.configuration.machine import check_machine
+from bapo_lightning.configuration.plan import check_architecture
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.data_module import RolloutDataModule
@@ -35,6 +36,7 @@ from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import BapoLightningError, DiskFull
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.channel import rank_loss_raised
+from bapo_lightning.ranks.launch import leads
 from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
 from bapo_lightning.report.progress.display import hidden, phases_shown
 from bapo_lightning.report.run.console import print_summary
@@ -76,6 +78,9 @@ def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> tuple[in
     with phases_shown(wants_display(own)):
         with phase("checking the configuration"):
             config = validate(own)
+            found = check_machine(config)
+        if leads() and found:
+            print("\n".join(found), flush=True)
         devices = config.accelerator, config.devices, config.num_nodes
         ranks = join(*devices, config.rank_timeout_minutes, needs_group=config.is_distributed)
         try:
@@ -102,8 +107,7 @@ def run(config: RunConfig, ranks: RankGroup = ALONE) -> int:
 
 
 def begin(config: RunConfig) -> RunStart | None:
-    """How the run begins; None when it is finished. Raises ConfigError when it does not fit the GPUs."""
-    check_fit(config)
+    """How the run begins; None when it is finished."""
     check_architecture(config.model)
     return open_run(config)
 

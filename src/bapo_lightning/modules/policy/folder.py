@@ -13,6 +13,7 @@ from bapo_lightning.hub import stay_offline_without_hub
 
 PACKAGE_PREFIX = "package://"
 CRITIC_KEY = "step_critic"  # of config.json, in the folder of a critic
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")  # of models on the hub
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -31,6 +32,37 @@ def model_path(path: str) -> str:
 def is_hub_name(path: str) -> bool:
     """Whether `path` reads as owner/name on the Hugging Face hub, and no folder here is called owner."""
     return path.count("/") == 1 and not path.startswith((".", "/", "~")) and not Path(path).parent.exists()
+
+
+def hub_problem(path: str, key: str = "model.path") -> str | None:
+    """Returns why a model can be had neither from the cache nor from the hub; None if it can, and for a
+    folder. Asks the hub only for what the cache lacks.
+
+    Args:
+        path: folder or hub name.
+        key: option that has it.
+    """
+    if Path(path).exists() or not is_hub_name(path) or _is_cached(path):
+        return None
+    if (reason := stay_offline_without_hub()) is None:
+        return None
+    from huggingface_hub import constants
+
+    return (
+        f"{key}={path} is neither a folder here nor in the cache ({constants.HF_HUB_CACHE}), and the hub "
+        f"({constants.ENDPOINT}) {reason}; write {key}=FOLDER, or fetch it where there is a network: "
+        f"hf download {path}"
+    )
+
+
+def _is_cached(path: str) -> bool:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(path, local_files_only=True))
+    except (OSError, ValueError):
+        return False
+    return (folder / "config.json").is_file() and any(any(folder.glob(pattern)) for pattern in WEIGHTS)
 
 
 def model_folder_problems(path: str, made_by: str | None) -> Iterator[str]:

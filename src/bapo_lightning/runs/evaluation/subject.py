@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from bapo_lightning.errors import CheckpointError, ConfigError
 from bapo_lightning.modules.policy.folder import (
     PACKAGE_PREFIX,
+    hub_problem,
     is_hub_name,
     model_folder_problems,
     model_path,
@@ -89,7 +90,7 @@ def find_subject(path: str) -> Subject:
             "its checkpoints, a model folder, or a hub name (owner/name)"
         ])  # fmt: skip
     model = {"path": path}
-    _check(model)
+    _check(model, "checkpoint")
     return Subject(path.rstrip("/").rpartition("/")[2], model)
 
 
@@ -148,8 +149,11 @@ def _newest_good(folder: Path) -> Checkpoint:
     return found
 
 
-def _check(model: Config) -> None:
-    found = list(model_folder_problems(value_of(model, "path"), model.get("made_by")))
+def _check(model: Config, key: str = "model.path") -> None:
+    path, made_by = value_of(model, "path"), model.get("made_by")
+    found = list(model_folder_problems(path, made_by))
+    if made_by is None and (unreachable := hub_problem(path, key)) is not None:
+        found.append(unreachable)
     if found:
         raise ConfigError(found)
 

@@ -16,10 +16,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from rich import get_console
 
+from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.errors import DataError
+from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import Place, on_terminal, shown
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import read_config, read_manifest
+from bapo_lightning.runs.sweeps.check import check_runs
 from bapo_lightning.runs.sweeps.progress import RunRow, RunsTable, State, num_updates
 
 _ENDS = {"finished": State.FINISHED, "failed": State.FAILED, "interrupted": State.STOPPED}
@@ -52,6 +55,10 @@ def jobs_followed(folder: Path, overrides: Sequence[str]) -> Iterator[None]:
 
 def planned_jobs(overrides: Sequence[str]) -> list[str]:
     """What sets each job apart, in the order of their numbers; empty where only their sweeper knows."""
+    return [" ".join(job) for job in _combinations(overrides)]
+
+
+def _combinations(overrides: Sequence[str]) -> list[tuple[str, ...]]:
     varied: dict[str, list[str]] = {}
     try:
         for override in OverridesParser.create().parse_overrides(list(overrides)):
@@ -60,7 +67,21 @@ def planned_jobs(overrides: Sequence[str]) -> list[str]:
                 varied[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
     except HydraException:
         return []
-    return [" ".join(values) for values in product(*varied.values())]
+    return list(product(*varied.values()))
+
+
+def check_jobs(overrides: Sequence[str]) -> None:
+    """Raises ConfigError with what would stop any job at its start, before the first begins.
+
+    Args:
+        overrides: of the command line, with several values for what varies.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    fixed = [text for text, item in zip(overrides, parsed, strict=True) if not item.is_sweep_override()]
+    jobs = _combinations(overrides)
+    with phase("composing runs", len(jobs)):
+        configs = [compose_run([*fixed, *job]) for job in jobs]
+    check_runs(configs)
 
 
 def _row(rows: list[RunRow], number: int) -> RunRow:

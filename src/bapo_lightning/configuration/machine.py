@@ -1,0 +1,198 @@
+"""Whether this machine has the GPUs, the memory and the model that a run needs, before anything is started.
+
+Each need is a line, and whether it is lacking. A run that lacks none says what it found; the others are told
+all of it at once, and what to do instead. Presets that would fit are found by planning them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from difflib import SequenceMatcher
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.configuration.plan import plan_of
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.validate import read_ranked
+from bapo_lightning.errors import ConfigError, DataError, MachineError
+from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX, hub_problem
+from bapo_lightning.plan.gpus import GPUS, Gpu
+from bapo_lightning.plan.memory import gradients, state
+from bapo_lightning.plan.planning import Plan
+from bapo_lightning.ranks.rank_group import uses_cuda
+
+Need = tuple[str, bool]  # a line, and whether it is lacking
+
+
+def check_machine(config: RunConfig) -> list[str]:
+    """What a run on GPUs needs and finds here, a line each; none on a CPU, where memory is not planned.
+
+    Raises:
+        MachineError: GPUs, memory or the model are lacking.
+    """
+    found = _gpus_here(config)
+    model = hub_problem(config.model.path) if config.model.made_by is None else None
+    on_gpus = found or config.accelerator in ("gpu", "cuda")
+    hardware = list(_of_gpus(config, found, model is None) if on_gpus else _of_host(config))
+    lines = [text for text, _ in hardware] + [f"model: {model}"] * (model is not None)
+    lacks_hardware = any(is_lacking for _, is_lacking in hardware)
+    if lacks_hardware or model is not None:
+        raise MachineError(config.name, lines, list(_advice(config, found, lacks_hardware)))
+    return lines
+
+
+def _gpus_here(config: RunConfig) -> list[Gpu]:
+    """The GPUs that this process may use, with the speed of `plan.gpu`."""
+    if not uses_cuda(config.accelerator):
+        return []
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    table = GPUS[config.plan.gpu]
+    return [replace(table, name=gpu.name, memory_bytes=float(gpu.total_memory)) for gpu in found]
+
+
+def _of_gpus(config: RunConfig, found: Sequence[Gpu], is_model_here: bool) -> Iterator[Need]:
+    yield _count(config, found)
+    if config.plan.ignore:
+        return
+    try:
+        plan, fewer = _plan(config, found), _plan(config, found, len(found) * config.num_nodes)
+    except DataError as error:
+        reason = error if is_model_here else "the model's sizes are not known (model.architecture)"
+        yield f"memory: not planned: {reason}", False
+        return
+    planned = f"memory: {_gigabytes(plan)} planned for each"
+    usable = f"{plan.usable_bytes / 1e9:.1f} of {plan.gpu.memory_bytes / 1e9:.1f} GB to use"
+    if not found:
+        yield f"{planned} GPU", False
+    elif len(found) < config.devices:
+        wanted, here = plan.run.num_gpus, fewer.run.num_gpus
+        each = f"{planned} of {wanted} GPUs, {_gigabytes(fewer)} for each of {here}"
+        yield f"{each}; a GPU here has {usable}", False
+    elif plan.problems:
+        yield from ((f"memory: {problem}", True) for problem in plan.problems)
+    else:
+        yield f"{planned} GPU, which has {usable}: it fits", False
+
+
+def _count(config: RunConfig, found: Sequence[Gpu]) -> Need:
+    """GPUs of this node."""
+    needed = f"GPUs: {config.devices} needed (trainer.devices={config.devices})"
+    if not found:
+        instead = "check CUDA_VISIBLE_DEVICES, or write trainer.accelerator=cpu"
+        return f"{needed}, none found; {instead}", True
+    kinds = Counter(f"{gpu.name}, {gpu.memory_bytes / 1e9:.1f} GB" for gpu in found)
+    names = "; ".join(f"{count} x {kind}" if len(kinds) > 1 else kind for kind, count in kinds.items())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    limit = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
+    return f"{needed}, {len(found)} found{limit}: {names}", len(found) < config.devices
+
+
+def _of_host(config: RunConfig) -> Iterator[Need]:
+    """A run for GPUs on a machine that has none, and not the memory for its training state either."""
+    if config.plan.ignore:
+        return
+    try:
+        plan = plan_of(config)
+    except DataError:  # of a model whose sizes only the hub knows
+        return
+    held = replace(plan.run, offload=False)
+    needed = plan.run.num_gpus * sum(amount.bytes for amount in (*state(held), *gradients(held)))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        yield f"GPUs: {plan.run.num_gpus} needed, none found", True
+        yield (
+            f"memory: {_gigabytes(plan)} planned for each GPU; on the CPU the training state alone takes "
+            f"{needed / 1e9:.0f} GB, and this machine has {memory / 1e9:.0f} GB",
+            True,
+        )
+
+
+def _advice(config: RunConfig, found: Sequence[Gpu], lacks_hardware: bool) -> Iterator[str]:
+    """What to do instead, a line each."""
+    run = f"EXP={config.name}"
+    if config.name not in choice_files("experiment"):
+        yield "what it needs, in numbers: make plan, with the EXP and ARGS of this run"
+        return
+    yield f"what it needs, in numbers: make plan {run}"
+    if found and lacks_hardware:
+        if (same := _with_fewer(config, found)) is not None:
+            fits = f"{run} ARGS=trainer.devices={same.run.num_gpus} ({_of_usable(same)})"
+            yield f"the same run fits the GPUs found: make train {fits}"
+            return
+        if (preset := _largest_preset(config.name, found)) is not None:
+            yield f"the largest preset that fits here: make train EXP={preset[0]} ({_of_usable(preset[1])})"
+        if len(found) >= config.devices:
+            yield f"to begin although it does not fit: make train {run} ARGS=plan.ignore=true"
+    yield f"the same algorithm and regime with a tiny model, in a minute: make train {run} ARGS=debug=laptop"
+
+
+def _with_fewer(config: RunConfig, found: Sequence[Gpu]) -> Plan | None:
+    """The plan of the same run on as many GPUs of this machine as fit it, where it asks for more."""
+    plain = deepcopy(dict(config.plain))
+    for devices in range(min(len(found), config.devices - 1), 0, -1):
+        plain["trainer"]["devices"] = devices
+        if (plan := _fitting(plain, found)) is not None:
+            return plan
+    return None
+
+
+def _largest_preset(name: str, found: Sequence[Gpu]) -> tuple[str, Plan] | None:
+    """The experiment with the largest model that fits, on the most GPUs, with the name that is most alike."""
+    plans = {other: plan for other, plain in _presets().items() if (plan := _fitting(plain, found))}
+
+    def rank(other: str) -> tuple[int, int, float]:
+        run = plans[other].run
+        return run.model.num_parameters, run.num_gpus, SequenceMatcher(None, name, other).ratio()
+
+    best = max(plans, key=rank, default=None)
+    return None if best is None else (best, plans[best])
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    """Experiments that are whole without a word more."""
+    found = {}
+    for name in choice_files("experiment"):
+        try:
+            found[name] = compose_run([f"experiment={name}"])
+        except ConfigError:  # such as one that has to be told a model
+            continue
+    return found
+
+
+def _fitting(plain: Mapping[str, Any], found: Sequence[Gpu]) -> Plan | None:
+    """The plan of a run that breaks no rule and fits; None for others, and where only the hub knows sizes."""
+    try:
+        config = read_ranked(dict(plain))
+        path, is_told = config.model.path, config.model.architecture is not None
+        if config.num_ranks > len(found) or not (
+            is_told or path.startswith(PACKAGE_PREFIX) or Path(path).exists()
+        ):
+            return None
+        plan = _plan(config, found)
+    except (ConfigError, DataError):
+        return None
+    return None if plan.problems else plan
+
+
+def _plan(config: RunConfig, found: Sequence[Gpu], num_gpus: int | None = None) -> Plan:
+    """The plan on the GPUs found, the smallest of those that are taken; on those of the table without any."""
+    here = config.model_copy(update={"plan": config.plan.model_copy(update={"gpus": num_gpus or None})})
+    return plan_of(here, min(found[: config.devices], key=lambda gpu: gpu.memory_bytes, default=None))
+
+
+def _gigabytes(plan: Plan) -> str:
+    return f"{max(plan.fullest.bytes, plan.generating.bytes) / 1e9:.1f} GB"
+
+
+def _of_usable(plan: Plan) -> str:
+    return f"{_gigabytes(plan)} planned for each GPU, {plan.usable_bytes / 1e9:.1f} GB to use"
