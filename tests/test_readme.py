@@ -16,7 +16,7 @@ DOCUMENTS = [
     README,
     *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]),
 ]
-FOREIGN = {"git", "cd", "pip", "export", "source", "wandb", "tensorboard", "torchrun", "srun", "hf"}
+FOREIGN = {"git", "cd", "tar", "pip", "export", "source", "wandb", "tensorboard", "torchrun", "srun", "hf"}
 NEEDED = dict(re.findall(r"^NEEDS_([\w-]+) := (.*)$", MAKEFILE, re.MULTILINE))
 
 
@@ -94,7 +94,7 @@ def test_what_another_command_runs_exists(command: str) -> None:
 
 # The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
 SETUPS = {"setup", "setup-vllm", "setup-trl", "setup-verl"}
-TOOLS = SETUPS | {"test", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
+TOOLS = SETUPS | {"bundle", "test", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
 
 
 def started(command: str) -> tuple[set[str], set[str]]:
