@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(dir=OUTPUT) as scratch:
         wheels = Path(scratch) / WHEELS
         wheels.mkdir()
-        collect(wheels, Path(scratch) / "there", there, given.python, given.platform, OUTPUT / "pip.log")
+        collect(wheels, Path(scratch) / "there", there, given, OUTPUT / "pip.log")
         facts = {"python": given.python, "platform": given.platform}
         (wheels / FACTS).write_text(json.dumps(facts) + "\n")
         name = f"bapo-lightning-{package_version()}"
@@ -89,6 +89,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="output of `python -m pip list --format=freeze` there; what it lists is left out",
+    )
+    parser.add_argument(
+        "--also", nargs="+", default=[], metavar="NAME", help="more packages, with what they require"
     )
     return parser.parse_args(arguments)
 
@@ -161,7 +164,7 @@ def platforms(name: str) -> list[str]:
     return [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC, 4, -1)] + [f"manylinux2014_{machine}"]
 
 
-def collect(wheels: Path, stubs: Path, there: Versions, python: str, target: str, log: Path) -> None:
+def collect(wheels: Path, stubs: Path, there: Versions, given: argparse.Namespace, log: Path) -> None:
     """Fills a folder with the wheels that are not there yet."""
     stubs.mkdir()
     log.write_text("")
@@ -169,13 +172,15 @@ def collect(wheels: Path, stubs: Path, there: Versions, python: str, target: str
     constraints = stubs / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in have.items()))
     sources = [line for line in requirements() if line.partition("==")[0] in {*SOURCE_ONLY} - {*have}]
-    to = ["--python-version", python, "--only-binary=:all:", "--dest", str(wheels)]
-    to += [f"--platform={tag}" for tag in platforms(target)]
-    given = ["--find-links", str(stubs), "--find-links", str(wheels), "--constraint", str(constraints)]
-    with step(f"fetching wheels for Python {python} on {target} (200 MB if nothing is there)", log):
+    to = ["--python-version", given.python, "--only-binary=:all:", "--dest", str(wheels)]
+    to += [f"--platform={tag}" for tag in platforms(given.platform)]
+    known = ["--find-links", str(stubs), "--find-links", str(wheels), "--constraint", str(constraints)]
+    with step(
+        f"fetching wheels for Python {given.python} on {given.platform} (200 MB if nothing is there)", log
+    ):
         if sources:
             pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), *sources, log=log)
-        pip("download", *to, *given, *requirements(), log=log)
+        pip("download", *to, *known, *requirements(), *given.also, log=log)
         pip("download", *to, "--no-deps", BUILD, log=log)
         if WITH_TRITON not in have:
             pip("download", *to, "--no-deps", WITH_TRITON, log=log)

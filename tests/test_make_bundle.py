@@ -72,12 +72,14 @@ def test_it_holds_the_source_and_every_requirement_but_torch(script, index, caps
 
 
 @pytest.mark.slow
-def test_what_is_there_is_left_out(script, index, tmp_path):
+def test_what_is_there_is_left_out_and_what_is_asked_for_is_brought(script, index, tmp_path):
     there = tmp_path / "there.txt"
     there.write_text("torch==2.12.1+cu130\nNumPy==2.9.9\nliger_kernel==0.9\nodd===1.1build1\nscipy==1.99\n")
-    script.main(["--there", str(there)])
-    left_out = {"torch", "numpy", "scipy", "liger-kernel", "odd"}
-    assert not distributions(contents(script)) & left_out and "matplotlib" in distributions(contents(script))
+    script.without_code(index, "pytest", "9.0")
+    script.main(["--there", str(there), "--also", "pytest"])
+    brought = distributions(contents(script))
+    assert not brought & {"torch", "numpy", "scipy", "liger-kernel", "odd"}
+    assert {"matplotlib", "pytest"} <= brought
 
 
 @pytest.mark.slow
