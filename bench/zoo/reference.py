@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.token_table import NAMES, RememberingStatistic, TokenTable, slopes, table_of
+from bapo_lightning.objectives.token_table import NAMES, TokenTable, remembers, slopes, table_of
 from zoo.algorithms import Method
 
 Array = np.ndarray
@@ -115,7 +115,7 @@ def table_from(columns: Columns, method: Method) -> TokenTable:
 def knowing(table: TokenTable, method: Method) -> TokenTable:
     """Returns the table with the method's statistic of it, which remembers nothing."""
     statistic, seen = method.statistic, table.detach()
-    if isinstance(statistic, RememberingStatistic):
+    if remembers(statistic):
         return table.knowing(statistic.remember(seen, statistic.past)[0])
     return table if statistic is None else table.knowing(statistic(seen))
 

@@ -13,6 +13,7 @@ from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.objectives.methods.clip import clip
 from bapo_lightning.objectives.methods.entropy_bonus import EntropyBonus
+from bapo_lightning.objectives.token_table import remembers
 
 BOUNDS = FixedBounds(0.8, 1.2)
 ALWAYS = {"target": 100.0, "start": 0.3, "most": 1.0}
@@ -27,6 +28,10 @@ def test_the_coefficient_rises_while_entropy_is_low_and_acts_only_then():
     assert looked_at(control, 0.1, 0.2, 0.2, 0.2) == pytest.approx([0.02, 0.03, 0.04, 0.04])
     assert looked_at(control, 0.3, 0.3, 0.1) == pytest.approx([0, 0, 0.02])
     assert looked_at(control, *[0.3] * 9, 0.1) == pytest.approx([0] * 10), "it falls to the least"
+
+
+def test_its_memory_is_seen_though_it_is_a_buffer():
+    assert remembers(AdaptiveCoefficient()) and not remembers(torch.nn.Identity()) and not remembers(None)
 
 
 @pytest.mark.parametrize("entropy", [nan, inf])

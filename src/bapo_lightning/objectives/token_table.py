@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -144,7 +144,6 @@ Objective = Callable[[TokenTable], Tensor]
 Statistic = Callable[[TokenTable], Tensor]
 
 
-@runtime_checkable
 class RememberingStatistic(Protocol):
     """A statistic that knows of the updates before. As an `nn.Module` it has `past` as a buffer, which
     checkpoints hold.
@@ -155,6 +154,11 @@ class RememberingStatistic(Protocol):
     def remember(self, table: TokenTable, past: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the statistic, and what to remember in place of `past`."""
         ...
+
+
+def remembers(statistic: object) -> TypeGuard[RememberingStatistic]:
+    """Whether a statistic has a memory. From Python 3.12 on, `isinstance` does not see a module's buffers."""
+    return hasattr(statistic, "past") and hasattr(statistic, "remember")
 
 
 # table without graph -> factor of each weight, [N]

@@ -35,12 +35,12 @@ from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_fractions
 from bapo_lightning.objectives.token_table import (
     Objective,
-    RememberingStatistic,
     Statistic,
     TokenTable,
     concatenate,
     needs_at_entry,
     needs_entropy_gradient,
+    remembers,
 )
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.world import ExactWorld
@@ -67,7 +67,7 @@ class Method:
         rule, statistic = self.bound_rule, self.statistic
         return (
             rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0),
-            statistic.past if isinstance(statistic, RememberingStatistic) else torch.empty(0),
+            statistic.past if remembers(statistic) else torch.empty(0),
         )
 
 
@@ -245,7 +245,7 @@ def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple
 
 def known(statistic: Statistic, table: TokenTable, past: Tensor) -> tuple[Tensor, Tensor]:
     """Statistic of one seed's update, and what it remembers."""
-    if isinstance(statistic, RememberingStatistic):
+    if remembers(statistic):
         return statistic.remember(table, past)
     return statistic(table), past
 
