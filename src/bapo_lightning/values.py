@@ -32,3 +32,4 @@ TrainDtype = Annotated[
     Advice("cannot be trained in (gradients underflow in float16); write one of float32, bfloat16"),
 ]
 Dtype = Literal["float32", "bfloat16", "float16"]  # of weights, caches and computation
+EngineDtype = Literal["float32", "bfloat16", "float16", "bf16-mixed"]

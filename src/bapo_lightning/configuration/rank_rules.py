@@ -30,19 +30,20 @@ def rank_problems(config: RunConfig) -> Iterator[str]:
 def _precision_problems(config: RunConfig) -> Iterator[str]:
     """A proof of a sync that allows for less than the trainer's own rounding would fail on the first one."""
     tolerance = config.rollout.weight_sync.options.get("tolerance")
-    key = "strategy.compute_dtype" if config.is_sharded else "model.dtype"
-    dtype = config.compute_dtype
+    dtype, chosen = config.compute_dtype, f"model.dtype={config.model.dtype}"
+    if dtype != config.model.dtype:
+        chosen = "trainer.precision=bf16-mixed"
+    full = "trainer.precision=32-true" if dtype != config.model.dtype else "model.dtype=float32"
     if dtype != "float32" and isinstance(tolerance, float | int) and tolerance <= ROUNDING:
         yield (
-            f"{key}={dtype} with rollout.weight_sync.tolerance={tolerance}: the trainer's rounding alone "
+            f"{chosen} with rollout.weight_sync.tolerance={tolerance}: the trainer's rounding alone "
             f"puts engine and trainer about {ROUNDING} nats apart; write "
-            f"rollout.weight_sync.tolerance=0.2, or {key}=float32"
+            f"rollout.weight_sync.tolerance=null, which follows the precision, or {full}"
         )
     if config.model.attention == "flash_attention_2" and dtype == "float32":
         yield (
             "model.attention=flash_attention_2 computes in 16 bits, the update in float32; write "
-            "model.dtype=bfloat16, or strategy=fsdp, whose strategy.compute_dtype=bfloat16 keeps float32 "
-            "weights"
+            "trainer.precision=bf16-mixed, which keeps float32 weights"
         )
 
 

@@ -27,6 +27,7 @@ RENAMED = {
     "callbacks.export_dtype": "callbacks.hf_export.dtype",
     "callbacks.watchdog_minutes": "callbacks.watchdog.minutes",
     "strategy.name": "strategy",
+    "strategy.compute_dtype": "trainer.precision",
     "lora": "model/lora",
     "prompt@data.prompt": "data/prompt",
     "filters@data.filters": "data/filters",
@@ -34,6 +35,8 @@ RENAMED = {
     "transport@rollout.engine.transport": "rollout/engine/transport",
 }
 RENAMED_CHOICES = {
+    ("strategy.compute_dtype", "float32"): "trainer.precision=32-true",
+    ("strategy.compute_dtype", "bfloat16"): "trainer.precision=bf16-mixed",
     ("experiment", "grpo_7b"): "experiment=bapo_7b algorithm=grpo",
     ("experiment", "dapo_7b"): "experiment=bapo_7b algorithm=dapo",
     ("rollout.placement", "leader"): "rollout.placement=controller",
@@ -49,8 +52,8 @@ def renamed_problems(overrides: Sequence[str]) -> list[str]:
     for override in overrides:
         key, _, value = override.partition("=")
         key = key.lstrip("+~")
-        if key in RENAMED:
-            found.append(f"{key} is now {RENAMED[key]}; write {RENAMED[key]}={value}")
-        elif (key, value) in RENAMED_CHOICES:
+        if (key, value) in RENAMED_CHOICES:
             found.append(f"{key}={value} is gone; write {RENAMED_CHOICES[key, value]}")
+        elif key in RENAMED:
+            found.append(f"{key} is now {RENAMED[key]}; write {RENAMED[key]}={value}")
     return found

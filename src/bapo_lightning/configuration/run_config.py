@@ -36,6 +36,7 @@ from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
 from bapo_lightning.objectives.token_table import needs_at_entry, needs_reference
+from bapo_lightning.precision import MIXED
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.values import Positive
@@ -107,8 +108,8 @@ class RunConfig(Composed):
 
     @property
     def compute_dtype(self) -> str:
-        """The dtype in which the decoder layers compute: the weights', unless the strategy casts them."""
-        return str(self.strategy.options["compute_dtype"]) if self.is_sharded else self.model.dtype
+        """The dtype in which the decoder layers compute: the weights', or bfloat16 in mixed precision."""
+        return "bfloat16" if self.trainer.options["precision"] == MIXED else self.model.dtype
 
     @property
     def entry_scores(self) -> tuple[str, ...]:

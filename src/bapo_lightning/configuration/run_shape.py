@@ -10,7 +10,7 @@ from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, Placement, RunShape
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "bf16-mixed": 2}
 
 
 def assumptions(config: RunConfig) -> Assumptions:
@@ -70,7 +70,7 @@ def engine_shape(engine: Target, ranks: int, stored_bytes: int) -> EngineShape:
         gpus = (len(options["urls"]) or options["num_servers"]) * parallel
     else:
         gpus = len(str(options["visible_gpus"]).split(",")) if apart else ranks
-    element = BYTES[vllm["dtype"] or "bfloat16"]
+    element = BYTES[vllm["dtype"]]
     return EngineShape(
         placement, parallel, gpus, element, vllm["gpu_memory_utilization"], vllm["max_num_seqs"]
     )

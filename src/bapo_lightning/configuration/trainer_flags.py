@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.precision import ADVICE, FULL, MIXED
 
 LENGTH = "the length of a run is scale.num_rollout_batches rollout batches"
 NO_LOOP = "validation is a callback here; write callbacks.validation.every=20"
@@ -13,7 +14,6 @@ REFUSED_FLAGS = {
     "strategy": "it is a group of its own; write strategy=ddp",
     "logger": "it is a group of its own; write logger=csv",
     "callbacks": "it is a group of its own; write +callbacks.NAME={_target_: ...}",
-    "precision": "log-probs in batches must not be rounded; write model.dtype or strategy.compute_dtype",
     "fast_dev_run": "it switches off callbacks that a run needs; write debug=fast",
     "max_epochs": LENGTH,
     "min_epochs": LENGTH,
@@ -70,6 +70,9 @@ def trainer_problems(trainer: Target) -> Iterator[str]:
         value = trainer.options[flag]
         if type(value) is not int or value < 1:
             yield f"trainer.{flag}={value} must be a whole number of at least 1"
+    precision = trainer.options["precision"]
+    if precision not in (MIXED, FULL):
+        yield f"trainer.precision={precision} {ADVICE}"
     accelerator = trainer.options["accelerator"]
     if accelerator not in ACCELERATORS:
         names = ", ".join(ACCELERATORS)

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from bapo_lightning.configuration.engine_rules import engine_problems
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import machine_problems
+from bapo_lightning.configuration.precision import settled
 from bapo_lightning.configuration.rank_rules import rank_problems
 from bapo_lightning.configuration.run_config import RunConfig, alarm_problems
 from bapo_lightning.configuration.sections import Composed, Section
@@ -40,7 +41,7 @@ def read_run(plain: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: with everything that is wrong.
     """
-    return _checked(plain, (_between_sections,))
+    return _checked(plain, (_between_sections,), for_gpus=True)
 
 
 def read_ranked(plain: dict[str, Any]) -> RunConfig:
@@ -49,7 +50,7 @@ def read_ranked(plain: dict[str, Any]) -> RunConfig:
     Raises:
         ConfigError: with everything that is wrong.
     """
-    return _checked(plain, (_between_sections, _between_ranks))
+    return _checked(plain, (_between_sections, _between_ranks), for_gpus=True)
 
 
 def read_data(plain: dict[str, Any]) -> RunConfig:
@@ -67,11 +68,15 @@ def read_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
     Raises:
         ConfigError: with everything that is wrong.
     """
+    plain = settled(plain)
     config, found, _ = _parsed(EvaluationConfig, plain)
     return _sound(config, [*found, *(config.problems() if config is not None else ())], plain)
 
 
-def _checked(plain: dict[str, Any], rules: Sequence[Callable[[RunConfig], Iterator[str]]]) -> RunConfig:
+def _checked(
+    plain: dict[str, Any], rules: Sequence[Callable[[RunConfig], Iterator[str]]], for_gpus: bool = False
+) -> RunConfig:
+    plain = settled(plain, for_gpus)
     config, found, unsound = _parsed(RunConfig, plain)
     found += alarm_problems((plain.get("callbacks") or {}).get("alarms", {}), "callbacks.alarms")
     if config is not None and not unsound & RULES_READ:

@@ -54,6 +54,7 @@ from bapo_lightning.objectives.token_table import (
 )
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
+from bapo_lightning.precision import is_mixed, outside_of_autocast
 from bapo_lightning.ranks.collectives import count_over_ranks, max_over_ranks, num_ranks, sum_over_ranks
 
 KEPT = ("num_skipped_updates", "_nonfinite_in_a_row", "last_learning_rate", "last_entropy")  # in checkpoints
@@ -68,6 +69,7 @@ class BapoModule(L.LightningModule):
     """
 
     policy: Policy
+    is_mixed = False  # whether the policy's blocks compute in bfloat16, by the trainer's precision
 
     def __init__(
         self,
@@ -141,7 +143,11 @@ class BapoModule(L.LightningModule):
         if hasattr(self, "policy"):
             return
         mesh = None if self.device_mesh is None else self.device_mesh["data_parallel"]
-        self.policy = policy_for(self.objective, self._make_policy, self.sharding, mesh)
+        self.policy = policy_for(self.objective, self._make_policy, self.sharding, mesh, self.is_mixed)
+
+    def setup(self, stage: str) -> None:
+        """Takes over the trainer's precision. Raises ConfigError for one that cannot be trained in."""
+        self.is_mixed = is_mixed(self.trainer.precision)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Optimizer and schedule; `apply_gradients` steps both."""
@@ -162,6 +168,7 @@ class BapoModule(L.LightningModule):
             by_position(state, names)
 
     @phase("updating")
+    @outside_of_autocast
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Any]:
         """One update on one minibatch.
 

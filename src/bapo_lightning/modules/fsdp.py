@@ -27,29 +27,31 @@ from torch.distributed.fsdp import (
 
 from bapo_lightning.errors import CheckpointError
 from bapo_lightning.ranks.collectives import full_tensor, num_ranks
-from bapo_lightning.values import TrainDtype
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a policy is sharded. Only passes compute in `compute_dtype`; parameters, gradients and optimizer
-    state keep their precision.
-    """
+    """How a policy is sharded."""
 
-    compute_dtype: TrainDtype = "bfloat16"
     # False keeps a layer's weights from forward to backward pass: less traffic, more memory.
     reshard_after_forward: bool = True
     cpu_offload: bool = False  # shards, gradients and optimizer state stay in the host's memory
     # True shards gradients after every micro-batch, so that no rank ever holds all of them.
     reduce_every_micro_batch: bool = False
 
-    def shard(self, policy: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
-        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32."""
+    def shard(
+        self, policy: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh, is_mixed: bool = False
+    ) -> None:
+        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32.
+
+        With `is_mixed` passes compute in bfloat16; parameters, gradients and optimizer state keep their
+        precision.
+        """
         options: dict[str, Any] = {
             "mesh": mesh,
             "reshard_after_forward": self.reshard_after_forward,
             "mp_policy": MixedPrecisionPolicy(
-                param_dtype=getattr(torch, self.compute_dtype), reduce_dtype=torch.float32
+                param_dtype=torch.bfloat16 if is_mixed else None, reduce_dtype=torch.float32
             ),
             "offload_policy": CPUOffloadPolicy() if self.cpu_offload else OffloadPolicy(),
         }
@@ -96,16 +98,14 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def __init__(
         self,
-        compute_dtype: TrainDtype = "bfloat16",
         reshard_after_forward: bool = True,
         reduce_every_micro_batch: bool = False,
         cpu_offload: bool = False,
         sharded_checkpoints: bool = True,
     ) -> None:
-        """The first four options are those of `Sharding`, which becomes the attribute `sharding`.
+        """The first three options are those of `Sharding`, which becomes the attribute `sharding`.
 
         Args:
-            compute_dtype: precision of forward and backward passes.
             reshard_after_forward: free a layer's gathered weights between forward and backward pass.
             reduce_every_micro_batch: shard gradients after every micro-batch instead of once an update.
             cpu_offload: keep shards in the host's memory.
@@ -113,7 +113,7 @@ class ShardedStrategy(ModelParallelStrategy):
                 shards and writes one file.
         """
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=sharded_checkpoints)
-        self.sharding = Sharding(compute_dtype, reshard_after_forward, cpu_offload, reduce_every_micro_batch)
+        self.sharding = Sharding(reshard_after_forward, cpu_offload, reduce_every_micro_batch)
 
     def setup_environment(self) -> None:
         """Shards over all ranks of all nodes; Lightning's own default is one shard per node."""

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bapo_lightning.precision import head_products
+
 # What a policy returns of tokens, in this order; the last one only if an objective needs it.
 SCORES = ("logp", "entropy", "mean_logp")
 # Elements of the [C, V] float32 buffer if chunk_tokens is not given: 512 MiB. The matrix products then run at
@@ -35,6 +37,7 @@ def token_scores(
     temperature: float = 1.0,
     chunk_tokens: int | None = None,
     entropy_requires_grad: bool = False,
+    half_factors: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Returns log pi(target) and the entropy of pi = softmax(hidden W^T / temperature), in nats.
 
@@ -47,6 +50,8 @@ def token_scores(
         temperature: divisor of the logits, at which the tokens were sampled.
         chunk_tokens: C; None means as many as make a chunk of `CHUNK_ELEMENTS` logits.
         entropy_requires_grad: let gradients flow through the entropy; otherwise it is a constant.
+        half_factors: round the factors of the matrix products to bfloat16 on CUDA, whose results stay
+            float32; a CPU has such products only inside of float32 ones (`precision.head_products`).
 
     Returns:
         logp [N] and entropy [N], float32 (float64 for float64 inputs), differentiable once in `hidden` and
@@ -62,9 +67,10 @@ def token_scores(
         chunk_tokens = max(1, CHUNK_ELEMENTS // len(head_weight))
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
-    logp, entropy = _TokenScores.apply(
-        hidden, head_weight, targets, 1 / temperature, chunk_tokens, entropy_requires_grad
-    )
+    with head_products(half_factors, hidden.device):
+        logp, entropy = _TokenScores.apply(
+            hidden, head_weight, targets, 1 / temperature, chunk_tokens, entropy_requires_grad, half_factors
+        )
     return logp, entropy
 
 
@@ -103,8 +109,9 @@ class _TokenScores(torch.autograd.Function):
         scale: float,
         chunk_tokens: int,
         entropy_requires_grad: bool,
+        half_factors: bool,
     ) -> tuple[Tensor, Tensor]:
-        left, head, dtype = _operands(hidden, weight)
+        left, head, dtype = _operands(hidden, weight, half_factors)
         logp, entropy, peak, norm = (left.new_empty(len(left), 1, dtype=dtype) for _ in range(4))
         logits = left.new_empty(min(chunk_tokens, len(left)), len(head), dtype=dtype)
         powers = torch.empty_like(logits[: _block_tokens(logits)])
@@ -118,7 +125,7 @@ class _TokenScores(torch.autograd.Function):
                 log_norm = norm[rows].log()
                 logp[rows] = shifted.gather(1, targets[rows, None]) - log_norm
                 entropy[rows] = log_norm - power.mul_(shifted).sum(1, keepdim=True) / norm[rows]
-        ctx.scale, ctx.chunk_tokens = scale, chunk_tokens
+        ctx.scale, ctx.chunk_tokens, ctx.half_factors = scale, chunk_tokens, half_factors
         ctx.set_materialize_grads(False)
         logp, entropy = logp.squeeze(1), entropy.squeeze(1)
         if not entropy_requires_grad:
@@ -133,8 +140,16 @@ class _TokenScores(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        with head_products(ctx.half_factors, ctx.saved_tensors[0].device):
+            return _TokenScores.gradients(ctx, grad_logp, grad_entropy)
+
+    @staticmethod
+    def gradients(
+        ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Returns the gradients in the arguments of `forward`."""
         hidden, weight, targets, peak, norm, entropy = ctx.saved_tensors
-        left, head, dtype = _operands(hidden, weight)
+        left, head, dtype = _operands(hidden, weight, ctx.half_factors)
         # The kept chunk is overwritten, so a second backward pass (retain_graph) has to compute it again.
         kept, ctx.kept = ctx.kept, None
         rows_at_once = min(ctx.chunk_tokens, len(left))
@@ -160,7 +175,7 @@ class _TokenScores(torch.autograd.Function):
                 _product(gradient, head, grad_hidden[chunk])
             if grad_weight is not None:
                 _add_product(gradient.T, left[chunk], grad_weight)
-        return _as(grad_hidden, hidden.dtype), _as(grad_weight, weight.dtype), None, None, None, None
+        return _as(grad_hidden, hidden.dtype), _as(grad_weight, weight.dtype), *(None,) * 5
 
 
 def _to_gradient(
@@ -190,12 +205,14 @@ def _check_shapes(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> None:
         raise ValueError(f"expected hidden [N, D], head_weight [V, D] and targets [N], got {shapes}")
 
 
-def _operands(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
+def _operands(hidden: Tensor, weight: Tensor, half_factors: bool) -> tuple[Tensor, Tensor, torch.dtype]:
     """Returns the factors of the matrix products, and the dtype of their results."""
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
     result = torch.promote_types(dtype, torch.float32)
     if hidden.device.type != "cuda":  # only CUDA multiplies half-precision factors into a float32 result
         dtype = result
+    elif half_factors:
+        dtype = torch.bfloat16
     return hidden.to(dtype), weight.to(dtype), result
 
 

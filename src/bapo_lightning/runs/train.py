@@ -200,7 +200,8 @@ def introduce(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) 
     rollouts = scale.prompts_per_batch * scale.group_size
     if ranks.size > 1:
         print(f"{ranks.size} ranks, strategy {type(built.trainer.strategy).__name__}")
-    print(f"{config.algorithm.name} on {config.data.name}, seed {config.seed} -> {start.folder}")
+    precision = ", bf16-mixed (trainer.precision=32-true: float32)" if built.module.is_mixed else ""
+    print(f"{config.algorithm.name} on {config.data.name}, seed {config.seed}{precision} -> {start.folder}")
     print(
         f"{scale.num_rollout_batches} rollout batches of {scale.prompts_per_batch} problems x "
         f"{scale.group_size} responses ({rollouts} rollouts), {staleness} updates on each "

@@ -34,11 +34,15 @@ def replicated_policy(make_policy: MakePolicy) -> Policy:
     return policy
 
 
-def sharded_policy(make_policy: MakePolicy, sharding: Sharding, mesh: DeviceMesh) -> Policy:
-    """Returns this rank's shard of the policy. Every rank must call it."""
+def sharded_policy(
+    make_policy: MakePolicy, sharding: Sharding, mesh: DeviceMesh, is_mixed: bool = False
+) -> Policy:
+    """Returns this rank's shard of the policy, which computes in bfloat16 if `is_mixed`. Every rank must call
+    it.
+    """
     source = make_policy() if dist.get_rank() == 0 else None
     policy = make_policy(on_meta=True)
-    sharding.shard(policy, decoder_layers(policy.model), mesh)
+    sharding.shard(policy, decoder_layers(policy.model), mesh, is_mixed)
     _with_memory(policy, "cpu" if sharding.cpu_offload else mesh.device_type)
     broadcast_state(policy, source)
     return policy

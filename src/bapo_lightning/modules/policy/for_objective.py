@@ -16,7 +16,11 @@ from bapo_lightning.objectives.token_table import Objective, needs_log_z, needs_
 
 
 def policy_for(
-    objective: Objective, make_policy: MakePolicy, sharding: Sharding | None, mesh: DeviceMesh | None
+    objective: Objective,
+    make_policy: MakePolicy,
+    sharding: Sharding | None,
+    mesh: DeviceMesh | None,
+    is_mixed: bool = False,
 ) -> Policy:
     """Returns the policy that an objective trains, whole or this rank's shard. Every rank must call it.
 
@@ -26,15 +30,18 @@ def policy_for(
             second copy.
         sharding: how it is sharded over `mesh`; None keeps all of it on each rank.
         mesh: of all ranks, for a sharded policy.
+        is_mixed: its blocks compute in bfloat16.
     """
 
     def made(make: MakePolicy) -> Policy:
         if sharding is None or mesh is None:
             return replicated_policy(make)
-        return sharded_policy(make, sharding, mesh)
+        return sharded_policy(make, sharding, mesh, is_mixed)
 
     policy = made(partial(make_policy, log_z=True) if needs_log_z(objective) else make_policy)
     policy.serve(objective)
     if needs_reference(objective) and not has_adapters(policy.model):
         policy.keep_reference(made(partial(make_policy, frozen=True)))
+    if is_mixed and sharding is None:  # shards are gathered in bfloat16
+        policy.mix_precision()
     return policy

@@ -24,6 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from bapo_lightning.data.batches.batch import ModelInput
 from bapo_lightning.data.batches.layout import Layout, SharedRow, ramps
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.precision import attention_on_cpu
 
 PACKED_SDPA = "packed_sdpa"
 ATTENTION_LAYERS = ("full_attention", "sliding_attention")
@@ -122,6 +123,7 @@ def attention_cells(row: SharedRow, device: torch.device) -> AttentionCells:
     )
 
 
+@attention_on_cpu
 def packed_sdpa(
     module: nn.Module,
     query: Tensor,

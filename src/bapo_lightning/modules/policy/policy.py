@@ -25,6 +25,7 @@ from bapo_lightning.modules.policy.lora import (
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
 from bapo_lightning.modules.token_scores import SCORES, mean_logp, token_scores
 from bapo_lightning.objectives.token_table import Objective, needs_at_entry, needs_entropy_gradient
+from bapo_lightning.precision import blocks
 from bapo_lightning.ranks.collectives import max_over_ranks
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
@@ -66,7 +67,7 @@ class Policy(nn.Module):
         self.model = model
         self.temperature = temperature
         self.log_z = log_z
-        self.entropy_requires_grad = self.scores_mean_logp = False
+        self.entropy_requires_grad = self.scores_mean_logp = self.is_mixed = False
         self._reference: tuple[Policy, ...] = ()  # in a tuple, it is no part of the module and its state
         self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
         leave_frozen_weights_out(self)
@@ -79,6 +80,12 @@ class Policy(nn.Module):
         """Lets passes return what an objective needs."""
         self.entropy_requires_grad = needs_entropy_gradient(objective)
         self.scores_mean_logp = "mean_logp" in needs_at_entry(objective)
+
+    def mix_precision(self) -> None:
+        """Lets blocks compute in bfloat16 from now on, on weights that stay as they are."""
+        self.is_mixed = True
+        for reference in self._reference:
+            reference.mix_precision()
 
     def keep_reference(self, policy: Policy) -> None:
         """Takes another policy, with the weights that the run began with, as the one that
@@ -95,14 +102,20 @@ class Policy(nn.Module):
         Padding is on the right, where causal attention never looks, so no attention mask is needed.
         """
         arguments = row_arguments(inputs, self.model.config._attn_implementation)
-        hidden = self.model.base_model(
-            input_ids=inputs.input_ids, use_cache=False, **arguments
-        ).last_hidden_state
+        with blocks(self.is_mixed, inputs.input_ids.device):
+            hidden = self.model.base_model(
+                input_ids=inputs.input_ids, use_cache=False, **arguments
+            ).last_hidden_state
         cells = hidden.flatten(0, 1)
         picked = cells.index_select(0, inputs.index)
         head, targets = self.model.get_output_embeddings().weight, inputs.targets
         logp, entropy = token_scores(
-            picked, head, targets, self.temperature, entropy_requires_grad=self.entropy_requires_grad
+            picked,
+            head,
+            targets,
+            self.temperature,
+            entropy_requires_grad=self.entropy_requires_grad,
+            half_factors=self.is_mixed,
         )
         mean = None
         if self.scores_mean_logp:

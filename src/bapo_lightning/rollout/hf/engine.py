@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import advance
+from bapo_lightning.precision import MIXED, blocks, cache_dtype, head_products, round_blocks
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     Generation,
@@ -22,12 +23,13 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
+from bapo_lightning.rollout.hf.attention import CACHED_SDPA
 from bapo_lightning.rollout.hf.kv_cache import move_rows, roomy_cache
 from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.types import FinishReason, Segment
-from bapo_lightning.values import Count, Dtype
+from bapo_lightning.values import Count, EngineDtype
 
 # Rows leave the batch once this share of it has finished: each compaction copies the KV cache.
 COMPACTION_SHARE = 0.125
@@ -41,7 +43,8 @@ class HFEngine:
     shares_gpu: ClassVar[bool] = False
     model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
     max_rows: Count = 512  # rows sampled at once; bounds the KV cache
-    dtype: Dtype = "float32"  # of weights and cache
+    # Of weights and cache; bf16-mixed rounds where a trainer in mixed precision does; None: float32.
+    dtype: EngineDtype | None = None
     device: str = "auto"  # a torch device, such as cpu or cuda:1; auto takes a GPU where there is one
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
 
@@ -51,7 +54,11 @@ class HFEngine:
             name = "cuda" if torch.cuda.is_available() else "cpu"
         self._device = torch.device(name)
         config = AutoConfig.from_pretrained(self.model_path, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, self.dtype))
+        self._is_mixed = self.dtype == MIXED
+        dtype = torch.float32 if self._is_mixed else getattr(torch, self.dtype or "float32")
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=CACHED_SDPA)
+        if self._is_mixed:
+            round_blocks(model)
         self._model: PreTrainedModel = model.to(self._device).eval().requires_grad_(False)
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
@@ -106,9 +113,8 @@ class HFEngine:
         rows = torch.arange(len(requests), device=self._device)  # request of each row still in the batch
         alive = torch.ones_like(rows, dtype=torch.bool)
         stopped, num_alive = torch.zeros_like(alive), len(requests)
-        context = _Context(
-            self._model, [request.token_ids for request in requests], sampled.shape[1], self._device
-        )
+        prompts = [request.token_ids for request in requests]
+        context = _Context(self._model, self._is_mixed, prompts, sampled.shape[1], self._device)
         for step in range(sampled.shape[1]):
             uniform = torch.from_numpy(uniforms(seeds, step)).to(self._device)
             chosen, chosen_logprobs = sample_tokens(context.logits, sampling, uniform)
@@ -140,16 +146,22 @@ class _Context:
     """
 
     def __init__(
-        self, model: PreTrainedModel, prompts: Sequence[array[int]], new_tokens: int, device: torch.device
+        self,
+        model: PreTrainedModel,
+        is_mixed: bool,
+        prompts: Sequence[array[int]],
+        new_tokens: int,
+        device: torch.device,
     ) -> None:
         """Reads the prompts; `new_tokens` is the largest number that may follow."""
-        self._model = model
+        self._model, self._is_mixed = model, is_mixed
         number: dict[bytes, int] = {}
         owner = torch.tensor(
             [number.setdefault(prompt.tobytes(), len(number)) for prompt in prompts], device=device
         )
         token_ids, mask = _left_padded([array("i", prompt) for prompt in number], device)
-        self._cache = roomy_cache(token_ids.shape[1] + new_tokens)
+        dtype = cache_dtype(device) if is_mixed else None
+        self._cache = roomy_cache(token_ids.shape[1] + new_tokens, dtype)
         self._mask = None if bool(mask.all()) else mask
         self._positions = None if self._mask is None else (mask.cumsum(-1) - 1).clamp_min(0)
         self.logits = self._forward(token_ids)
@@ -172,9 +184,13 @@ class _Context:
 
     def _forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         arguments = {"attention_mask": self._mask, "position_ids": self._positions}
-        return self._model(
-            token_ids, **arguments, past_key_values=self._cache, use_cache=True, logits_to_keep=1
-        ).logits[:, -1]
+        with blocks(self._is_mixed, token_ids.device):
+            states = self._model.base_model(
+                token_ids, **arguments, past_key_values=self._cache, use_cache=True
+            ).last_hidden_state
+        with head_products(self._is_mixed, token_ids.device):
+            logits: torch.Tensor = self._model.get_output_embeddings()(states[:, -1])
+        return logits
 
 
 def _left_padded(sequences: Sequence[array[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
 
-def roomy_cache(capacity: int) -> Cache:
-    """Makes a cache of `capacity` tokens per row, for decoders whose layers attend to all tokens before."""
-    return Cache(layer_class_to_replicate=partial(RoomyLayer, capacity))  # type: ignore[arg-type]
+def roomy_cache(capacity: int, dtype: torch.dtype | None = None) -> Cache:
+    """Makes a cache of `capacity` tokens per row, for decoders whose layers attend to all tokens before, in
+    `dtype` or in that of the keys and values.
+    """
+    return Cache(layer_class_to_replicate=partial(RoomyLayer, capacity, dtype))  # type: ignore[arg-type]
 
 
 class RoomyLayer(DynamicLayer):
@@ -21,9 +24,9 @@ class RoomyLayer(DynamicLayer):
     transformers' own dynamic layer concatenates in every step, and its static one cannot lose rows.
     """
 
-    def __init__(self, capacity: int, **kwargs: Any) -> None:
+    def __init__(self, capacity: int, dtype: torch.dtype | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._capacity = capacity
+        self._capacity, self._dtype = capacity, dtype
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Makes the buffers for the first number of rows."""
@@ -54,7 +57,9 @@ class RoomyLayer(DynamicLayer):
         self._show(count, length)
 
     def _room(self, states: Tensor, rows: int) -> Tensor:
-        return states.new_empty(rows, states.shape[1], self._capacity, states.shape[3])
+        return states.new_empty(
+            rows, states.shape[1], self._capacity, states.shape[3], dtype=self._dtype or states.dtype
+        )
 
     def _show(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
         keys, values = (buffer[:rows, :, :length] for buffer in self._buffers)

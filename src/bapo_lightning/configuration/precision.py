@@ -1,0 +1,91 @@
+"""What `auto` and null mean for precision on this machine: of the trainer's passes, of the engine, and of the
+proof that both hold the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from bapo_lightning.configuration.plan import architecture
+from bapo_lightning.configuration.sections import Model
+from bapo_lightning.configuration.targets import TARGET
+from bapo_lightning.errors import DataError
+from bapo_lightning.plan.model_shape import model_shape
+from bapo_lightning.precision import FULL, MIXED
+from bapo_lightning.ranks.rank_group import uses_cuda
+
+AUTO = "auto"
+# Parameters. Casts cost a smaller model more than its products gain (docs/results/precision.md).
+SMALLEST_MODEL = 50_000_000
+TOLERANCE = {"float32": 1e-3}  # nats, mean over a probe's tokens, where both sides compute in it
+HALF_TOLERANCE = 0.2  # where one of them rounds to 16 bits
+
+
+def settled(plain: dict[str, Any], for_gpus: bool = False) -> dict[str, Any]:
+    """The configuration with every precision by name; one that is wrong otherwise stays as it is.
+
+    Args:
+        plain: the resolved configuration.
+        for_gpus: of GPUs that it is planned for, whatever this machine has.
+    """
+    plain = deepcopy(plain)
+    trainer, rollout = plain.get("trainer"), plain.get("rollout")
+    if isinstance(trainer, dict) and trainer.get("precision") == AUTO:
+        trainer["precision"] = MIXED if _gains(plain, for_gpus) else FULL
+    engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
+    if not isinstance(engine, Mapping):
+        return plain
+    is_mixed = isinstance(trainer, Mapping) and trainer.get("precision") == MIXED
+    on_gpu = for_gpus or (isinstance(trainer, Mapping) and uses_cuda(str(trainer.get("accelerator"))))
+    dtypes = {_settle_engine(engine, is_mixed, on_gpu), _trained_in(plain, is_mixed)}
+    sync = rollout.get("weight_sync") if isinstance(rollout, Mapping) else None
+    if isinstance(sync, dict) and sync.get("tolerance", 0) is None:
+        sync["tolerance"] = TOLERANCE["float32"] if dtypes == {"float32"} else HALF_TOLERANCE
+    return plain
+
+
+def _gains(plain: dict[str, Any], for_gpus: bool) -> bool:
+    """Whether passes are to be mixed: of float32 weights, sharded ones always, others where it pays."""
+    model, strategy = plain.get("model"), plain.get("strategy")
+    if not isinstance(model, Mapping) or model.get("dtype") != "float32":
+        return False
+    if isinstance(strategy, Mapping) and str(strategy.get(TARGET)).endswith("ShardedStrategy"):
+        return True
+    if not (for_gpus or _multiplies_faster(str(plain["trainer"].get("accelerator")))):
+        return False
+    try:
+        shape = model_shape(architecture(Model.read(model)))
+    except (ValidationError, DataError):  # told by the rules of the model
+        return False
+    return shape.num_parameters >= SMALLEST_MODEL
+
+
+def _multiplies_faster(accelerator: str) -> bool:
+    """Whether the device multiplies bfloat16 matrices in hardware."""
+    if uses_cuda(accelerator):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+
+
+def _settle_engine(engine: Mapping[str, Any], is_mixed: bool, on_gpu: bool) -> str:
+    """Names the engine's dtype where it is left to the trainer's precision; returns it."""
+    node = engine.get("make_engine", engine)
+    options = node.get("options") if isinstance(node, Mapping) else None
+    if isinstance(options, dict):  # vLLM
+        if options.get("dtype", 0) is None:
+            options["dtype"] = "bfloat16" if on_gpu or is_mixed else "float32"
+        return str(options.get("dtype", "float32"))
+    if isinstance(node, dict) and node.get("dtype", 0) is None:
+        node["dtype"] = MIXED if is_mixed else "float32"
+    return str(node.get("dtype", "float32")) if isinstance(node, Mapping) else "float32"
+
+
+def _trained_in(plain: dict[str, Any], is_mixed: bool) -> str:
+    model = plain.get("model")
+    dtype = model.get("dtype") if isinstance(model, Mapping) else None
+    return MIXED if is_mixed else str(dtype or "float32")

@@ -1,0 +1,123 @@
+"""Mixed precision: a model's blocks compute in bfloat16, what follows them in float32, on float32 weights.
+
+    token ids -> blocks, bfloat16 by autocast -> hidden states, float32 -> head, float32 -> log-probs
+
+The trainer's passes and the engine of transformers share it, so that both round at the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from bapo_lightning.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MIXED, FULL = "bf16-mixed", "32-true"  # Lightning's names
+ADVICE = (
+    "is none of its values: gradients underflow in float16, small updates of bfloat16 weights vanish; write "
+    f"{MIXED}, {FULL}, or auto"
+)
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+def blocks(is_mixed: bool, device: torch.device) -> AbstractContextManager[Any]:
+    """Returns the context in which a model's blocks compute."""
+    if not is_mixed:
+        return torch.autocast(device.type, enabled=False)
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+
+def outside_of_autocast(step: Step) -> Step:
+    """Lets a method of a module with a `device` compute in the dtypes that it is given: Lightning rounds
+    every matrix product of a training step.
+    """
+
+    @wraps(step)
+    def full(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(self.device.type, enabled=False):
+            return step(self, *args, **kwargs)
+
+    return full  # type: ignore[return-value]
+
+
+def is_mixed(precision: str) -> bool:
+    """Whether a trainer computes in mixed precision.
+
+    Raises:
+        ConfigError: for a precision in which nothing can be trained here.
+    """
+    if precision not in (MIXED, FULL):
+        raise ConfigError([f"trainer.precision={precision} {ADVICE}"])
+    return precision == MIXED
+
+
+class _HeadProducts(AbstractContextManager[None]):
+    """Counts the threads inside: the first one switches the process, the last one switches it back."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = Lock(), 0, ""
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._before = torch.get_float32_matmul_precision()
+                torch.set_float32_matmul_precision("medium")
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                torch.set_float32_matmul_precision(self._before)
+
+
+_HEAD_PRODUCTS = _HeadProducts()
+
+
+def head_products(is_mixed: bool, device: torch.device) -> AbstractContextManager[Any]:
+    """Returns the context in which the head's float32 products take oneDNN's kernels on CPUs, which round
+    factors to bfloat16 where the CPU has AMX. Sums and results stay float32, which bfloat16 factors alone
+    would not give on a CPU. Small products, as attention's, would lose by it.
+    """
+    return _HEAD_PRODUCTS if is_mixed and device.type == "cpu" else nullcontext()
+
+
+def round_blocks(model: PreTrainedModel) -> None:
+    """Stores the weights that autocast would round at each use in bfloat16: those of all linear layers but
+    the head.
+    """
+    head = model.get_output_embeddings()
+    for part in model.modules():
+        if isinstance(part, nn.Linear) and part is not head:
+            part.to(torch.bfloat16)
+
+
+def cache_dtype(device: torch.device) -> torch.dtype:
+    """Returns the dtype of keys and values in which attention computes in mixed precision."""
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
+
+
+def attention_on_cpu(attention: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets an attention function compute in float32 on CPUs, whatever autocast says: torch's kernel for them
+    takes twice as long in bfloat16.
+    """
+
+    @wraps(attention)
+    def full(module: Any, *states: torch.Tensor, **kwargs: Any) -> Any:
+        if states[0].device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+            return attention(module, *states, **kwargs)
+        query, key, value, *mask = states
+        with torch.autocast("cpu", enabled=False):
+            return attention(module, query.float(), key.float(), value.float(), *mask, **kwargs)
+
+    return full
