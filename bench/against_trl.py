@@ -2,19 +2,21 @@
 machine's CPU.
 
     python bench/against_trl.py tiny --cycles 5
-    python bench/against_trl.py smollm2 --cycles 3 --engines hf vllm
+    python bench/against_trl.py smollm2 --cycles 3 --engines hf vllm --trl float32 mixed
 
 A cycle is one rollout batch and all updates on it. Each side is an ordinary run in its own process (ours:
 `cli.train`). Cycles take turns; the first of each side includes its start and is not counted. Both sides have
 the same model, prompts, group size, response limit, sampling (temperature 1, no truncation), number of
-updates, sequences per update, GRPO objective, learning rate, float32 and threads. The learning rate is so
-small that both keep sampling from the same policy, as the printed mean response lengths show.
+updates, sequences per update, GRPO objective, learning rate and threads. The learning rate is so small that
+both keep sampling from the same policy, as the printed mean response lengths show. Each side computes in the
+precision that is fastest for it: ours as `trainer.precision=auto` chooses, or as `--ours` says, TRL in each
+of `--trl`, of which the fastest is compared with.
 
 rollout: from prompts to scored responses. Ours includes the transfer of weights, TRL's the log-probs that it
 recomputes, as it must to train on a batch more than once. update: everything else, divided by the number of
 updates.
 
-TRL's settings are in bench/trl_job.py; `--trl-options '{"torch_compile": true}'` tries others. Our side keeps
+TRL's settings are in bench/trl_job.py; `--trl-options '{"beta": 0.1}'` tries others. Our side keeps
 its monitors and its metrics file. Validation, samples, checkpoints and the measured entropy change are off,
 like TRL's logs and checkpoints.
 """
@@ -29,7 +31,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from measuring import Spread, add_json_option, method, ratio, write_json
@@ -68,6 +70,15 @@ class Job:
         return self.epochs * self.minibatches
 
 
+# Options of TRL's side by the way that it computes. Weights in bfloat16 are not equal work: small updates
+# vanish in them.
+TRL_VARIANTS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "mixed": {"bf16": True},
+    "bfloat16": {"model_init_kwargs": {"dtype": "bfloat16"}},
+    "compiled": {"torch_compile": True},
+    "mixed-compiled": {"bf16": True, "torch_compile": True},
+}
 TINY = ["experiment=additions"]
 SMOLLM2 = [
     "experiment=smollm2_arithmetic",
@@ -83,11 +94,12 @@ JOBS = {
 }
 
 
-def our_overrides(job: Job, engine: str, threads: int) -> list[str]:
-    """Returns the command line of our side without the folder."""
+def our_overrides(job: Job, engine: str, threads: int, ours: Sequence[str] = ()) -> list[str]:
+    """Returns the command line of our side without the folder; `ours` are further overrides."""
     return [
         *job.options,
         *job.engines[engine],
+        *ours,
         "algorithm=grpo",
         "regime=replay",
         f"regime.epochs={job.epochs}",
@@ -102,7 +114,7 @@ def our_overrides(job: Job, engine: str, threads: int) -> list[str]:
 def trl_job(
     job: Job, config: dict[str, Any], threads: int, options: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Returns the same job in the format of bench/trl_job.py."""
+    """Returns the same job in the format of bench/trl_job.py; `folder` is TRL's own."""
     run = validate(config)
     inputs, scale = read_inputs(run), run.scale
     problems = []
@@ -121,21 +133,30 @@ def trl_job(
         "learning_rate": LEARNING_RATE,
         "threads": threads,
         "options": options,
-        "folder": str(folder / "trl"),
+        "folder": str(folder),
     }
 
 
-def commands(
-    job: Job, engines: Sequence[str], threads: int, options: dict[str, Any], folder: Path
-) -> dict[str, list[str]]:
-    """Returns the command of each side: TRL, then ours with each engine."""
-    config = compose_run([*our_overrides(job, engines[0], threads), f"run_folder={folder}"])
-    description = folder / "job.json"
-    description.write_text(json.dumps(trl_job(job, config, threads, options, folder)))
-    found = {"TRL": [str(TRL_PYTHON), str(ROOT / "bench" / "trl_job.py"), str(description)]}
-    for engine in engines:
+def commands(job: Job, given: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
+    """Returns the command of each side: TRL as it computes, then ours with each engine."""
+    threads, found = given.threads, {}
+    config = compose_run([*our_overrides(job, given.engines[0], threads), f"run_folder={folder}"])
+    for variant in given.trl:
+        description = folder / f"{variant}.json"
+        options = TRL_VARIANTS[variant] | given.trl_options
+        description.write_text(json.dumps(trl_job(job, config, threads, options, folder / f"trl-{variant}")))
+        found[f"TRL, {variant}"] = [
+            str(TRL_PYTHON),
+            str(ROOT / "bench" / "trl_job.py"),
+            str(description),
+        ]
+    for engine in given.engines:
         logger = ["+logger.turns._target_=turn_logger.TurnLogger", f"+logger.turns.updates={job.updates}"]
-        overrides = [*our_overrides(job, engine, threads), *logger, f"run_folder={folder / engine}"]
+        overrides = [
+            *our_overrides(job, engine, threads, given.ours),
+            *logger,
+            f"run_folder={folder / engine}",
+        ]
         found[f"ours, {engine}"] = [sys.executable, "-m", "bapo_lightning.cli.train", *overrides]
     return found
 
@@ -149,7 +170,7 @@ def start(sides: dict[str, list[str]], threads: int, folder: Path, stack: ExitSt
     }
     workers = {}
     for name, command in sides.items():
-        paths = [ROOT / "bench", ROOT / "src"] if name == "TRL" else [ROOT / "bench"]
+        paths = [ROOT / "bench", ROOT / "src"] if name.startswith("TRL") else [ROOT / "bench"]
         log = folder / f"{name.replace(', ', '-')}.log"
         worker = Worker(command, log, environment | {"PYTHONPATH": ":".join(map(str, paths))})
         stack.callback(worker.close)
@@ -171,7 +192,11 @@ def measure(job: Job, workers: dict[str, Worker], cycles: int) -> dict[str, list
 def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Prints the table; returns it for the record."""
     record: dict[str, Any] = {}
-    reference = taken["TRL"]
+    fastest = min(
+        (name for name in taken if name.startswith("TRL")),
+        key=lambda name: median(cycle["cpu"] for cycle in taken[name]),
+    )
+    reference = taken[fastest]
     for name, cycles in taken.items():
         spreads = {
             key: Spread.of([cycle[key] for cycle in cycles]) for key in ("wall", "cpu", "rollout", "update")
@@ -188,7 +213,8 @@ def show(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
             "rollout": "rollout batch",
             "update": "update",
         }.items():
-            against = "" if name == "TRL" else f"   {ratios[key].text(digits=2)} times faster"
+            faster = f"   {ratios[key].text(digits=2)} times as fast as {fastest}"
+            against = "" if name.startswith("TRL") else faster
             print(f"  {label:14} {spreads[key].text('s', digits=3):34}{against}")
         record[name] = {
             "seconds": spreads,
@@ -208,6 +234,8 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=5, help="counted cycles of each side")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--engines", nargs="+", default=["hf"], choices=["hf", "vllm"])
+    parser.add_argument("--trl", nargs="+", default=["float32"], choices=list(TRL_VARIANTS))
+    parser.add_argument("--ours", nargs="+", default=[], help="our side's, e.g. model.compile=true")
     parser.add_argument(
         "--trl-options", type=json.loads, default={}, help="further GRPOConfig arguments, as JSON"
     )
@@ -219,7 +247,7 @@ def main() -> None:
     if unknown := [engine for engine in arguments.engines if engine not in job.engines]:
         sys.exit(f"the job {arguments.job} has no rollout={unknown[0]}; choose from {', '.join(job.engines)}")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        sides = commands(job, arguments.engines, arguments.threads, arguments.trl_options, Path(folder))
+        sides = commands(job, arguments, Path(folder))
         print(f"{' '.join(job.options)}: {job.updates} updates on each rollout batch")
         print(f"TRL's options beyond those of bench/trl_job.py: {arguments.trl_options or 'none'}")
         print(method(arguments.cycles, 1, arguments.threads))
@@ -228,7 +256,7 @@ def main() -> None:
         arguments.json,
         {
             "arguments": vars(arguments),
-            "options": our_overrides(job, "hf", arguments.threads),
+            "options": our_overrides(job, "hf", arguments.threads, arguments.ours),
             "sides": show(taken),
         },
     )

@@ -96,6 +96,13 @@ PARTS = {
         ("--tokens", "1024", "--width", "576", "--vocabulary", "49152", "--rounds", "3"),
         has_threads=True,
     ),
+    "precision": Part(
+        "Updates and sampling in float32 and mixed precision, compiled or not, on SmolLM2-135M",
+        ("precision.py", "smollm2"),
+        needs=(MODEL,),
+        in_all=False,
+        has_threads=True,
+    ),
     "verifier": Part(
         "Verdicts on mathematical answers beside math-verify",
         ("verifier.py",),

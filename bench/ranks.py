@@ -27,7 +27,7 @@ VARIANTS = {
     "single": ["strategy=single"],
     **{f"ddp {size}": ["strategy=ddp", f"trainer.devices={size}"] for size in (1, 2, 4)},
     **{
-        f"fsdp {size}": ["strategy=fsdp", "strategy.compute_dtype=float32", f"trainer.devices={size}"]
+        f"fsdp {size}": ["strategy=fsdp", "trainer.precision=32-true", f"trainer.devices={size}"]
         for size in (1, 2, 4)
     },
 }

@@ -3,7 +3,7 @@ setup-trl`).
 
     .venv-trl/bin/python bench/trl_job.py JOB.json
 
-The settings are the fastest ones for equal work: float32 as on our side, no gradient checkpointing (TRL's
+The settings are the fastest ones for equal work: no gradient checkpointing (TRL's
 default trades time for memory), no reference model, no logging, no saving, the fused optimizer, as many
 optimizer updates per rollout batch as on our side. The job's `options` are passed on unchanged, to try
 others.

@@ -91,13 +91,6 @@ def test_a_missing_package_is_named_where_there_is_a_gpu(monkeypatch):
     ]
 
 
-def test_the_strategy_decides_in_what_dtype_layers_compute():
-    assert validated().compute_dtype == "float32"
-    sharded = ("strategy=fsdp", "rollout.weight_sync.tolerance=0.2")
-    assert validated(*sharded).compute_dtype == "bfloat16"
-    assert validated(*sharded, "strategy.compute_dtype=float32").compute_dtype == "float32"
-
-
 def test_accelerators_by_name(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert uses_cuda("gpu") and uses_cuda("cuda") and not uses_cuda("cpu") and not uses_cuda("mps")
@@ -108,11 +101,6 @@ def test_apples_gpu_is_refused_and_never_chosen(monkeypatch):
     assert validated("trainer.accelerator=auto").accelerator == "cpu"
     (problem,) = found("trainer.accelerator=mps")
     assert "float64" in problem and problem.endswith("write trainer.accelerator=cpu")
-
-
-def test_passes_in_float16_are_refused_as_weights_are():
-    (problem,) = found("strategy=fsdp", "strategy.compute_dtype=float16")
-    assert "strategy.compute_dtype" in problem and "gradients underflow in float16" in problem
 
 
 def test_how_a_model_computes_may_change_when_a_run_goes_on_but_not_what_is_trained():

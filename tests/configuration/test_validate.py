@@ -191,15 +191,18 @@ def test_every_prompt_passes(name):
             "torchrun",
         ),
         (
-            "strategy=fsdp",
-            "strategy.compute_dtype=bfloat16 with rollout.weight_sync.tolerance=0.001: the trainer's "
+            "strategy=fsdp rollout.weight_sync.tolerance=1e-3",
+            "trainer.precision=bf16-mixed with rollout.weight_sync.tolerance=0.001: the trainer's "
             "rounding alone",
         ),
         (
-            "strategy=fsdp strategy.compute_dtype=float16",
-            "strategy.compute_dtype=float16 cannot be trained in (gradients underflow in float16)",
+            "trainer.precision=16-mixed",
+            "trainer.precision=16-mixed is none of its values: gradients underflow in float16",
         ),
-        ("model.dtype=bfloat16", "write rollout.weight_sync.tolerance=0.2, or model.dtype=float32"),
+        (
+            "model.dtype=bfloat16 rollout.weight_sync.tolerance=1e-3",
+            "write rollout.weight_sync.tolerance=null, which follows the precision, or model.dtype=float32",
+        ),
         ("+strategy.zero=1", "strategies.single_device; it takes none"),
         (
             "rollout.placement=all",

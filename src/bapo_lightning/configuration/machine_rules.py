@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.run_config import RunConfig
@@ -22,6 +23,7 @@ KERNELS = {
     ("liger", True): ("liger_kernel", "model.liger=false"),
 }
 
+COMPILERS = ("g++", "clang++")  # which torch.compile looks for
 
 # Logger of Lightning -> packages, one of which it needs.
 LOGGERS = {"TensorBoardLogger": ("tensorboard", "tensorboardX"), "MLFlowLogger": ("mlflow",)}
@@ -39,6 +41,11 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _kernel_problems(config: RunConfig) -> Iterator[str]:
+    if config.model.compile and not any(map(which, [os.environ.get("CXX", ""), *COMPILERS])):
+        yield (
+            f"model.compile=true needs a C++ compiler, and this machine has none of {', '.join(COMPILERS)}; "
+            "install one, or write model.compile=false"
+        )
     for (name, value), (package, instead) in KERNELS.items():
         if getattr(config.model, name) != value:
             continue

@@ -143,6 +143,7 @@ class Model(Section):
     attention: Attention | None = None
     packing: Packing = "none"
     activation_checkpointing: bool = False
+    compile: bool = False
     liger: bool = False
     lora: Lora | None = None
     architecture: dict[str, Any] | None = None

@@ -257,7 +257,7 @@ class RolloutDataModule(L.LightningDataModule):
         measured = {"reuse/share": len(replayed) / self._prompts_per_batch}
         if self._second_sampling is not None:
             self.refresh_engine()
-            entropy = self._owner.last_entropy
+            entropy = float(self._owner.last_entropy)
             fresh, second = self._second_sampling(self.sampler, fresh, entropy, state.version)
             self.sampler.engine.sleep()
             measured |= second

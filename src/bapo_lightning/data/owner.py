@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torch import Tensor
+
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 
 
@@ -12,7 +14,7 @@ class VersionedPolicyOwner(Protocol):
 
     policy: ScoringWeightSource
     micro_batch_tokens: int
-    last_entropy: float  # nats, mean over the tokens of the last update
+    last_entropy: float | Tensor  # nats, mean over the tokens of the last update
 
     @property
     def policy_version(self) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, cast
 
 import lightning as L
@@ -114,8 +115,7 @@ class BapoModule(L.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self._make_policy, self.bound_rule = make_policy, bound_rule
-        self.objective = objective
-        self.weighting = weighting
+        self.objective, self.weighting = objective, weighting
         self._optimizer = optimizer
         self._scheduler = scheduler
         self.micro_batch_tokens = micro_batch_tokens
@@ -130,7 +130,7 @@ class BapoModule(L.LightningModule):
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
         self.last_step_scale = 1.0
-        self.last_entropy = 0.0  # nats, mean over the tokens of the last update, on rank 0
+        self.last_entropy: float | Tensor = 0.0  # nats, mean over the last update's tokens, on rank 0
 
     @property
     def policy_version(self) -> int:
@@ -158,6 +158,7 @@ class BapoModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the counts of skipped updates and the last learning rate."""
         checkpoint["counts"] = {name: getattr(self, name) for name in KEPT}
+        checkpoint["counts"]["last_entropy"] = float(self.last_entropy)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes them back, and orders the optimizer's state by parameter."""
@@ -207,7 +208,7 @@ class BapoModule(L.LightningModule):
         self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
         grad_norm = self.apply_gradients(optimizer)
         metrics = batch.metrics | {
-            "train/loss": float(sum_over_ranks(torch.stack(losses).sum())),
+            "train/loss": sum_over_ranks(torch.stack(losses).sum()),
             "train/grad_norm": grad_norm,
             "train/skipped_updates": self.num_skipped_updates,
             "progress/version": self.policy_version,
@@ -220,7 +221,7 @@ class BapoModule(L.LightningModule):
         """The table of all ranks' minibatch on rank 0, whose mean entropy it notes; None on other ranks."""
         table = gather_tables(tables)
         if table is not None:
-            self.last_entropy = float(table.entropy.mean())
+            self.last_entropy = table.entropy.mean()
         return table
 
     def check_ages(self, batch: TrainBatch, version: int) -> None:
@@ -281,7 +282,7 @@ class BapoModule(L.LightningModule):
             TrainingError: after `max_nonfinite_in_a_row` skipped updates in a row.
         """
         grad_norm = clip_gradients(self.policy.parameters(), self.max_grad_norm)
-        if torch.isfinite(torch.tensor(grad_norm)):
+        if isfinite(grad_norm):
             self._nonfinite_in_a_row = 0
             self.last_learning_rate = step_scaled(optimizer, self.last_step_scale)
             schedule = self.lr_schedulers()

@@ -50,7 +50,13 @@ _KEYS = {
     ),
     Role.COMPUTATION: (
         *("trainer", "strategy", "plan", "rollout.engine", "rollout.weight_sync", "rollout.placement"),
-        *("model.attention", "model.packing", "model.activation_checkpointing", "model.liger"),
+        *(
+            "model.attention",
+            "model.packing",
+            "model.activation_checkpointing",
+            "model.compile",
+            "model.liger",
+        ),
         "scale.micro_batch_tokens",
     ),
     Role.WEIGHTS: ("checkpoint", "model.path", "model.made_by"),

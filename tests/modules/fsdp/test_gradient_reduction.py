@@ -20,7 +20,7 @@ def gradients(every, mesh):
     """Gradients of three micro-batches, and how many weights had a gradient in `.grad` after each."""
     policy = random_policy()
     batch = stale_batch(random_policy(), num_groups=3, group_size=2)
-    sharding = Sharding(compute_dtype="float32", reduce_every_micro_batch=every)
+    sharding = Sharding(reduce_every_micro_batch=every)
     sharding.shard(policy, decoder_layers(policy.model), mesh)
     module = SimpleNamespace(policy=policy, sharding=sharding)
     micro_batches, counts = batch.split(60, batch.response_mask / batch.num_tokens)[:3], []

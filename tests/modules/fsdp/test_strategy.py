@@ -9,7 +9,6 @@ from bapo_lightning.modules.fsdp import ShardedStrategy, Sharding, by_position
 
 NODE = {
     "_target_": "bapo_lightning.modules.fsdp.ShardedStrategy",
-    "compute_dtype": "float32",
     "reduce_every_micro_batch": True,
     "sharded_checkpoints": False,
 }
@@ -18,7 +17,7 @@ NODE = {
 def test_hydra_builds_it_from_its_options() -> None:
     strategy = instantiate(NODE)
     assert isinstance(strategy, ShardedStrategy)
-    assert strategy.sharding == Sharding("float32", reduce_every_micro_batch=True)
+    assert strategy.sharding == Sharding(reduce_every_micro_batch=True)
 
 
 def test_it_shards_over_the_ranks_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

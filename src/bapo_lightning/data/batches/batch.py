@@ -28,6 +28,7 @@ from bapo_lightning.data.batches.layout import (
 )
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.data.batches.steps import step_fields
+from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
 
@@ -96,16 +97,12 @@ class TrainBatch:
     step_advantage: Tensor | None = None  # [B, T] of each token's step, in place of `advantage`
     step_counts: tuple[int, ...] = ()  # steps of each sample with trained tokens; empty likewise
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainBatch:
+    def to(self, device: torch.device | str) -> TrainBatch:
         """Copy with its tensors on `device`."""
-
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=non_blocking)
-
         moved: dict[str, Any] = {
-            name: move(value) for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: on_device(value, device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
-        scores = {name: move(grid) for name, grid in self.entry_scores.items()}
+        scores = {name: on_device(grid, device) for name, grid in self.entry_scores.items()}
         return replace(self, **moved, entry_scores=scores)
 
     @property
@@ -185,7 +182,7 @@ class TrainBatch:
         of_samples = np.stack([rows, of(self.sequences), of(self.group_numbers), of(self.origins), offsets])
         known = np.repeat(of_samples, responses, axis=1)
         known[-1] += ramps(responses)
-        row, sequence, group, origin, position = torch.from_numpy(known).to(source.device)
+        row, sequence, group, origin, position = on_device(known, source.device)
 
         def at(grid: Tensor) -> Tensor:
             return grid.reshape(-1)[source]
@@ -214,7 +211,7 @@ def model_input(
     """Makes the input of a policy that scores the response tokens of `rollouts`, in their order."""
     prompts = np.array([len(rollout.prompt_ids) for rollout in rollouts])
     responses = np.array([rollout.length for rollout in rollouts])
-    input_ids = torch.from_numpy(padded_ids(rollouts)).to(device)
+    input_ids = on_device(padded_ids(rollouts), device)
     rows, numbers = range(len(rollouts)), np.array(prompt_numbers(rollouts))
     return _laid_out(input_ids, rows, layout, numbers, prompts, prompts, responses)[0]
 
@@ -235,10 +232,10 @@ def _laid_out(
     samples = np.repeat(np.arange(len(rows)), responses)
     columns = np.repeat(contexts, responses) + ramps(responses)
     device, starts = input_ids.device, np.array(rows) * input_ids.shape[1]
-    source = torch.from_numpy(starts[samples] + columns).to(device)
+    source = on_device(starts[samples] + columns, device)
     inputs = ModelInput(
-        input_ids.view(-1)[torch.from_numpy(starts[grid.samples] + grid.columns).to(device)],
-        torch.from_numpy(grid.cell(samples, columns - 1)).to(device),
+        input_ids.view(-1)[on_device(starts[grid.samples] + grid.columns, device)],
+        on_device(grid.cell(samples, columns - 1), device),
         input_ids.view(-1)[source],
         PromptCells(grid, prompt_lengths, responses),
         packed_lengths=grid.packed_lengths,

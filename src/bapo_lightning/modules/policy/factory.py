@@ -1,12 +1,12 @@
 """Builds policies; the only place that knows how the choices about a model fit together.
 
-weights or meta device -> attention kernel -> Liger kernels -> LoRA -> activation checkpointing -> Policy
-                                                                                   head for log Z -+
+weights or meta device -> attention kernel -> Liger kernels -> LoRA -> compiling -> activation checkpointing
+                                                                                head for log Z -+-> Policy
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,8 @@ def build_policy(
         _use_liger(model)
     if options.lora is not None:
         add_adapters(model, options.lora, on_meta)
+    if options.compile:
+        compile_layers(decoder_layers(model))
     if options.activation_checkpointing:
         checkpoint_layers(decoder_layers(model))
     if frozen:
@@ -93,6 +95,13 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     return list(layers)
 
 
+def compile_layers(layers: Sequence[nn.Module]) -> None:
+    """Compiles the layers' forward pass, for any number of tokens. All share one compiled function, so the
+    price is that of one layer; attention stays torch's kernel.
+    """
+    _replace_forward(layers, lambda forward: torch.compile(forward, dynamic=True))
+
+
 def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
     """Makes each layer keep only its input, and compute its activations again in the backward pass (arXiv
     1604.06174).
@@ -100,21 +109,29 @@ def checkpoint_layers(layers: Sequence[nn.Module]) -> None:
     transformers' own checkpointing works in train mode only, and a policy is in eval mode; torch's wrapper
     changes the names of the weights. So each layer gets another class, which FSDP2 can still shard.
     """
-    classes = {layer_class: _checkpointed(layer_class) for layer_class in {type(layer) for layer in layers}}
-    for layer in layers:
-        layer.__class__ = classes[type(layer)]
+    _replace_forward(layers, _checkpointed)
 
 
-def _checkpointed(layer_class: type[nn.Module]) -> type[nn.Module]:
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        compute = partial(layer_class.forward, self)
+def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        compute = partial(forward, self)
         if not torch.is_grad_enabled():
             return compute(*args, **kwargs)
         return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
-    return type(
-        layer_class.__name__, (layer_class,), {"forward": forward, "__module__": layer_class.__module__}
-    )
+    return kept
+
+
+def _replace_forward(
+    layers: Sequence[nn.Module], change: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Gives each layer a class of its own kind with another forward pass."""
+    classes = {
+        each: type(each.__name__, (each,), {"forward": change(each.forward), "__module__": each.__module__})
+        for each in {type(layer) for layer in layers}
+    }
+    for layer in layers:
+        layer.__class__ = classes[type(layer)]
 
 
 def _attention(options: ModelOptions) -> dict[str, str]:

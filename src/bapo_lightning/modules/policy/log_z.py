@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from bapo_lightning.data.batches.layout import PromptCells
+from bapo_lightning.data.batches.transfer import on_device
 
 NUM_LAYERS = 3
 
@@ -41,10 +42,10 @@ class LogZ(nn.Module):
             prompts: cells of the prompts.
         """
         device, lengths = hidden.device, prompts.prompt_lengths
-        cells = torch.from_numpy(prompts.cells()).to(device)
-        starts = torch.from_numpy(np.cumsum(lengths) - lengths).to(device)
+        cells = on_device(prompts.cells(), device)
+        starts = on_device(np.cumsum(lengths) - lengths, device)
         mean = embedding_bag(cells, hidden, starts, mode="mean")
         found = self.layers(mean.to(next(self.parameters()).dtype))[:, 0]
         found = found.to(torch.promote_types(found.dtype, torch.float32))
-        repeats = torch.from_numpy(prompts.response_lengths).to(device)
+        repeats = on_device(prompts.response_lengths, device)
         return found.repeat_interleave(repeats, output_size=int(prompts.response_lengths.sum()))

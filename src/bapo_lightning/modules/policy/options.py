@@ -46,6 +46,7 @@ class ModelOptions:
     attention: Attention | None = None
     packing: Packing = "none"
     activation_checkpointing: bool = False
+    compile: bool = False
     liger: bool = False
     lora: LoraOptions | None = None
 

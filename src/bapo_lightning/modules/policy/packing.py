@@ -23,6 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bapo_lightning.data.batches.batch import ModelInput
 from bapo_lightning.data.batches.layout import Layout, SharedRow, ramps
+from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.precision import attention_on_cpu
 
@@ -85,14 +86,14 @@ def row_arguments(inputs: ModelInput, attention: str) -> dict[str, Any]:
     """
     device = inputs.input_ids.device
     if inputs.shared is not None:
-        positions = torch.from_numpy(inputs.shared.owned[1])[None].to(device)
+        positions = on_device(inputs.shared.owned[1], device)[None]
         return {"position_ids": positions, "cells": attention_cells(inputs.shared, device)}
     if not inputs.packed_lengths:
         return {}
     sizes = np.asarray(inputs.packed_lengths, np.int64)
-    arguments: dict[str, Any] = {"position_ids": torch.from_numpy(ramps(sizes))[None].to(device)}
+    arguments: dict[str, Any] = {"position_ids": on_device(ramps(sizes), device)[None]}
     if attention == "flash_attention_2":  # computed once here instead of in every layer
-        boundaries = torch.from_numpy(np.concatenate([[0], sizes.cumsum()]).astype(np.int32)).to(device)
+        boundaries = on_device(np.concatenate([[0], sizes.cumsum()]).astype(np.int32), device)
         arguments |= {"cu_seq_lens_q": boundaries, "cu_seq_lens_k": boundaries}
         arguments |= {"max_length_q": int(sizes.max()), "max_length_k": int(sizes.max())}
     return arguments
@@ -118,11 +119,12 @@ def attention_cells(row: SharedRow, device: torch.device) -> AttentionCells:
         cells += indices.size
     sample, column = row.owned
     return AttentionCells(
-        tuple(torch.from_numpy(indices).to(device) for _, indices in grids),
-        torch.from_numpy(start[sample] + column).to(device),
+        tuple(on_device(indices, device) for _, indices in grids),
+        on_device(start[sample] + column, device),
     )
 
 
+@torch.compiler.disable  # grids differ in number and shape from row to row
 @attention_on_cpu
 def packed_sdpa(
     module: nn.Module,

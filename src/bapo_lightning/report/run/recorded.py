@@ -20,7 +20,7 @@ from typing import Any
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.intervals import shown_interval
 from bapo_lightning.report.run.curves import SPIKY, limits_of
-from bapo_lightning.run_folder.config_keys import leaves
+from bapo_lightning.run_folder.config_keys import leaves, may_change_on_resume
 from bapo_lightning.run_folder.record import RunRecord, read_run
 
 FOLDER = Path(__file__).with_name("recorded")
@@ -107,7 +107,12 @@ def find_recorded(config: Mapping[str, Any]) -> Recorded | None:
 
 
 def _set_options(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in leaves(protocol) if value is not None}
+    """The options that decide what is trained, not how the model computes it."""
+    return {
+        key: value
+        for key, value in leaves(protocol)
+        if value is not None and not (key.startswith("model.") and may_change_on_resume(key))
+    }
 
 
 @cache

@@ -1,0 +1,68 @@
+"""The engine of transformers in mixed precision, and its attention over the cache."""
+
+from array import array
+
+import pytest
+import torch
+from tests.builders import VOCAB_SIZE, random_model, random_policy
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
+from bapo_lightning.rollout.hf.attention import CACHED_SDPA
+from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
+from bapo_lightning.types import Rollout
+
+SAMPLING = SamplingParams(1.0, stop_token_ids=())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    random_model().save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_blocks_are_held_in_bfloat16_and_embeddings_norms_and_head_in_float32(folder):
+    engine = HFEngine(folder, dtype="bf16-mixed", device="cpu")
+    dtypes = {name: each.dtype for name, each in engine._model.named_parameters()}
+    assert dtypes["model.layers.0.mlp.up_proj.weight"] == torch.bfloat16
+    assert dtypes["model.embed_tokens.weight"] == dtypes["model.norm.weight"] == torch.float32
+
+
+def test_it_agrees_with_a_trainer_in_mixed_precision_and_the_proof_of_a_sync_holds(folder):
+    engine, policy = HFEngine(folder, dtype="bf16-mixed", device="cpu"), random_policy()
+    policy.mix_precision()
+    report = WeightSync(tolerance=0.2).push(policy, engine, 1, VOCAB_SIZE)
+    assert 0 < report.mean_logprob_difference < 0.2
+    prompts = [array("i", [1, 2, 3]), array("i", [1, 2, 3]), array("i", [4])]
+    requests = [GenerationRequest(prompt, 12, seed) for seed, prompt in enumerate(prompts)]
+    made = engine.generate(requests, SAMPLING)
+    rollouts = [Rollout(prompt, (one.segment,), one.finish) for prompt, one in zip(prompts, made, strict=True)]
+    for rollout, scores in zip(rollouts, policy.response_logprobs(rollouts, 1000), strict=True):
+        assert list(rollout.logprobs) == pytest.approx(list(scores), abs=0.3)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_over_the_cache_equals_transformers_own(key_heads, padded):
+    config = Qwen2Config(
+        vocab_size=16,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=key_heads,
+    )
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(config).eval()
+    ids, mask = torch.arange(12).view(2, 6), torch.ones(2, 6, dtype=torch.long)
+    if padded:
+        mask[0, :2] = 0
+    found = []
+    for attention in ("sdpa", CACHED_SDPA):
+        model.set_attn_implementation(attention)
+        with torch.no_grad():
+            begun = model(ids[:, :5], attention_mask=mask[:, :5], use_cache=True)
+            ended = model(ids[:, 5:], attention_mask=mask, past_key_values=begun.past_key_values)
+        found.append(torch.cat([begun.logits[:, -1:], ended.logits], 1))
+    assert torch.allclose(*found, atol=1e-5)

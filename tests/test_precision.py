@@ -1,0 +1,83 @@
+"""Where mixed precision rounds, and where it does not."""
+
+import threading
+
+import pytest
+import torch
+
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.precision import (
+    FULL,
+    MIXED,
+    attention_on_cpu,
+    blocks,
+    head_products,
+    is_mixed,
+    outside_of_autocast,
+)
+
+CPU = torch.device("cpu")
+
+
+class Step:
+    device = CPU
+
+    @outside_of_autocast
+    def product(self, left, right):
+        """A matrix product."""
+        return left @ right
+
+
+def test_blocks_round_products_and_nothing_else_does():
+    ones = torch.ones(2, 2)
+    with blocks(True, CPU):
+        assert (ones @ ones).dtype == torch.bfloat16 and (ones + ones).dtype == torch.float32
+        assert Step().product(ones, ones).dtype == torch.float32
+        with blocks(False, CPU):
+            assert (ones @ ones).dtype == torch.float32
+    assert (ones @ ones).dtype == torch.float32
+    assert Step.product.__doc__ == "A matrix product."
+
+
+def test_attention_on_a_cpu_gets_float32_under_autocast_alone():
+    seen = []
+
+    @attention_on_cpu
+    def attention(module, query, key, value, mask, *, scaling):
+        seen.append((query.dtype, value.dtype, torch.is_autocast_enabled("cpu"), mask, scaling))
+
+    half = torch.ones(1, dtype=torch.bfloat16)
+    attention(None, half, half, half, None, scaling=2.0)
+    with blocks(True, CPU):
+        attention(None, half, half, half, None, scaling=2.0)
+    assert seen == [
+        (torch.bfloat16, torch.bfloat16, False, None, 2.0),
+        (torch.float32, torch.float32, False, None, 2.0),
+    ]
+
+
+def test_the_heads_products_switch_the_process_back_when_the_last_thread_leaves():
+    before = torch.get_float32_matmul_precision()
+    inside, leave = threading.Event(), threading.Event()
+
+    def other():
+        with head_products(True, CPU):
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with head_products(True, CPU):
+        thread.start()
+        assert inside.wait(10)
+    assert torch.get_float32_matmul_precision() == "medium"
+    leave.set()
+    thread.join()
+    assert torch.get_float32_matmul_precision() == before
+    with head_products(False, CPU):
+        assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_precision_that_cannot_be_trained_in_is_refused():
+    assert is_mixed(MIXED) and not is_mixed(FULL)
+    with pytest.raises(ConfigError, match=r"trainer\.precision=16-mixed is none of its values"):
+        is_mixed("16-mixed")
