@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from updates import Size, random_batch
 
 from bapo_lightning.plan.memory import moments
+from bapo_lightning.precision import FULL, MIXED
 
 TOLERANCE = 0.10
 SIZE = Size(groups=3, group_size=4, prompt_tokens=32, response_tokens=224)
@@ -67,7 +69,7 @@ def updates(architecture: Architecture, device: str, size: Size = SIZE, **option
         architecture: config.json.
         device: cpu or cuda.
         size: of the minibatch, in groups of four.
-        options: of the model.
+        options: of `random_policy`.
     """
     policy = random_policy(architecture, device, **options)
     module = ready_module(policy, SAMPLES_AT_ONCE * (size.prompt_tokens + size.response_tokens))
@@ -98,21 +100,22 @@ def main() -> int:
     torch.set_num_threads(1)
     measure = peak_on_gpu if parsed.device == "cuda" else peak_on_cpu
     print(
-        f"{'model':<20}{'checkpointing':>14}{'predicted MB':>14}{'measured MB':>13}{'ratio':>8}   fullest at"
+        f"{'model':<20}{'precision':<12}{'checkpointing':<14}{'predicted MB':>14}{'measured MB':>13}{'ratio':>8}"
+        "   fullest at"
     )
     worst = 0.0
-    for name in parsed.models:
-        for checkpointing in (False, True):
-            on_gpu = parsed.device == "cuda"
-            run = run_shape(MODELS[name], SIZE, checkpointing=checkpointing, on_gpu=on_gpu)
-            fullest = max(moments(run, MICRO_BATCHES), key=lambda moment: moment.bytes)
-            measured = measure(
-                partial(updates, MODELS[name], parsed.device, activation_checkpointing=checkpointing)
-            )
-            ratio = fullest.bytes / measured
-            worst = max(worst, abs(ratio - 1))
-            shown = f"{fullest.bytes / 1e6:>14.1f}{measured / 1e6:>13.1f}{ratio:>8.3f}"
-            print(f"{name:<20}{'yes' if checkpointing else 'no':>14}{shown}   {fullest.name}", flush=True)
+    for name, is_mixed, checkpointing in product(parsed.models, (False, True), (False, True)):
+        on_gpu = parsed.device == "cuda"
+        computed = {"compute_bytes": 2, "autocast": True} if is_mixed else {}
+        run = run_shape(MODELS[name], SIZE, checkpointing=checkpointing, on_gpu=on_gpu, **computed)
+        fullest = max(moments(run, MICRO_BATCHES), key=lambda moment: moment.bytes)
+        options = {"is_mixed": is_mixed, "activation_checkpointing": checkpointing}
+        measured = measure(partial(updates, MODELS[name], parsed.device, **options))
+        ratio = fullest.bytes / measured
+        worst = max(worst, abs(ratio - 1))
+        shown = f"{MIXED if is_mixed else FULL:<12}{'yes' if checkpointing else 'no':<14}"
+        shown += f"{fullest.bytes / 1e6:>14.1f}{measured / 1e6:>13.1f}{ratio:>8.3f}"
+        print(f"{name:<20}{shown}   {fullest.name}", flush=True)
     print(f"largest error {worst:.1%}, allowed {TOLERANCE:.0%}")
     return int(worst > TOLERANCE)
 

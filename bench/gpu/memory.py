@@ -20,10 +20,11 @@ from gpu.models import SHAPES, TINY, Architecture, run_shape, with_layers
 TOLERANCE = 0.10
 RANK = 16
 USABLE = 0.9  # of a GPU's memory, for the search of the largest model
-# Name -> options of the model, and what they are to the plan.
+# Name -> options of `random_policy`, and what they are to the plan.
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "checkpointing": ({"activation_checkpointing": True}, {"checkpointing": True}),
+    "mixed precision": ({"is_mixed": True}, {"compute_bytes": 2, "autocast": True}),
     "LoRA": ({"lora": LoraOptions(rank=RANK, alpha=2 * RANK)}, {}),
 }
 

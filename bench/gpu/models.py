@@ -58,12 +58,15 @@ def with_layers(architecture: Architecture, layers: int) -> Architecture:
     return {**architecture, "num_hidden_layers": layers}
 
 
-def random_policy(architecture: Architecture, device: str, **options: Any) -> Policy:
+def random_policy(
+    architecture: Architecture, device: str, is_mixed: bool = False, **options: Any
+) -> Policy:
     """Returns a random policy on the device.
 
     Args:
         architecture: config.json.
         device: cuda or cpu.
+        is_mixed: its blocks compute in bfloat16.
         options: of `ModelOptions`.
     """
     config = AutoConfig.for_model(**architecture)
@@ -82,6 +85,8 @@ def random_policy(architecture: Architecture, device: str, **options: Any) -> Po
                 parameter.normal_(0.0, 0.02)
     rotary = policy.model.base_model.rotary_emb
     policy.model.base_model.rotary_emb = type(rotary)(policy.model.config).to(device)
+    if is_mixed:
+        policy.mix_precision()
     return policy
 
 

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -26,12 +27,13 @@ MATRIX_PRODUCTS = ("mm", "gemm", "matmul", "linear", "flash", "attention", "nvje
 WAITS = 4  # the norm of the gradient, the finite check and the log row
 
 
-def module_of(machine: Machine, name: str, budget: int) -> BapoModule:
-    """A module of this shape, packed, in bfloat16 on a GPU."""
+def module_of(machine: Machine, name: str, budget: int, compile: bool = False) -> BapoModule:
+    """A module of this shape, packed, in mixed precision; 7B are frozen bfloat16 beside adapters."""
     architecture = SHAPES[name] if machine.on_gpu else TINY
-    options = {"packing": "padding_free", "dtype": machine.size("bfloat16", "float32")}
+    options: dict[str, Any] = {"packing": "padding_free", "compile": compile, "is_mixed": machine.on_gpu}
     if name == "Qwen2.5-7B":
         options |= {"lora": LoraOptions(rank=16, alpha=32), "activation_checkpointing": True}
+        options["dtype"] = "bfloat16"
     return ready_module(random_policy(architecture, machine.device, **options), budget, "grpo")
 
 
@@ -50,6 +52,23 @@ def updates(machine: Machine) -> Iterator[Finding]:
             yield measured(
                 title, size.tokens / seconds, "tokens/s", f"{work / 1e12:.1f} TFLOP/s{of_peak(work)}"
             )
+
+
+def compiling(machine: Machine) -> Iterator[Finding]:
+    """Updates with compiled layers beside others, and what compiling takes."""
+    name = machine.size("Qwen2.5-0.5B", "tiny")
+    size = Size(1, 4, *machine.size((64, 1984), (8, 24)))
+    batch = random_batch(size, (SHAPES[name] if machine.on_gpu else TINY)["vocab_size"]).to(machine.device)
+    seconds = {}
+    for compile in (False, True):
+        module = module_of(machine, name, size.tokens, compile)
+        start = time.perf_counter()
+        module.training_step(batch, 0)
+        machine.wait()
+        first = time.perf_counter() - start
+        seconds[compile] = machine.seconds(partial(module.training_step, batch, 0))
+    title = f"update with compiled layers, {name}, {size.tokens:,} tokens"
+    yield measured(title, seconds[False] / seconds[True], "times as fast", f"the first one took {first:.1f} s")
 
 
 def of_peak(flops_per_second: float) -> str:
@@ -114,4 +133,4 @@ def generation(machine: Machine) -> Iterator[Finding]:
     yield measured(f"generation, {name}, {rows} rows", rate, "tokens/s")
 
 
-CHECKS = (Check(updates), Check(waits), Check(generation))
+CHECKS = (Check(updates), Check(compiling), Check(waits), Check(generation))

@@ -6,12 +6,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from transformers import AutoConfig
 from updates import Size, random_batch
 
 from bapo_lightning.library import fit
+from bapo_lightning.precision import MIXED
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 from gpu.checks import Check, Finding, Machine, at_least, at_most, holds
@@ -19,7 +21,12 @@ from gpu.models import SHAPES, TINY, Architecture, random_policy, ready_module
 
 BOUNDS = ("bapo/clip_low", "bapo/clip_high")
 COMPARED = 8  # updates, after which rounding has grown
-MISMATCH = {"float32": 1e-3, "bfloat16": 0.1}  # nats
+# Dtype of the engine -> options of the trainer's policy, and the largest mean difference in nats.
+MISMATCH: dict[str, tuple[dict[str, Any], float]] = {
+    "float32": ({}, 1e-3),
+    MIXED: ({"is_mixed": True}, 0.1),
+    "bfloat16": ({"is_mixed": True}, 0.1),
+}
 
 
 def quickstart(machine: Machine) -> Iterator[Finding]:
@@ -66,11 +73,11 @@ def real_shapes(machine: Machine) -> Iterator[Finding]:
 
 
 def engine_mismatch(machine: Machine) -> Iterator[Finding]:
-    """Log-probs of engine and trainer after a sync, in both precisions."""
+    """Log-probs of engine and trainer after a sync, in float32 and with a trainer in mixed precision."""
     name = machine.size("Qwen2.5-0.5B", "tiny")
     architecture = chosen(machine)[name]
-    for dtype, limit in MISMATCH.items():
-        policy = random_policy(architecture, machine.device, dtype=dtype)
+    for dtype, (precision, limit) in MISMATCH.items():
+        policy = random_policy(architecture, machine.device, **precision)
         with tempfile.TemporaryDirectory() as folder:
             AutoConfig.for_model(**architecture).save_pretrained(folder)
             engine = HFEngine(folder, dtype=dtype, device=machine.device)  # type: ignore[arg-type]
@@ -78,7 +85,7 @@ def engine_mismatch(machine: Machine) -> Iterator[Finding]:
         report = sync.push(policy, engine, 1, architecture["vocab_size"])
         note = f"largest {report.max_logprob_difference:.2g}"
         yield at_most(
-            f"{name}: engine from trainer, {dtype}", report.mean_logprob_difference, limit, "nats", note
+            f"{name}: engine in {dtype} from trainer", report.mean_logprob_difference, limit, "nats", note
         )
 
 
@@ -88,13 +95,14 @@ def chosen(machine: Machine) -> dict[str, Architecture]:
     return {name: SHAPES[name] for name in names} if machine.on_gpu else {"tiny": TINY}
 
 
-def options(machine: Machine, name: str) -> dict[str, object]:
-    """Options of a model, so that 80 GB hold it."""
+def options(machine: Machine, name: str) -> dict[str, Any]:
+    """Options of a model in mixed precision, so that 80 GB hold it."""
     from bapo_lightning.modules.policy.options import LoraOptions
 
     if name != "Qwen2.5-7B":
-        return {}
-    return {"dtype": "bfloat16", "activation_checkpointing": True, "lora": LoraOptions(rank=16, alpha=32)}
+        return {"is_mixed": machine.on_gpu}
+    lora = LoraOptions(rank=16, alpha=32)
+    return {"is_mixed": True, "dtype": "bfloat16", "activation_checkpointing": True, "lora": lora}
 
 
 CHECKS = (Check(quickstart), Check(real_shapes), Check(engine_mismatch))

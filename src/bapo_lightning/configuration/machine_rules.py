@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from sysconfig import get_paths
 
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.run_config import RunConfig
@@ -40,11 +41,20 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
         yield from critic_problems(node.options["critic"], config.model.path, config.name)
 
 
+def missing_for_compiling() -> str | None:
+    """What torch.compile lacks on this machine, if anything."""
+    if not any(map(which, [os.environ.get("CXX", ""), *COMPILERS])):
+        return f"a C++ compiler ({' or '.join(COMPILERS)})"
+    if not Path(get_paths()["include"], "Python.h").is_file():
+        return "Python's header files (python3-dev)"
+    return None
+
+
 def _kernel_problems(config: RunConfig) -> Iterator[str]:
-    if config.model.compile and not any(map(which, [os.environ.get("CXX", ""), *COMPILERS])):
+    if config.model.compile and (missing := missing_for_compiling()):
         yield (
-            f"model.compile=true needs a C++ compiler, and this machine has none of {', '.join(COMPILERS)}; "
-            "install one, or write model.compile=false"
+            f"model.compile=true needs {missing}, which this machine lacks; install it, or write "
+            "model.compile=false"
         )
     for (name, value), (package, instead) in KERNELS.items():
         if getattr(config.model, name) != value:

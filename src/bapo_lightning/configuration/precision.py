@@ -50,9 +50,11 @@ def settled(plain: dict[str, Any], for_gpus: bool = False) -> dict[str, Any]:
 
 
 def _gains(plain: dict[str, Any], for_gpus: bool) -> bool:
-    """Whether passes are to be mixed: of float32 weights, sharded ones always, others where it pays."""
+    """Whether passes are to be mixed: with trained weights in float32, which adapters always are. Sharded ones
+    are, others where it pays.
+    """
     model, strategy = plain.get("model"), plain.get("strategy")
-    if not isinstance(model, Mapping) or model.get("dtype") != "float32":
+    if not isinstance(model, Mapping) or (model.get("dtype") != "float32" and model.get("lora") is None):
         return False
     if isinstance(strategy, Mapping) and str(strategy.get(TARGET)).endswith("ShardedStrategy"):
         return True

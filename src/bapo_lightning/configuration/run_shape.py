@@ -30,6 +30,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         num_gpus=ranks,
         stored_bytes=stored,
         compute_bytes=BYTES[config.compute_dtype],
+        autocast=not sharded and BYTES[config.compute_dtype] < stored,
         micro_batch_tokens=scale.micro_batch_tokens,
         prompt_tokens=scale.max_prompt_tokens,
         response_tokens=scale.max_new_tokens,

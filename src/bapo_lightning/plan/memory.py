@@ -20,10 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from bapo_lightning.plan.run_shape import RunShape
+from bapo_lightning.plan.run_shape import SCORE_BYTES, RunShape
 
 CHUNK_ELEMENTS, BLOCK_ELEMENTS, CPU_BLOCK_ELEMENTS = 1 << 27, 1 << 25, 1 << 20  # of `modules.token_scores`
-SCORE_BYTES = 4  # norms' inputs, log-sum-exps and logits are float32 whatever the model computes in
 BATCH_BYTES = 29  # a padded token of the minibatch: id, mask, three log-probs, version
 TABLE_BYTES = 120  # a token of the token table: its columns
 SCORED_BYTES = 20  # a response token in the token scores: log-prob, entropy, peak, norm, target's gradient
@@ -65,7 +64,7 @@ def norm_bytes(run: RunShape) -> int:
     """Returns bytes per token that an RMSNorm keeps: its input in float32, the normalised input, the output;
     Liger's kernel keeps no copies.
     """
-    size = run.compute_bytes
+    size = run.hidden_bytes
     return (2 * size if run.liger else SCORE_BYTES + 2 * size) * run.model.hidden_size
 
 
@@ -73,11 +72,15 @@ def block_bytes(run: RunShape) -> int:
     """Returns bytes per token that a block keeps: two norms; queries, keys, values, the attention's result
     and its log-sum-exp; the MLP's gate, its SiLU, the other half and their product.
     """
-    model, size = run.model, run.compute_bytes
-    num_queries = 3 if run.packed_sdpa else 2  # packed, attention's results are laid back and kept twice
-    attention = num_queries * model.query_size + 2 * model.kv_size
+    model, size, width = run.model, run.compute_bytes, run.model.hidden_size
+    per_token = 2 * norm_bytes(run)
+    if run.autocast:  # instead of a norm's output, a rounded copy for each product that takes it
+        per_token += width * ((3 + 2) * size - 2 * SCORE_BYTES)
+    attention = run.attention_bytes * 2 * (model.query_size + model.kv_size)
+    if run.packed_sdpa or size < run.attention_bytes:  # the result once more: laid back, or rounded
+        attention += size * model.query_size
     mlp = (3 if run.liger else 4) * model.ffn_size  # Liger computes the SiLU again
-    per_token = 2 * norm_bytes(run) + size * (attention + mlp) + SCORE_BYTES * model.num_heads
+    per_token += attention + size * mlp + SCORE_BYTES * model.num_heads
     if model.head_norms:
         per_token += (SCORE_BYTES + size) * (model.query_size + model.kv_size)
     return per_token
@@ -139,10 +142,18 @@ def gathered(run: RunShape) -> list[Amount]:
 def activations(run: RunShape) -> list[Amount]:
     """Returns what the blocks keep of a micro-batch: all activations, or their inputs only."""
     if run.checkpointing:
-        label, per_token = "inputs of the blocks", run.compute_bytes * run.model.hidden_size
+        label, per_token = "inputs of the blocks", run.hidden_bytes * run.model.hidden_size
     else:
         label, per_token = "activations of the blocks", block_bytes(run)
-    return [product(label, B=per_token, blocks=run.model.num_layers, tokens=run.tokens_at_once)]
+    kept = product(label, B=per_token, blocks=run.model.num_layers, tokens=run.tokens_at_once)
+    return [kept] if run.checkpointing else [kept, *rounded_weights(run, run.model.num_layers)]
+
+
+def rounded_weights(run: RunShape, num_blocks: int) -> list[Amount]:
+    """Returns the copies of the blocks' matrices that autocast makes and the backward pass needs."""
+    parameters = run.model.layer_matmul_parameters
+    rounded = product("rounded weights", B=run.compute_bytes, blocks=num_blocks, parameters=parameters)
+    return [rounded] if run.autocast else []
 
 
 def logits(run: RunShape, is_forward: bool) -> list[Amount]:
@@ -152,12 +163,14 @@ def logits(run: RunShape, is_forward: bool) -> list[Amount]:
     words = run.model.vocab_size
     rows = min(max(1, CHUNK_ELEMENTS // words), run.scored_at_once)
     copy = SCORE_BYTES if is_forward else run.compute_bytes
-    element = SCORE_BYTES + (0 if run.compute_bytes == SCORE_BYTES else copy)
-    chunk = product("logits of a chunk", B=element, tokens=rows, words=words)
+    element = SCORE_BYTES + (copy if run.rounds_head else 0)
+    amounts = [product("logits of a chunk", B=element, tokens=rows, words=words)]
+    if run.rounds_head and run.autocast:
+        amounts.append(product("rounded head", B=run.compute_bytes, parameters=run.model.head_parameters))
     if not is_forward:
-        return [chunk]
+        return amounts
     block = min(max(1, (BLOCK_ELEMENTS if run.on_gpu else CPU_BLOCK_ELEMENTS) // words), rows)
-    return [chunk, product("powers of a block", B=SCORE_BYTES, tokens=block, words=words)]
+    return [*amounts, product("powers of a block", B=SCORE_BYTES, tokens=block, words=words)]
 
 
 def head_gradient(run: RunShape, element_bytes: int) -> list[Amount]:
@@ -189,20 +202,20 @@ def _scores_forward(run: RunShape) -> list[Amount]:
 
 
 def _scores_backward(run: RunShape) -> list[Amount]:
-    model, size = run.model, run.compute_bytes
+    model = run.model
     gradient = head_gradient(run, SCORE_BYTES)
     return [
-        *_scored(run, norm_bytes(run) - size * model.hidden_size),  # its output is gone
+        *_scored(run, norm_bytes(run) - run.hidden_bytes * model.hidden_size),  # its output is gone
         product("gradient of those", B=SCORE_BYTES * model.hidden_size, tokens=run.scored_at_once),
         *logits(run, is_forward=False),
         *gradient,
-        *(gradient if size != SCORE_BYTES else []),  # its part of one chunk
+        *(gradient if run.rounds_head else []),  # its part of one chunk
     ]
 
 
 def _scored(run: RunShape, last_norm_bytes: int) -> list[Amount]:
     """Returns what the token scores find in both passes."""
-    per_token = run.compute_bytes * run.model.hidden_size + SCORED_BYTES
+    per_token = run.hidden_bytes * run.model.hidden_size + SCORED_BYTES
     return [
         *activations(run),
         product("last norm", B=last_norm_bytes, tokens=run.tokens_at_once),
@@ -212,12 +225,12 @@ def _scored(run: RunShape, last_norm_bytes: int) -> list[Amount]:
 
 def _last_block(run: RunShape, has_gradients: bool) -> list[Amount]:
     waits = run.model.tied or not has_gradients or run.strategy == "fsdp"
-    waiting = head_gradient(run, run.compute_bytes) if waits else []
+    waiting = head_gradient(run, run.hidden_bytes) if waits else []
     return [*activations(run), *_block_at_work(run), *waiting]
 
 
 def _first_block(run: RunShape) -> list[Amount]:
-    model, size, is_sharded = run.model, run.compute_bytes, run.strategy == "fsdp"
+    model, size, is_sharded = run.model, run.hidden_bytes, run.strategy == "fsdp"
     amounts = [product("gradient of a block's input", B=size * model.hidden_size, tokens=run.tokens_at_once)]
     if run.lora:
         return amounts
@@ -233,11 +246,12 @@ def _block_at_work(run: RunShape) -> list[Amount]:
     """Returns the memory of a block's backward pass; checkpointing first computes its activations again."""
     model, size, tokens = run.model, run.compute_bytes, run.tokens_at_once
     # the gradients of both factors of the gated product, and of the residual
-    most = size * (2 * model.ffn_size + model.hidden_size)
+    most = size * 2 * model.ffn_size + run.hidden_bytes * model.hidden_size
     amounts = [product("backward of a block", B=most, tokens=tokens)]
     if run.checkpointing:
-        again = block_bytes(run) - (SCORE_BYTES * model.hidden_size if size == SCORE_BYTES else 0)
-        amounts.append(product("activations of one block", B=again, tokens=tokens))
+        shared = SCORE_BYTES * model.hidden_size if run.hidden_bytes == SCORE_BYTES else 0
+        again = block_bytes(run) - shared
+        amounts += [product("activations of one block", B=again, tokens=tokens), *rounded_weights(run, 1)]
     if run.strategy == "fsdp":
         both = size + SCORE_BYTES
         amounts.append(product("its whole gradient, twice", B=both, parameters=model.layer_parameters))

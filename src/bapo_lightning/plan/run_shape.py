@@ -8,6 +8,7 @@ from typing import Literal
 
 from bapo_lightning.plan.model_shape import ModelShape
 
+SCORE_BYTES = 4  # norms' inputs, log-sum-exps and logits are float32 whatever the model computes in
 Placement = Literal["asleep", "beside", "apart"]
 
 
@@ -50,7 +51,7 @@ class RunShape:
     strategy: Literal["single", "ddp", "fsdp"]
     num_gpus: int  # ranks of the trainer
     stored_bytes: int  # of an element of weights, gradients and optimizer state
-    compute_bytes: int  # of an element of the activations
+    compute_bytes: int  # of an element of the factors of the blocks' products
     micro_batch_tokens: int
     prompt_tokens: int  # the longest prompt
     response_tokens: int  # the longest response
@@ -72,6 +73,7 @@ class RunShape:
     gathered_layers: int = 2
     # FSDP sums them over ranks once an update, and until then each rank holds all of its own, float32
     whole_gradients: bool = False
+    autocast: bool = False  # products round float32 weights and hidden states, each for itself
     offload: bool = False  # weights, gradients and optimizer state stay in the host's memory
     lora: LoraShape | None = None
     fused_step: bool = True  # the optimizer's step is one kernel without temporaries
@@ -81,6 +83,21 @@ class RunShape:
     def shards(self) -> int:
         """Number of ranks that share one copy of the training state."""
         return self.num_gpus if self.strategy == "fsdp" else 1
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Bytes of an element of the hidden states between blocks, and of the weights' gradients."""
+        return SCORE_BYTES if self.autocast else self.compute_bytes
+
+    @property
+    def attention_bytes(self) -> int:
+        """Bytes of an element of queries, keys, values: a CPU's packed attention takes float32 ones."""
+        return self.hidden_bytes if self.packed_sdpa and not self.on_gpu else self.compute_bytes
+
+    @property
+    def rounds_head(self) -> bool:
+        """Whether the token scores' products have 16-bit factors, and float32 results."""
+        return self.compute_bytes < SCORE_BYTES and (self.on_gpu or not self.autocast)
 
     @property
     def trained_bytes(self) -> int:
