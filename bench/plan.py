@@ -100,8 +100,8 @@ def main() -> int:
     torch.set_num_threads(1)
     measure = peak_on_gpu if parsed.device == "cuda" else peak_on_cpu
     print(
-        f"{'model':<20}{'precision':<12}{'checkpointing':<14}{'predicted MB':>14}{'measured MB':>13}{'ratio':>8}"
-        "   fullest at"
+        f"{'model':<20}{'precision':<12}{'checkpointing':<14}{'predicted MB':>14}{'measured MB':>13}"
+        f"{'ratio':>8}   fullest at"
     )
     worst = 0.0
     for name, is_mixed, checkpointing in product(parsed.models, (False, True), (False, True)):

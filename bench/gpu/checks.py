@@ -51,7 +51,7 @@ class Machine:
         return min(taken)
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
-        """Returns the most memory that a call adds; NaN-free only on a GPU, whose allocator counts."""
+        """Returns the most memory that a call adds; only a GPU's allocator counts."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

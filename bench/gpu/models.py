@@ -58,9 +58,7 @@ def with_layers(architecture: Architecture, layers: int) -> Architecture:
     return {**architecture, "num_hidden_layers": layers}
 
 
-def random_policy(
-    architecture: Architecture, device: str, is_mixed: bool = False, **options: Any
-) -> Policy:
+def random_policy(architecture: Architecture, device: str, is_mixed: bool = False, **options: Any) -> Policy:
     """Returns a random policy on the device.
 
     Args:

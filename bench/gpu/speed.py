@@ -68,7 +68,9 @@ def compiling(machine: Machine) -> Iterator[Finding]:
         first = time.perf_counter() - start
         seconds[compile] = machine.seconds(partial(module.training_step, batch, 0))
     title = f"update with compiled layers, {name}, {size.tokens:,} tokens"
-    yield measured(title, seconds[False] / seconds[True], "times as fast", f"the first one took {first:.1f} s")
+    yield measured(
+        title, seconds[False] / seconds[True], "times as fast", f"the first one took {first:.1f} s"
+    )
 
 
 def of_peak(flops_per_second: float) -> str:

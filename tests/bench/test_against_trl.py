@@ -59,10 +59,17 @@ def test_the_table_has_the_ratio_of_neighbouring_cycles(capsys):
             "samples": 4,
         }
 
-    record = show({"TRL": [cycle(4.0), cycle(6.0)], "ours, hf": [cycle(2.0), cycle(2.0)]})
+    slower = [cycle(5.0), cycle(7.0)]
+    record = show(
+        {
+            "TRL, float32": slower,
+            "TRL, mixed": [cycle(4.0), cycle(6.0)],
+            "ours, hf": [cycle(2.0), cycle(2.0)],
+        }
+    )
     assert record["ours, hf"]["times_faster"]["wall"].median == 2.5
     shown = capsys.readouterr().out
     assert (
         "ours, hf: responses of 25.0 tokens on average" in shown
-        and "2.50 (2.00 .. 3.00) times faster" in shown
+        and "2.50 (2.00 .. 3.00) times as fast as TRL, mixed" in shown
     )

@@ -38,6 +38,7 @@ def gpus(monkeypatch, tmp_path):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: found[index])
 
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return give

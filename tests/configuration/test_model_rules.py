@@ -84,6 +84,7 @@ def test_what_runs_everywhere_passes(override):
 def test_a_missing_package_is_named_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
     problems = found("model.liger=true", "trainer.accelerator=gpu")
     assert problems == [
         "model.liger=true needs a package that this machine does not have: pip install liger-kernel; or "

@@ -25,6 +25,7 @@ WORKING_FLAGS = {
     "benchmark": False,
     "profiler": "simple",
     "detect_anomaly": True,
+    "precision": "bf16-mixed",
 }
 # Base classes, and what Lightning makes for other callbacks.
 NOT_FOR_USERS = {"Callback", "Checkpoint", "ProgressBar", "BasePredictionWriter", "BaseFinetuning"}

@@ -42,9 +42,10 @@ def test_a_weight_of_another_shape_is_an_error(engine):
 
 def test_a_prompt_that_many_rows_share_passes_through_the_model_once(engine, monkeypatch):
     read = []
-    forward = engine._model.forward
+    model = engine._model.base_model
+    forward = model.forward
     monkeypatch.setattr(
-        engine._model, "forward", lambda ids, **named: read.append(tuple(ids.shape)) or forward(ids, **named)
+        model, "forward", lambda ids, **named: read.append(tuple(ids.shape)) or forward(ids, **named)
     )
     prompts = [array("i", [3, 5, 2, 8])] * 3 + [array("i", [6, 2, 3, 4])] * 2
     shared = engine.generate(
@@ -60,9 +61,10 @@ def test_a_prompt_that_many_rows_share_passes_through_the_model_once(engine, mon
 
 def test_prompts_of_equal_length_need_no_mask_and_others_get_one(engine, monkeypatch):
     masks = []
-    forward = engine._model.forward
+    model = engine._model.base_model
+    forward = model.forward
     monkeypatch.setattr(
-        engine._model,
+        model,
         "forward",
         lambda ids, **named: masks.append(named["attention_mask"]) or forward(ids, **named),
     )

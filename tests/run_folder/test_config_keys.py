@@ -30,6 +30,7 @@ ANSWERS = {
     "rollout.engine.cpu_threads": (Role.OPERATION, "resume alike listed evaluation"),
     "rollout.engine._target_": (Role.COMPUTATION, "resume alike listed names"),
     "model.packing": (Role.COMPUTATION, "resume alike listed names"),
+    "trainer.precision": (Role.PRECISION, "resume setting alike listed names"),
     "model.path": (Role.WEIGHTS, "setting alike listed evaluation"),
     "regime.epochs": (Role.CONDITION, "alike listed names"),
     "algorithm.bounds.low": (Role.ALGORITHM, "setting listed names"),

@@ -78,4 +78,6 @@ def _from_hub(path: str, remedy: str) -> Path:
         raise DataError(
             f"model.path={path}: its config.json could not be loaded ({reason}); {remedy}"
         ) from None
-    return Path(str(found))
+    if found is None:
+        raise DataError(f"model.path={path}: its folder has no config.json; {remedy}")
+    return Path(found)

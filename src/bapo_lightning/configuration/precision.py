@@ -50,7 +50,7 @@ def settled(plain: dict[str, Any], for_gpus: bool = False) -> dict[str, Any]:
 
 
 def _gains(plain: dict[str, Any], for_gpus: bool) -> bool:
-    """Whether passes are to be mixed: with trained weights in float32, which adapters always are. Sharded ones
+    """Whether passes are to be mixed, with trained weights in float32, as adapters always are: sharded ones
     are, others where it pays.
     """
     model, strategy = plain.get("model"), plain.get("strategy")

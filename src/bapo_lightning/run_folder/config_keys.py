@@ -23,7 +23,8 @@ class Role(Enum):
     VALIDATION = auto()  # what it is tested on
     LENGTH = auto()
     OPERATION = auto()  # threads, ports, deadlines: how it is kept going
-    COMPUTATION = auto()  # kernels, devices, engines: numbers change by rounding only
+    COMPUTATION = auto()  # kernels, devices, engines: numbers change by the order of sums only
+    PRECISION = auto()  # what passes round to
     WEIGHTS = auto()  # the folder that it begins from
     CONDITION = auto()  # the age of its data
     ALGORITHM = auto()
@@ -59,6 +60,7 @@ _KEYS = {
         ),
         "scale.micro_batch_tokens",
     ),
+    Role.PRECISION: ("trainer.precision",),
     Role.WEIGHTS: ("checkpoint", "model.path", "model.made_by"),
     Role.CONDITION: ("regime",),
     Role.ALGORITHM: ("algorithm",),
@@ -72,7 +74,7 @@ _SHAPES_NO_SCHEDULE = ("regime.name", "regime.schedule", "regime.wait_warning_se
 _ROLE_OF_KEY = {key: role for role, keys in _KEYS.items() for key in keys}
 _FOLDER_NAMES = ("folder", "log_folder", "save_dir")  # of callbacks, engines and loggers
 _PERIPHERAL = {Role.PLACE, Role.LOGGER, Role.VALIDATION, Role.LENGTH, Role.OPERATION}
-_MAY_CHANGE = {*_PERIPHERAL, Role.RECORDING, Role.COMPUTATION}
+_MAY_CHANGE = {*_PERIPHERAL, Role.RECORDING, Role.COMPUTATION, Role.PRECISION}
 
 
 def role_of(key: str) -> Role:
@@ -98,7 +100,7 @@ def may_change_on_resume(key: str) -> bool:
 
 def is_setting(key: str) -> bool:
     """Whether runs of one algorithm with different values are different settings in a comparison."""
-    return role_of(key) not in {*_MAY_CHANGE, Role.NAME, Role.SEED, Role.CONDITION}
+    return role_of(key) not in {*_MAY_CHANGE - {Role.PRECISION}, Role.NAME, Role.SEED, Role.CONDITION}
 
 
 def should_be_alike(key: str) -> bool:

@@ -35,6 +35,7 @@ from bapo_lightning.data.problems.selection import account_lines
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import BapoLightningError, DiskFull
 from bapo_lightning.phases import phase
+from bapo_lightning.precision import FULL, MIXED, is_mixed
 from bapo_lightning.ranks.channel import rank_loss_raised
 from bapo_lightning.ranks.launch import leads
 from bapo_lightning.ranks.rank_group import ALONE, RankGroup, join
@@ -200,7 +201,8 @@ def introduce(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) 
     rollouts = scale.prompts_per_batch * scale.group_size
     if ranks.size > 1:
         print(f"{ranks.size} ranks, strategy {type(built.trainer.strategy).__name__}")
-    precision = ", bf16-mixed (trainer.precision=32-true: float32)" if built.module.is_mixed else ""
+    mixed = is_mixed(built.trainer.precision)
+    precision = f", {MIXED} (trainer.precision={FULL}: float32)" if mixed else ""
     print(f"{config.algorithm.name} on {config.data.name}, seed {config.seed}{precision} -> {start.folder}")
     print(
         f"{scale.num_rollout_batches} rollout batches of {scale.prompts_per_batch} problems x "

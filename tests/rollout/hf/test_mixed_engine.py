@@ -37,7 +37,9 @@ def test_it_agrees_with_a_trainer_in_mixed_precision_and_the_proof_of_a_sync_hol
     prompts = [array("i", [1, 2, 3]), array("i", [1, 2, 3]), array("i", [4])]
     requests = [GenerationRequest(prompt, 12, seed) for seed, prompt in enumerate(prompts)]
     made = engine.generate(requests, SAMPLING)
-    rollouts = [Rollout(prompt, (one.segment,), one.finish) for prompt, one in zip(prompts, made, strict=True)]
+    rollouts = [
+        Rollout(prompt, (one.segment,), one.finish) for prompt, one in zip(prompts, made, strict=True)
+    ]
     for rollout, scores in zip(rollouts, policy.response_logprobs(rollouts, 1000), strict=True):
         assert list(rollout.logprobs) == pytest.approx(list(scores), abs=0.3)
 
