@@ -95,4 +95,4 @@ def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth() -> Non
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(re.findall(r"^llama, 3M, tied +(?:no|yes) ", done.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"^llama, 3M, tied +\S+ +(?:no|yes) ", done.stdout, re.MULTILINE)) == 4

@@ -240,6 +240,7 @@ count, gigabytes, module = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 gpu = types.SimpleNamespace(name="toy", total_memory=int(gigabytes * 1e9))
 torch.cuda.is_available, torch.cuda.device_count = (lambda: True), (lambda: count)
 torch.cuda.get_device_properties = lambda index: gpu
+torch.cuda.is_bf16_supported = lambda **_: True
 sys.argv = sys.argv[3:]
 runpy.run_module(module, run_name="__main__")
 """

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from bapo_lightning.run_folder.config_keys import short_names
 
 # Texts that Hydra reads as strings without quotes.
-_PLAIN = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*|\$\{[\w.:]+\}")
+_PLAIN = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*|\d+-[a-z]+|\$\{[\w.:]+\}")
 _OTHER_TYPES = {"null", "true", "false", "nan", "inf", "-inf"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 _LONGEST = 120  # characters of a folder name; file systems allow 255 bytes, and `.log` is added
