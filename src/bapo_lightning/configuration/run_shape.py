@@ -9,8 +9,9 @@ from bapo_lightning.objectives.token_table import needs_log_z
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, Placement, RunShape
+from bapo_lightning.precision import MIXED
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "bf16-mixed": 2}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, MIXED: 2}
 
 
 def assumptions(config: RunConfig) -> Assumptions:

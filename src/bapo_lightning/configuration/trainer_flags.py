@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.precision import ADVICE, FULL, MIXED
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.precision import is_mixed
 
 LENGTH = "the length of a run is scale.num_rollout_batches rollout batches"
 NO_LOOP = "validation is a callback here; write callbacks.validation.every=20"
@@ -70,9 +71,10 @@ def trainer_problems(trainer: Target) -> Iterator[str]:
         value = trainer.options[flag]
         if type(value) is not int or value < 1:
             yield f"trainer.{flag}={value} must be a whole number of at least 1"
-    precision = trainer.options["precision"]
-    if precision not in (MIXED, FULL):
-        yield f"trainer.precision={precision} {ADVICE}"
+    try:
+        is_mixed(trainer.options["precision"])
+    except ConfigError as error:
+        yield from error.problems
     accelerator = trainer.options["accelerator"]
     if accelerator not in ACCELERATORS:
         names = ", ".join(ACCELERATORS)

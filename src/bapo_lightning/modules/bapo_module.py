@@ -116,8 +116,7 @@ class BapoModule(L.LightningModule):
         self.automatic_optimization = False
         self._make_policy, self.bound_rule = make_policy, bound_rule
         self.objective, self.weighting = objective, weighting
-        self._optimizer = optimizer
-        self._scheduler = scheduler
+        self._optimizer, self._scheduler = optimizer, scheduler
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.max_age = max_age
@@ -207,14 +206,15 @@ class BapoModule(L.LightningModule):
             searches.append(bounds)
         self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
         grad_norm = self.apply_gradients(optimizer)
+        own_loss = torch.stack(losses).sum()
         metrics = batch.metrics | {
-            "train/loss": sum_over_ranks(torch.stack(losses).sum()),
+            "train/loss": sum_over_ranks(own_loss),
             "train/grad_norm": grad_norm,
             "train/skipped_updates": self.num_skipped_updates,
             "progress/version": self.policy_version,
             "time/update_seconds": time.perf_counter() - start,
         }
-        outputs = {"loss": torch.stack(losses).sum(), "metrics": metrics, "version": version}
+        outputs = {"loss": own_loss, "metrics": metrics, "version": version}
         return outputs | {"tokens": self.gathered(tables[:num_own]), "bounds": searches}
 
     def gathered(self, tables: Sequence[TokenTable]) -> TokenTable | None:

@@ -4,22 +4,11 @@ import pytest
 import torch
 from tests.builders import stale_batch
 from tests.modules.policy.families import family_folder, family_model
+from tests.modules.policy.scoring import scored
 
 from bapo_lightning.modules.policy.factory import build_policy, checkpoint_layers, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
-
-
-def gradients(policy, batch):
-    policy.zero_grad()
-    for micro_batch in batch.split(100_000, batch.response_mask / batch.num_tokens, policy.layout):
-        logp, _ = policy(micro_batch)
-        (micro_batch.weight * micro_batch.advantage * logp).sum().backward()
-    return {
-        name: parameter.grad.clone()
-        for name, parameter in policy.named_parameters()
-        if parameter.grad is not None
-    }
 
 
 @pytest.mark.parametrize("packing", ["none", "padding_free"])
@@ -35,7 +24,7 @@ def test_checkpointing_changes_no_gradient_in_eval_mode(family, lora, packing, t
             ModelOptions(path, packing=packing, lora=lora, activation_checkpointing=checkpointed), 1.0
         )
         assert not policy.training or not policy.model.training
-        found.append(gradients(policy, batch))
+        found.append(scored(policy, batch)[1])
     plain, checkpointed = found
     assert plain.keys() == checkpointed.keys() and plain
     for name in plain:

@@ -4,25 +4,13 @@ import pytest
 import torch
 from tests.builders import random_policy, stale_batch
 from tests.modules.policy.families import family_folder, family_model
+from tests.modules.policy.scoring import joined, scored
 
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 
 ROUNDING = 0.2  # nats: what a proof of a sync allows for
-
-
-def scored(policy, batch, with_gradients=True):
-    """Log-probs of a batch, and the gradients of their weighted sum."""
-    policy.zero_grad()
-    found = []
-    for micro_batch in batch.split(100_000, batch.response_mask / batch.num_tokens, policy.layout):
-        logp, entropy = policy(micro_batch)
-        assert logp.dtype == entropy.dtype == torch.float32
-        if with_gradients:
-            (micro_batch.weight * micro_batch.advantage * logp).sum().backward()
-        found.append(logp.detach())
-    return torch.cat(found), [each.grad.clone() for each in policy.trained_parameters()]
 
 
 @pytest.mark.parametrize("packing", ["none", "padding_free"])
@@ -38,7 +26,7 @@ def test_scores_are_rounded_and_weights_gradients_and_results_stay_float32(famil
     mixed, gradients = scored(policy, batch)
     assert 0 < float((mixed - exact).abs().max()) < ROUNDING
     assert {each.dtype for each in policy.parameters()} == {torch.float32}
-    own, expected = (torch.cat([each.flatten() for each in found]) for found in (gradients, exact_gradients))
+    own, expected = joined(gradients), joined(exact_gradients)
     assert own.dtype == torch.float32
     assert float(torch.cosine_similarity(own, expected, dim=0)) > 0.99
 
@@ -53,7 +41,8 @@ def test_checkpointed_layers_round_as_others_do(tmp_path):
         found.append(scored(policy, batch))
     (logp, gradients), (again, gradients_again) = found
     assert torch.equal(logp, again)
-    assert all(map(torch.equal, gradients, gradients_again))
+    assert gradients.keys() == gradients_again.keys()
+    assert all(map(torch.equal, gradients.values(), gradients_again.values()))
 
 
 def test_a_reference_rounds_as_its_policy_does():
