@@ -7,10 +7,10 @@
     one pass, score, add_scored             ---->  take the batch, serve again (there is room now), train
                                                    exclusive_engine: wait for the end of the pass (validation)
 
-The scheduler's lock guards all state; one condition on it is notified whenever anything changes. The engine
-is used by the generating thread during a pass and by the trainer's thread otherwise, never by both: weights
-are handed over in the trainer's thread, where collectives of several ranks are legal and the weights stand
-still.
+`Overlap` has the rules; here are the threads. The scheduler's lock guards all state; one condition on it is
+notified whenever anything changes. The engine is used by the generating thread during a pass and by
+the trainer's thread otherwise, never by both: weights are handed over in the trainer's thread, where
+collectives of several ranks are legal and the weights stand still.
 
 A wait always ends. The generating thread waits only (1) for room, and then a full batch is ready or on its
 way: `num_startable` at the trainer's own clock is positive whenever the next batch lacks groups and none
@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
+from bapo_lightning.data.rollouts.overlap import Overlap
 from bapo_lightning.data.rollouts.schedule import TrainerPoint
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -45,16 +46,14 @@ class AsyncCollector(Collector):
 
     needed: int  # groups in a batch
     wait_warning_seconds: float  # a wait says after each such time what it waits for
-    _trainer: TrainerState = field(default=TrainerState(0, 0), init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: BaseException | None = field(default=None, init=False)
-    _pass_began: float | None = field(default=None, init=False)  # None: no pass runs
-    _wants_weights: bool = field(default=False, init=False)
-    _held: bool = field(default=False, init=False)
+    _pass_began: float = field(default=0.0, init=False)  # of the last one
     _stopping: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition(self.scheduler.lock)
+        self._overlap = Overlap(self.scheduler, self.refresh_engine, self.needed)
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Waits for a batch, serving weights meanwhile."""
@@ -62,22 +61,22 @@ class AsyncCollector(Collector):
             self._visit(state)
 
             def batch_is_there() -> bool:
-                self._serve_weights()
-                self.scheduler.drop_late(state.version)
-                return self.scheduler.has_batch(needed)
+                is_there = self._overlap.has_batch(needed)
+                self._changed.notify_all()
+                return is_there
 
             with phase("waiting for samples"):
                 self._wait_until(batch_is_there, "training", "a rollout batch")
-            batch = self.scheduler.take_batch(needed, state.version)
-            # taking the batch made room: generation goes on beside the very next update
-            self._serve_weights()
+            batch = self._overlap.take(needed)
+            self._changed.notify_all()
             return batch
 
     def between_updates(self, state: TrainerState) -> None:
         """Notes the trainer's progress, which may make room, and hands over weights for the next pass."""
         with self._changed:
             self._visit(state)
-            self._serve_weights()
+            self._overlap.serve_weights()
+            self._changed.notify_all()
 
     def reach(self, point: TrainerPoint) -> None:
         """Notes that the trainer came here."""
@@ -88,16 +87,16 @@ class AsyncCollector(Collector):
         """Waits for the end of the pass; none begins inside the context."""
         with self._changed:
             self._visit(state)
-            self._held = True
+            self._overlap.held = True
             self._wait_until(
-                lambda: self._pass_began is None, "training", "the end of a pass, to use the engine itself"
+                lambda: not self._overlap.in_pass, "training", "the end of a pass, to use the engine itself"
             )
             self.reach("validation")
         try:
             yield
         finally:
             with self._changed:
-                self._held = False
+                self._overlap.held = False
                 self._changed.notify_all()
 
     def close(self) -> bool:
@@ -112,8 +111,7 @@ class AsyncCollector(Collector):
 
     def _visit(self, state: TrainerState) -> None:
         """Notes the trainer's progress. Raises the error that ended the generating thread."""
-        self._trainer = state
-        self.scheduler.recorder.write("visit", clock=state.clock, version=state.version)
+        self._overlap.visit(state)
         if self._thread is None and not self._stopping:
             self._thread = threading.Thread(target=self._generate_until_stopped, name="rollouts", daemon=True)
             self._thread.start()
@@ -123,18 +121,6 @@ class AsyncCollector(Collector):
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-    def _serve_weights(self) -> None:
-        """Hands over the weights that the next pass needs, even before the generating thread asks: it notices
-        the room that this visit makes only after the visit, and would get its weights an update later.
-        """
-        if self._pass_began is None:
-            self._may_begin()  # asks in place of the generating thread
-        if self._wants_weights and self.sampler.engine.version != self._trainer.version:
-            self.scheduler.recorder.write("sync")
-            self.refresh_engine()
-        self._wants_weights = False
-        self._changed.notify_all()
 
     def _generate_until_stopped(self) -> None:
         try:
@@ -157,18 +143,15 @@ class AsyncCollector(Collector):
             if self._stopping:
                 return None
             self._pass_began = time.perf_counter()
-            return self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
+            return self._overlap.begin()
 
     def _may_begin(self) -> bool:
-        """Whether there is work and the engine has the trainer's weights; asks for them if it has not."""
-        if self._held or not self.scheduler.has_work(self._trainer.clock, self.needed):
-            return False
-        if self.sampler.engine.version == self._trainer.version:
-            return True
-        if not self._wants_weights:
-            self._wants_weights = True
+        """Whether a pass may begin; tells the trainer, which may wait itself, that weights lack."""
+        asked = self._overlap.wants_weights
+        may_begin = self._overlap.may_begin()
+        if self._overlap.wants_weights and not asked:
             self._changed.notify_all()
-        return False
+        return may_begin
 
     def _run(self, requests: list[GenerationRequest]) -> None:
         engine = self.sampler.engine
@@ -176,14 +159,12 @@ class AsyncCollector(Collector):
         generations = engine.generate_once(requests, self.sampler.sampling)
         sampled = time.perf_counter()
         with self._changed:
-            finished = self.scheduler.postprocess(requests, generations, sampled - start)
-            version = self._trainer.version
+            finished, version = self._overlap.sampled(requests, generations, sampled - start)
         groups = self.sampler.score(finished, version)
         if not self._stopping:
             engine.restart()
         with self._changed:
-            self.scheduler.add_scored(finished, groups, time.perf_counter() - sampled)
-            self._pass_began = None
+            self._overlap.scored(finished, groups, time.perf_counter() - sampled)
             self._changed.notify_all()
 
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:
@@ -203,13 +184,13 @@ class AsyncCollector(Collector):
                 )
 
     def _situation(self) -> str:
-        scheduler, engine = self.scheduler, self.sampler.engine
+        scheduler, versions = self.scheduler, (self.sampler.engine.version, self._overlap.trainer.version)
         doing = (
-            "the engine is idle"
-            if self._pass_began is None
-            else f"a pass began {time.perf_counter() - self._pass_began:.0f} s ago"
+            f"a pass began {time.perf_counter() - self._pass_began:.0f} s ago"
+            if self._overlap.in_pass
+            else "the engine is idle"
         )
         return (
             f"{scheduler.num_ready} of {self.needed} groups are ready, {scheduler.num_running} are on their "
-            f"way, {doing} (engine at policy version {engine.version}, trainer at {self._trainer.version})"
+            f"way, {doing} (engine at policy version {versions[0]}, trainer at {versions[1]})"
         )

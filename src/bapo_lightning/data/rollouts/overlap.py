@@ -1,0 +1,90 @@
+"""Generation beside training, as a state without threads and clocks: who may do what, and in which order.
+
+    generation                                      trainer, between two updates
+    ----------                                      ----------------------------
+    may_begin: work, and weights as new as   <----  serve_weights: push those that the next pass needs
+               the trainer's
+    begin -> sampled -> scored               ---->  has_batch, take
+                                                    held: no pass may begin (validation)
+
+`AsyncCollector` drives it with two threads, the simulation of `simulation/` in virtual time. The caller holds
+the scheduler's lock and tells the other side that something changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bapo_lightning.data.rollouts.collector import TrainerState
+from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
+from bapo_lightning.rollout.engine import Generation, GenerationRequest
+from bapo_lightning.types import Group
+
+
+@dataclass(eq=False)
+class Overlap:
+    """What generation and training may do while both go on."""
+
+    scheduler: RolloutScheduler
+    refresh_engine: Callable[[], None]  # gives the engine the trainer's current weights
+    needed: int  # groups in a batch
+    trainer: TrainerState = field(default=TrainerState(0, 0), init=False)  # at its last visit
+    in_pass: bool = field(default=False, init=False)  # from `begin` to `scored`
+    held: bool = field(default=False, init=False)  # no pass may begin: the engine is the trainer's
+    wants_weights: bool = field(default=False, init=False)  # generation waits for nothing else
+
+    def visit(self, state: TrainerState) -> None:
+        """Notes the trainer's progress, which may make room."""
+        self.trainer = state
+        self.scheduler.recorder.write("visit", clock=state.clock, version=state.version)
+
+    def may_begin(self) -> bool:
+        """Whether there is work and the engine has the trainer's weights; asks for them if it has not."""
+        if self.held or not self.scheduler.has_work(self.trainer.clock, self.needed):
+            return False
+        if self.scheduler.sampler.engine.version == self.trainer.version:
+            return True
+        self.wants_weights = True
+        return False
+
+    def serve_weights(self) -> None:
+        """Hands over the weights that the next pass needs, even before generation asks: it notices the room
+        that this visit makes only after the visit, and would get its weights an update later.
+        """
+        if not self.in_pass:
+            self.may_begin()  # asks in place of generation
+        if self.wants_weights and self.scheduler.sampler.engine.version != self.trainer.version:
+            self.scheduler.recorder.write("sync")
+            self.refresh_engine()
+        self.wants_weights = False
+
+    def begin(self) -> list[GenerationRequest]:
+        """Begins a pass; ask `may_begin` first."""
+        self.in_pass = True
+        return self.scheduler.schedule(self.trainer.clock, self.needed, self.trainer.version)
+
+    def sampled(
+        self, requests: Sequence[GenerationRequest], generations: Mapping[int, Generation], seconds: float
+    ) -> tuple[list[RunningGroup], int]:
+        """Keeps what a pass sampled. Returns the complete groups, to be scored, and the version to do so."""
+        return self.scheduler.postprocess(requests, generations, seconds), self.trainer.version
+
+    def scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
+        """Ends the pass: the `finished` groups of `sampled` move on, scored as `groups`."""
+        self.scheduler.add_scored(finished, groups, seconds)
+        self.in_pass = False
+
+    def has_batch(self, needed: int) -> bool:
+        """Whether `needed` groups can enter training now; serves weights, so that waiting for them ends."""
+        self.serve_weights()
+        self.scheduler.drop_late(self.trainer.version)
+        return self.scheduler.has_batch(needed)
+
+    def take(self, needed: int) -> list[Group]:
+        """Returns the next batch; ask `has_batch` first."""
+        batch = self.scheduler.take_batch(needed, self.trainer.version)
+        # taking the batch made room: generation goes on beside the very next update
+        self.serve_weights()
+        return batch
