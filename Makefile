@@ -32,6 +32,7 @@ READS_critic := EXP TO ARGS
 READS_eval := CKPT DATA ARGS
 READS_eval-table := RUNS ARGS
 READS_plan := EXP GPUS GPU ARGS
+READS_simulate := EXP GPUS GPU ARGS
 READS_export := CKPT TO ARGS
 READS_serve := EXP ARGS
 READS_sweep := SWEEP ARGS
@@ -68,7 +69,7 @@ $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make 
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl setup-verl train data critic plan eval export eval-table serve sweep compare view figures map record tiny-model \
+.PHONY: help setup setup-vllm setup-trl setup-verl train data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
 	model-smollm2 bench gpu-check bundle drill invariants check-zoo test test-all test-vllm lint docs clean
 
 help: ## list the targets
@@ -124,6 +125,9 @@ critic: $(READY) ## train a critic of steps for algorithm=direct_advantage (EXP=
 
 plan: $(READY) ## memory, work and time that a run would need (EXP=bapo_7b GPUS=8 GPU=h100_80gb)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.plan experiment=$(EXP) $(if $(GPUS),plan.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
+
+simulate: $(READY) ## best split of GPUs between trainer and fleet, and where staleness stops paying (EXP=bapo_32b GPUS=256)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.simulate experiment=$(EXP) $(if $(GPUS),simulate.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
 
 export: $(READY) ## a checkpoint as a model folder (CKPT=outputs/..., TO=models/mine, ARGS="--dtype bfloat16")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.export "$(CKPT)" "$(TO)" $(ARGS)

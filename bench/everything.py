@@ -123,6 +123,11 @@ PARTS = {
         in_all=False,
         has_json=False,
     ),
+    "simulation": Part(
+        "Runs in virtual time beside real ones: ages, idle shares, update times",
+        ("simulation.py",),
+        in_all=False,
+    ),
     "ranks": Part(
         "1, 2 and 4 CPU ranks, DDP and FSDP, against one process",
         ("ranks.py",),

@@ -18,7 +18,7 @@ LAYER_OF_ROOM = {
     "objectives": 1, "rewards": 1, "evaluation": 1, "plan": 1,
     "report": 2, "rollout": 2, "tiny_worlds": 2,
     "data": 3,
-    "modules": 4,
+    "modules": 4, "simulation": 4,
     "callbacks": 5, "reference": 5,
     "worlds": 5,
     "configuration": 6,

@@ -14,6 +14,7 @@ COMMANDS = {
     "data": ("data", "show what would be trained on"),
     "critic": ("critic", "train a critic of steps for algorithm=direct_advantage"),
     "plan": ("plan", "memory, work and time that a run would need"),
+    "simulate": ("simulate", "best split of GPUs, and where staleness stops paying"),
     "eval": ("evaluate", "sample and judge held-out problems"),
     "eval-table": ("eval_table", "one table of several evaluations"),
     "export": ("export", "a checkpoint as a model folder"),

@@ -22,7 +22,7 @@ MORE = """
   -m KEY=A,B            one run after another (Hydra's multirun); `make sweep` runs several at a time
   --hydra-help          options of Hydra itself
 """
-NOT_HYDRA = "sweeps"  # read by `make sweep` and `make figures`
+NOT_CHOSEN = ("sweeps", "simulate")  # read by `make sweep`, `make figures` and `make simulate`
 CHOSEN_BY_OTHERS = ("rollout/engine", "rollout/weight_sync")  # parts that the files of `rollout` choose
 CHOSEN_AT = {"problem_set": "problem_set@data.train"}  # a group that has several places
 
@@ -40,7 +40,7 @@ def help_text(command: str = TRAIN[0], example: str = TRAIN[1], purpose: str = T
         group = folder.relative_to(conf).as_posix()
         known = choice_files(group)
         files = [known[name] for name in sorted(known) if name not in SHARED]
-        if group.partition("/")[0] == NOT_HYDRA or group in CHOSEN_BY_OTHERS or not files:
+        if group.partition("/")[0] in NOT_CHOSEN or group in CHOSEN_BY_OTHERS or not files:
             continue
         lines.append(f"  {CHOSEN_AT.get(group, group)}=")
         lines += choices(files)

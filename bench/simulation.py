@@ -1,0 +1,255 @@
+"""Runs in virtual time (`make simulate`) beside real runs of the same settings, on two cores.
+
+    python bench/simulation.py [--repeats 3] [--batches 24]
+
+The additions are trained as in `async_overlap.py`: trainer on the first core, engine in a process of its own
+on the second, one thread each. Each run is simulated twice: with its own service times (mean and jitter of
+sampling by token, of updates and of syncs), and with those of the run that takes turns, which says what a run
+with another regime will do before it is made. Idle is the trainer while it waits for groups, and the engine
+while no pass runs; ages are those of the tokens in each update. In turns, ages have to be equal exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+
+from async_overlap import QUIET, WARM_UP, WORLDS, kinds, wait_for_quiet
+from measuring import add_json_option, write_json
+
+from bapo_lightning.configuration.validate import read_run as read_configuration
+from bapo_lightning.data.rollouts.schedule import Row
+from bapo_lightning.run_folder.record import SCHEDULE_FILE, RunRecord, read_rollouts, read_run
+from bapo_lightning.simulation.lengths import table_of
+from bapo_lightning.simulation.outcome import outcome_of
+from bapo_lightning.simulation.run import Setting, VirtualRun
+from bapo_lightning.simulation.times import ServiceTimes, measured_times
+
+WORLD = WORLDS["tiny"]
+U = WORLD.updates
+OVERLAPPING = {
+    "async, max_age 7": ["regime.max_age=7"],
+    "async, max_age 15": ["regime.max_age=15"],
+    "async, max_age 15, passes of 2 tokens": ["regime.max_age=15", "regime.partial_tokens=2"],
+}
+TURNS = "in turns"
+
+
+@dataclass(frozen=True)
+class Look:
+    """Of a run, real or simulated, without the first rollout batches and the last."""
+
+    update_seconds: float
+    trainer_idle: float  # shares of the time
+    engine_idle: float
+    age_mean: float  # of trained tokens, in updates
+    age_max: int
+    entry_ages: dict[int, float]  # share of groups by the age of their oldest token when they enter training
+
+
+def main() -> None:
+    """Trains, simulates, prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="of each kind of run")
+    parser.add_argument("--batches", type=int, default=24, help="rollout batches of a run")
+    parser.add_argument("--quiet-seconds", type=float, default=20, help="to wait at most for quiet cores")
+    add_json_option(parser)
+    arguments = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        sys.exit("two cores are needed")
+    base = kinds(WORLD, *cores[:2])
+    settings = {TURNS: base[TURNS][0]} | {
+        name: [*base["async"][0], *options] for name, options in OVERLAPPING.items()
+    }
+    found: dict[str, list[dict[str, Look]]] = {name: [] for name in settings}
+    with tempfile.TemporaryDirectory() as outputs:
+        for number in range(arguments.repeats):
+            times_of_turns = None
+            for name, options in settings.items():
+                wait_for_quiet(arguments.quiet_seconds)
+                folder = Path(outputs, f"{number}-{name.replace(' ', '_').replace(',', '')}")
+                train(folder, options, cores[0], arguments.batches)
+                record = read_run(folder)
+                own = measured_times(record, number)
+                times_of_turns = times_of_turns or own
+                looks = {"measured": real(record), "from its own times": simulated(record, own, number)}
+                if name == TURNS:
+                    check_equal_ages(record, own)
+                else:
+                    looks["from the times of turns"] = simulated(record, times_of_turns, number)
+                found[name].append(looks)
+    show(found)
+    write_json(
+        arguments.json,
+        {
+            "arguments": vars(arguments),
+            "runs": {
+                name: [{who: asdict(look) for who, look in looks.items()} for looks in every]
+                for name, every in found.items()
+            },
+        },
+    )
+
+
+def train(folder: Path, options: list[str], core: int, batches: int) -> None:
+    """Trains once, on one core for the trainer."""
+    sizes = [f"regime.minibatches={U}", f"scale.num_rollout_batches={batches}", f"run_folder={folder}"]
+    quiet = [option for option in QUIET if "rollout_writer" not in option]
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *WORLD.options, *options, *sizes, *quiet]
+    command.append("callbacks.rollout_writer.every=20")
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
+        preexec_fn=partial(os.sched_setaffinity, 0, {core}),
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+
+
+def real(record: RunRecord) -> Look:
+    """What a real run shows."""
+    overlaps = bool(record.config["regime"]["async_generation"])
+    rows = record.rows[WARM_UP * U : -U]
+    parts = {
+        part: sum(float(row.get(f"time/{part}_seconds") or 0.0) for row in rows)
+        for part in ("step", "rollout", "reward", "wait")
+    }
+    generation = parts["rollout"] + parts["reward"]
+    waited = parts["wait"] + (0.0 if overlaps else generation)
+    return Look(
+        update_seconds=parts["step"] / len(rows),
+        trainer_idle=waited / parts["step"],
+        engine_idle=max(0.0, 1 - generation / parts["step"]),
+        age_mean=fmean(row["staleness/age_mean"] for row in rows),
+        age_max=int(max(row["staleness/age_max"] for row in rows)),
+        entry_ages=entry_ages(record.path),
+    )
+
+
+def setting_of(record: RunRecord, seed: int) -> Setting:
+    """The setting of a real run."""
+    config = read_configuration(record.config)
+    lengths = [int(row["num_tokens"]) for row in read_rollouts(record.path)]
+    scale = config.scale
+    return Setting(
+        regime=config.staleness,
+        group_size=scale.group_size,
+        groups_per_batch=scale.prompts_per_batch,
+        num_batches=scale.num_rollout_batches,
+        lengths=table_of(lengths),
+        admission=config.algorithm.admission.make(),
+        seed=seed,
+        is_endless=False,
+    )
+
+
+def simulated(record: RunRecord, times: ServiceTimes, seed: int) -> Look:
+    """What the run would look like with these service times."""
+    with tempfile.TemporaryDirectory() as folder:
+        overlaps = bool(record.config["regime"]["async_generation"])
+        run = VirtualRun(setting_of(record, seed), times, Path(folder, SCHEDULE_FILE) if overlaps else None)
+        run.run()
+        entered = entry_ages(Path(folder))
+    outcome = outcome_of(run, WARM_UP, left_out=1)
+    counted = run.updates[WARM_UP * U : -U]
+    return Look(
+        update_seconds=outcome.seconds / len(counted),
+        trainer_idle=outcome.trainer_waits,
+        engine_idle=outcome.fleet_waits,
+        age_mean=fmean(mean_age(update.ages) for update in counted),
+        age_max=max(max(update.ages) for update in counted),
+        entry_ages=entered,
+    )
+
+
+def check_equal_ages(record: RunRecord, times: ServiceTimes) -> None:
+    """Ends the program unless the ages of every update are those of the real run."""
+    run = VirtualRun(setting_of(record, 0), times)
+    run.run()
+    for row, update in zip(record.rows, run.updates, strict=True):
+        if (row["staleness/age_mean"], row["staleness/age_max"]) != (mean_age(update.ages), max(update.ages)):
+            sys.exit(f"update {row['step']}: ages {update.ages} are simulated, the run has others")
+
+
+def mean_age(ages: Counter[int]) -> float:
+    """Mean over tokens."""
+    return sum(age * count for age, count in ages.items()) / ages.total()
+
+
+def entry_ages(folder: Path) -> dict[int, float]:
+    """Share of the groups that enter training, by the age of their oldest token; {} without a schedule."""
+    if not (path := folder / SCHEDULE_FILE).is_file():
+        return {}
+    oldest: dict[str, int] = {}
+    ages: Counter[int] = Counter()
+    version = 0
+    for line in path.read_text().splitlines():
+        row: Row = json.loads(line)
+        match row["do"]:
+            case "visit":
+                version = row["version"]
+            case "pass":
+                for name, _ in row["requests"]:
+                    oldest.setdefault(name, row["version"])
+            case "take":
+                ages.update(version - oldest.pop(name) for name in row["groups"])
+    return {age: count / ages.total() for age, count in sorted(ages.items())}
+
+
+def show(found: dict[str, list[dict[str, Look]]]) -> None:
+    """Prints medians, and the spread of the measured."""
+    for name, every in found.items():
+        print(f"\n{name}: {len(every)} runs, median (least .. most)")
+        for who in every[0]:
+            looks = [looks[who] for looks in every]
+            print(
+                f"  {who:26} update {text([1e3 * look.update_seconds for look in looks], 1)} ms  idle: "
+                f"trainer {text([100 * look.trainer_idle for look in looks])} %, engine "
+                f"{text([100 * look.engine_idle for look in looks])} %  age: mean "
+                f"{text([look.age_mean for look in looks], 2)}, most {text([look.age_max for look in looks])}"
+            )
+            if who != "measured":
+                print(f"  {'':26} {beside_measured(every, who)}")
+            ages = sorted({age for look in looks for age in look.entry_ages})
+            shares = {age: fmean(look.entry_ages.get(age, 0.0) for look in looks) for age in ages}
+            if shares:
+                told = ", ".join(f"{age}: {share:.0%}" for age, share in shares.items() if share >= 0.005)
+                print(f"  {'':26} groups enter at age {told}")
+    print(f"\nages of every update {TURNS} are those of the simulation, exactly")
+
+
+def beside_measured(every: list[dict[str, Look]], who: str) -> str:
+    """Differences of simulated to measured runs, run by run."""
+    pairs = [(looks[who], looks["measured"]) for looks in every]
+    times = [made.update_seconds / found.update_seconds for made, found in pairs]
+    trainer = [100 * (made.trainer_idle - found.trainer_idle) for made, found in pairs]
+    engine = [100 * (made.engine_idle - found.engine_idle) for made, found in pairs]
+    ages = [made.age_mean - found.age_mean for made, found in pairs]
+    return (
+        f"to measured: update x {text(times, 2)}, idle: trainer {text(trainer)} points, engine "
+        f"{text(engine)} points, mean age {text(ages, 2)}"
+    )
+
+
+def text(values: list[float], digits: int = 0) -> str:
+    """Median and range."""
+    low, middle, high = min(values), median(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f} .. {high:.{digits}f})"
+
+
+if __name__ == "__main__":
+    main()

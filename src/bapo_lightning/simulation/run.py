@@ -1,0 +1,186 @@
+"""One run in virtual time. The scheduler, its admission, the collectors' rules and the replay queue are those
+of training; only tokens, weights and the clock are not real.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from bapo_lightning.data.batches.replay_queue import ReplayQueue
+from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.admission import Admission, AdmitAll
+from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
+from bapo_lightning.data.rollouts.ledger import Ledger
+from bapo_lightning.data.rollouts.overlap import Overlap
+from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
+from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
+from bapo_lightning.rollout.engine import SamplingParams
+from bapo_lightning.simulation.clock import Clock, Process
+from bapo_lightning.simulation.fleet import Failures, Fleet
+from bapo_lightning.simulation.sampler import NUM_PROBLEMS, Unwritten, VirtualEngine, VirtualSampler
+from bapo_lightning.simulation.times import ServiceTimes
+from bapo_lightning.types import Group, Problem
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained in which order."""
+
+    regime: Regime
+    group_size: int
+    groups_per_batch: int
+    num_batches: int  # that are simulated
+    lengths: np.ndarray  # of responses, equally likely, int64
+    prompt_tokens: int = 0
+    admission: Admission = field(default_factory=lambda: cast(Admission, AdmitAll()))
+    uniform_share: float = 0.0  # of groups whose scores are all equal
+    failures: Failures = field(default_factory=Failures)
+    seed: int = 0
+    # Generation goes on as if further batches followed, so that the end looks like the middle.
+    is_endless: bool = True
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update trained on."""
+
+    visited: float  # seconds at which the trainer was ready for it
+    begin: float  # and at which it had groups, and the engine weights
+    ages: Counter[int]  # response tokens by age in updates
+
+
+class VirtualRun:
+    """Simulates a run; read `updates`, `engine` and `scheduler.statistics` after `run`."""
+
+    def __init__(self, setting: Setting, times: ServiceTimes, schedule: Path | None = None) -> None:
+        """`schedule`: file for the rows of the asynchronous schedule, as a run writes them."""
+        regime, self._times, self.setting = setting.regime, times, setting
+        self.clock = Clock()
+        fleet = Fleet(times.copies, times.engine, setting.failures, setting.seed)
+        self.engine = VirtualEngine(fleet, times.sync_seconds, lambda: self.clock.now)
+        prompt = cast(Any, Unwritten(setting.prompt_tokens))
+        self.sampler = VirtualSampler(
+            engine=cast(Any, self.engine),
+            tokenizer=None,
+            prompt=cast(Any, lambda tokenizer, problem: prompt),
+            reward=cast(Any, None),
+            sampling=SamplingParams(1.0, ()),
+            max_new_tokens=regime.max_new_tokens,
+            seed=setting.seed,
+            lengths=setting.lengths,
+            uniform_share=setting.uniform_share,
+        )
+        problems = [Problem(str(number), "", "") for number in range(NUM_PROBLEMS)]
+        ahead = 2 + regime.age_bound // regime.updates_per_rollout_batch if setting.is_endless else 0
+        self.scheduler = RolloutScheduler(
+            ProblemStream(problems, setting.seed),
+            self.sampler,
+            setting.admission,
+            regime,
+            Ledger(None),
+            setting.group_size,
+            setting.groups_per_batch,
+            setting.num_batches + ahead,
+            ScheduleRecorder(schedule),
+        )
+        self.updates: list[Update] = []
+        self.entered: list[int] = []  # response tokens of each rollout batch
+        self.end = 0.0
+        self._queue = ReplayQueue(regime.epochs, regime.minibatches, setting.seed)
+        self._version = 0
+
+    def run(self) -> None:
+        """Simulates all updates."""
+        self.clock.start(self._train())
+        num_updates = self.setting.num_batches * self.setting.regime.updates_per_rollout_batch
+        self.clock.run(lambda: self._version == num_updates)
+        self.end = self.clock.now
+
+    def _train(self) -> Process:
+        """The trainer, as `RolloutDataModule.next_batch` lets it go on."""
+        regime, clock = self.setting.regime, self.clock
+        overlap = Overlap(self.scheduler, self._refresh_engine, self.setting.groups_per_batch)
+        if regime.async_generation:
+            clock.start(self._generate(overlap))
+        for _ in range(self.setting.num_batches * regime.updates_per_rollout_batch):
+            visited = clock.now
+            yield from self._overlapping(overlap) if regime.async_generation else self._in_turns()
+            minibatch = self._queue.take()
+            self.updates.append(Update(visited, clock.now, self._ages(minibatch)))
+            yield self._times.trainer.update([s.rollout.length for group in minibatch for s in group.samples])
+            self._version += 1
+            clock.changed()
+
+    def _in_turns(self) -> Process:
+        """Generates where the queue is empty."""
+        if len(self._queue):
+            return
+        collector = SyncCollector(self.scheduler, self.sampler, self._refresh_engine)
+        before = self.scheduler.statistics.num_samples
+        self._enter(collector.next_groups(self.setting.groups_per_batch, self._state))
+        judged = self.scheduler.statistics.num_samples - before
+        yield self.engine.take_owed() + self._reward_seconds(judged)
+
+    def _overlapping(self, overlap: Overlap) -> Process:
+        """Waits for a batch where the queue is empty; hands over weights."""
+        overlap.visit(self._state)
+        if len(self._queue):
+            overlap.serve_weights()
+        else:
+            while not overlap.has_batch(overlap.needed):
+                self.clock.changed()
+                yield self.engine.take_owed() or None
+            self._enter(overlap.take(overlap.needed))
+        self.clock.changed()
+        yield self.engine.take_owed()
+
+    def _generate(self, overlap: Overlap) -> Process:
+        """Generation, as the thread of `AsyncCollector` does it."""
+        while True:
+            if not overlap.may_begin():
+                if overlap.wants_weights:
+                    self.clock.changed()
+                yield None
+            elif (pause := self.engine.ready_at - self.clock.now) > 0:
+                yield pause
+            else:
+                requests = overlap.begin()
+                generations = self.engine.generate(requests, self.sampler.sampling)
+                yield self.engine.take_owed()
+                finished, version = overlap.sampled(requests, dict(enumerate(generations)), 0.0)
+                groups = self.sampler.score(finished, version)
+                yield self._reward_seconds(sum(len(group.samples) for group in groups))
+                overlap.scored(finished, groups, 0.0)
+                self.clock.changed()
+
+    @property
+    def _state(self) -> TrainerState:
+        return TrainerState(self._version, self._version)
+
+    def _refresh_engine(self) -> None:
+        if self.engine.version != self._version:
+            self.engine.load(self._version)
+
+    def _enter(self, groups: list[Group]) -> None:
+        self.entered.append(sum(group.num_tokens for group in groups))
+        self._queue.put(groups)
+
+    def _reward_seconds(self, num_samples: int) -> float:
+        return self._times.reward_seconds * num_samples
+
+    def _ages(self, groups: list[Group]) -> Counter[int]:
+        """Response tokens that are trained on, by age; masked ones are not."""
+        ages: Counter[int] = Counter()
+        for group in groups:
+            for sample in group.samples:
+                for segment in sample.rollout.segments:
+                    age = self._version - segment.version
+                    if age <= self.setting.regime.age_bound:
+                        ages[age] += len(segment.token_ids)
+        return ages

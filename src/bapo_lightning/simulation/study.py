@@ -1,0 +1,239 @@
+"""Many runs in virtual time: which split of the GPUs is best, and where staleness stops paying."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.phases import advance, phase
+from bapo_lightning.plan.planning import Plan, make_plan
+from bapo_lightning.plan.run_shape import RunShape
+from bapo_lightning.simulation.fleet import Failures
+from bapo_lightning.simulation.lengths import length_table
+from bapo_lightning.simulation.outcome import Outcome, outcome_of
+from bapo_lightning.simulation.run import Setting, VirtualRun
+from bapo_lightning.simulation.times import ServiceTimes, planned_times
+
+MORE, MOST = 10, 100  # factors of the failure rate in what-if cells
+SPREADS = {"short tail": 0.4, "long tail": 1.2}  # of lognormal lengths in what-if cells
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One choice."""
+
+    trainer_gpus: int
+    fleet_gpus: int
+    max_age: int  # in updates
+    partial_tokens: int | None = None  # None: whole responses
+    # Generation and training take turns on the same GPUs, as in synchronous regimes.
+    in_turns: bool = False
+    what_if: str = ""  # what differs from the study's assumptions
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return self.trainer_gpus if self.in_turns else self.trainer_gpus + self.fleet_gpus
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A cell and its numbers."""
+
+    cell: Cell
+    outcome: Outcome
+
+    @property
+    def speed(self) -> float:
+        """Response tokens a second that enter training."""
+        return self.outcome.tokens_per_second
+
+    @property
+    def idle(self) -> float:
+        """Share of all GPUs' time in which they do nothing; ranks that wait for others count as busy."""
+        found, cell = self.outcome, self.cell
+        if cell.in_turns:
+            return found.fleet_idle - found.fleet_waits + found.syncing
+        trainer = cell.trainer_gpus * (found.trainer_waits + found.syncing)
+        return (trainer + cell.fleet_gpus * found.fleet_idle) / cell.gpus
+
+
+SPEED = attrgetter("speed")
+
+
+@dataclass(frozen=True)
+class World:
+    """What all cells share."""
+
+    plan: Plan  # of the configured run
+    setting: Setting  # of it; its regime's age, overlap and tokens of a pass are the cell's
+    gpus: int
+    fleet_memory_share: float
+    link_bytes: float  # a second
+    sync_seconds: float
+    num_skipped: int  # rollout batches
+    measured: ServiceTimes | None = None  # in place of the plan's
+
+    def cells(
+        self, shares: Sequence[float], max_ages: Sequence[int], partial_tokens: Sequence[int | None]
+    ) -> list[Cell]:
+        """Returns the cells of a study; shares of the GPUs are rounded to whole copies of the model."""
+        unit = self.plan.run.engine.tensor_parallel
+        whole = max(1, self.gpus // unit) * unit
+        trainers = sorted(
+            {min(max(unit, round(share * whole / unit) * unit), whole - unit) for share in shares}
+        )
+        if self.measured is not None:
+            trainers, whole = [1], 2
+        together = 1 if self.measured is not None else whole
+        return [
+            *(
+                Cell(together, together, self._regime(tokens).natural_age, tokens, in_turns=True)
+                for tokens in partial_tokens
+            ),
+            *(
+                Cell(trainer, whole - trainer, age, tokens)
+                for tokens in partial_tokens
+                for age in max_ages
+                for trainer in trainers
+            ),
+        ]
+
+    def problems(self, cell: Cell) -> list[str]:
+        """Reasons why a cell does not fit the GPUs' memory; empty if it does."""
+        if self.measured is not None:
+            return []
+        return make_plan(self._shape(cell), self.plan.gpu, self.plan.assumed).problems
+
+    def simulate(self, cell: Cell, setting: Setting | None = None) -> Result:
+        """Simulates a cell; another `setting` than the world's for a what-if."""
+        regime = replace(self._regime(cell.partial_tokens), window=None)
+        if not cell.in_turns:
+            window = self.setting.regime.window
+            regime = replace(regime, async_generation=True, max_age=cell.max_age, window=window)
+        run = VirtualRun(replace(setting or self.setting, regime=regime), self._times(cell))
+        run.run()
+        return Result(cell, outcome_of(run, self.num_skipped))
+
+    def what_ifs(self, cell: Cell) -> Iterator[tuple[Cell, Setting]]:
+        """The best cell with other lengths and failure rates."""
+        run, setting = self.plan.run, self.setting
+        mean = self.plan.assumed.mean_response_share * run.response_tokens
+        tables = {
+            "constant lengths": length_table("constant", mean, run.response_tokens, 0.0),
+            "geometric lengths": length_table("geometric", mean, run.response_tokens, 0.0),
+        } | {
+            f"{name} (lognormal, spread {spread})": length_table(
+                "lognormal", mean, run.response_tokens, spread
+            )
+            for name, spread in SPREADS.items()
+        }
+        for name, table in tables.items():
+            yield replace(cell, what_if=name), replace(setting, lengths=table)
+        rate = setting.failures.per_hour
+        for per_hour in dict.fromkeys((0.0, rate * MORE, rate * MOST)):
+            failures = Failures(per_hour, setting.failures.repair_seconds)
+            name = f"{per_hour:g} deaths of a copy in an hour"
+            yield replace(cell, what_if=name), replace(setting, failures=failures)
+
+    def _regime(self, partial_tokens: int | None) -> Regime:
+        """The regime with another length of a pass, in turns, without a bound of its own."""
+        regime = replace(
+            self.setting.regime, async_generation=False, max_age=None, partial_tokens=partial_tokens
+        )
+        return regime if partial_tokens else replace(regime, stale_action="evict", max_segments=None)
+
+    def _shape(self, cell: Cell) -> RunShape:
+        engine = replace(self.plan.run.engine, num_gpus=cell.fleet_gpus)
+        if not cell.in_turns:
+            share = None if engine.memory_share is None else self.fleet_memory_share
+            engine = replace(engine, placement="apart", memory_share=share)
+        elif engine.placement == "apart":
+            engine = replace(engine, placement="asleep")
+        return replace(self.plan.run, num_gpus=cell.trainer_gpus, engine=engine)
+
+    def _times(self, cell: Cell) -> ServiceTimes:
+        if self.measured is not None:
+            return self.measured
+        gpu, assumed = self.plan.gpu, self.plan.assumed
+        return planned_times(self._shape(cell), gpu, assumed, self.link_bytes, self.sync_seconds)
+
+
+@dataclass(frozen=True)
+class Study:
+    """All results, and what they say."""
+
+    results: tuple[Result, ...]  # of the cells that fit
+    unfit: tuple[tuple[Cell, str], ...]  # the others, with the reason
+    what_ifs: tuple[Result, ...]
+    least_gain: float  # share of throughput that a larger max_age must bring
+
+    @property
+    def overlapping(self) -> list[Result]:
+        """Results of generation beside training."""
+        return [result for result in self.results if not result.cell.in_turns]
+
+    @property
+    def turns(self) -> Result | None:
+        """The fastest one that takes turns."""
+        return max((found for found in self.results if found.cell.in_turns), key=SPEED, default=None)
+
+    @property
+    def by_age(self) -> dict[int, Result]:
+        """The fastest result with each bound or a smaller one, by ascending bound."""
+        found: dict[int, Result] = {}
+        for age in sorted({result.cell.max_age for result in self.overlapping}):
+            found[age] = max((r for r in self.overlapping if r.cell.max_age <= age), key=SPEED)
+        return found
+
+    @property
+    def paying_age(self) -> int:
+        """The smallest bound beyond which no larger one that was tried brings `least_gain` more."""
+        by_age = self.by_age
+        most = max(map(SPEED, by_age.values()))
+        return min(age for age, result in by_age.items() if most < result.speed * (1 + self.least_gain))
+
+    @property
+    def best(self) -> Result:
+        """The fastest one within `paying_age`."""
+        return self.by_age[self.paying_age]
+
+
+def make_study(world: World, cells: Sequence[Cell], least_gain: float, what_if: bool) -> Study:
+    """Simulates all cells.
+
+    Args:
+        world: what they share.
+        cells: choices.
+        least_gain: see `Study`.
+        what_if: whether the best one is simulated under other assumptions as well.
+
+    Raises:
+        ValueError: no cell that overlaps fits.
+    """
+    reasons = {cell: problems[0] for cell in cells if (problems := world.problems(cell))}
+    fitting = [cell for cell in cells if cell not in reasons]
+    if all(cell.in_turns for cell in fitting):
+        raise ValueError(next(iter(reasons.values()), "no split leaves GPUs for both"))
+    with phase("simulating", len(fitting)):
+        results = [_counted(world, cell) for cell in fitting]
+    study = Study(tuple(results), tuple(reasons.items()), (), least_gain)
+    others = list(world.what_ifs(study.best.cell)) if what_if and world.measured is None else []
+    with phase("simulating under other assumptions", len(others)):
+        return replace(study, what_ifs=tuple(_counted(world, *other) for other in others))
+
+
+def _counted(world: World, cell: Cell, setting: Setting | None = None) -> Result:
+    """Simulates a cell without the garbage collector, whose visits to all libraries take most of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        result = world.simulate(cell, setting)
+    finally:
+        if was_enabled:
+            gc.enable()
+    advance()
+    return result

@@ -1,0 +1,163 @@
+"""Service times: how long an engine, a trainer and the hand-over of weights take."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Protocol
+
+import numpy as np
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.plan.generation import cache_tokens
+from bapo_lightning.plan.gpus import Gpu
+from bapo_lightning.plan.planning import Assumptions
+from bapo_lightning.plan.run_shape import RunShape
+from bapo_lightning.plan.work import blocks_flops, forward_flops, work_of_update
+from bapo_lightning.run_folder.record import RunRecord
+from bapo_lightning.simulation.fleet import EngineTimes
+
+SHARDED_PASSES = 3  # of the weights over the network in a micro-batch: gathered twice, gradients scattered
+
+
+class TrainerTimes(Protocol):
+    """Seconds of the trainer."""
+
+    def update(self, responses: Sequence[int]) -> float:
+        """Returns the seconds of an update on responses of these lengths."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServiceTimes:
+    """What calls take."""
+
+    copies: int  # of the model in the fleet
+    engine: EngineTimes
+    trainer: TrainerTimes
+    sync_seconds: float = 0.0  # of a hand-over of weights; trainer and fleet stand still
+    reward_seconds: float = 0.0  # of a response; in its pass
+
+
+@dataclass(frozen=True)
+class PlannedTrainer:
+    """An update as `make plan` reckons it, and at least as long as the longest sample takes one rank, or as
+    the weights' way to and fro takes where they are sharded.
+    """
+
+    run: RunShape
+    gpu: Gpu
+    assumed: Assumptions
+    link_bytes: float  # a second, of a GPU's share of the network
+
+    def update(self, responses: Sequence[int]) -> float:
+        """See `TrainerTimes`."""
+        run, mean = self.run, fmean(responses)
+        work = work_of_update(run, mean)
+        peak = self.gpu.flops_per_second
+        update, scoring = peak * self.assumed.update_share, peak * self.assumed.scoring_share
+        scored = work.search + work.entropy + work.proximal + work.reference
+        each = (work.update / update + scored / scoring) / run.samples_per_update  # of a mean sample, on one
+        largest = forward_flops(run, max(responses)) / forward_flops(run, mean)
+        computing = each * max(run.samples_per_update / run.num_gpus, largest)
+        if run.strategy != "fsdp":
+            return computing
+        rounds = SHARDED_PASSES + bool(work.search)
+        sent = rounds * run.micro_batches(run.prompt_tokens + mean) * run.model.num_parameters
+        return max(computing, sent * run.compute_bytes / self.link_bytes)
+
+
+@dataclass(frozen=True)
+class MeasuredTrainer:
+    """Updates as long as those of a run, drawn from all of them."""
+
+    seconds: tuple[float, ...]
+    random: random.Random
+
+    def update(self, responses: Sequence[int]) -> float:
+        """See `TrainerTimes`."""
+        return self.random.choice(self.seconds)
+
+
+def planned_engine(run: RunShape, gpu: Gpu, assumed: Assumptions) -> EngineTimes:
+    """Returns a copy's times by the plan's formulas: decoding reads weights and cache, prompts compute."""
+    engine, model = run.engine, run.model
+    bandwidth = engine.tensor_parallel * gpu.bytes_per_second * assumed.bandwidth_share
+    computing = engine.tensor_parallel * gpu.flops_per_second * assumed.scoring_share
+    mean = assumed.mean_response_share * run.response_tokens
+    fitting = cache_tokens(run, gpu, assumed.engine_gigabytes * 1e9) // (run.prompt_tokens + mean / 2)
+    return EngineTimes(
+        step=model.num_parameters * engine.element_bytes / bandwidth,
+        context=model.kv_bytes_per_token(engine.element_bytes) / bandwidth,
+        prefill=blocks_flops(run, run.prompt_tokens) / run.prompt_tokens / computing,
+        slots=int(max(1, min(engine.max_sequences, fitting))),
+    )
+
+
+def planned_times(
+    run: RunShape, gpu: Gpu, assumed: Assumptions, link_bytes: float, sync_seconds: float
+) -> ServiceTimes:
+    """Returns all times by the plan's formulas.
+
+    Args:
+        run: with the ranks of the trainer and the shape of the fleet.
+        gpu: of both.
+        assumed: shares of the GPUs' speeds.
+        link_bytes: that a GPU sends or receives in a second.
+        sync_seconds: of a hand-over of weights, beside their way.
+    """
+    sent = run.model.num_parameters * run.engine.element_bytes / link_bytes
+    trainer = PlannedTrainer(run, gpu, assumed, link_bytes)
+    return ServiceTimes(
+        run.engine.num_copies, planned_engine(run, gpu, assumed), trainer, sync_seconds + sent
+    )
+
+
+def measured_times(record: RunRecord, seed: int = 0) -> ServiceTimes:
+    """Returns the times of a finished run with one engine, without its first update.
+
+    A pass takes a time of its own and one by token, fitted by least squares; passes and updates scatter as in
+    the run.
+
+    Raises:
+        DataError: it has too few updates, or did not measure.
+    """
+    rows = record.rows[1:]
+    in_turns = not record.config["regime"]["async_generation"]
+
+    def values(name: str) -> np.ndarray:
+        return np.array([float(row.get(name) or 0.0) for row in rows])
+
+    passes, tokens, sampling, syncs, rewards = (
+        values(name)
+        for name in (
+            "rollout/passes", "rollout/num_tokens", "time/rollout_seconds", "time/sync_seconds",
+            "time/reward_seconds",
+        )
+    )  # fmt: skip
+    made = (sampling > 0) & (tokens > 0)
+    if made.sum() < 2:
+        raise DataError(f"{record.path} has not measured what a simulation needs; give a run of more updates")
+    # In turns the rest of the wait is work of the trainer's process.
+    others = sampling + rewards if in_turns else values("time/wait_seconds")
+    updates = np.maximum(values("time/step_seconds") - syncs - others, 0.0)
+    begin, each = _fitted(passes[made], tokens[made], sampling[made])
+    jitter = sampling[made] / (begin * passes[made] + each * tokens[made])
+    return ServiceTimes(
+        copies=1,
+        engine=EngineTimes(0.0, each, begin=begin, jitter=tuple((jitter / jitter.mean()).tolist())),
+        trainer=MeasuredTrainer(tuple(updates.tolist()), random.Random(seed)),
+        sync_seconds=float(syncs[syncs > 0].mean()) if syncs.any() else 0.0,
+        reward_seconds=float(rewards.sum() / max(1.0, values("rollout/num_samples").sum())),
+    )
+
+
+def _fitted(passes: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
+    """Seconds of a pass and of a token, neither negative, that fit best; with their sum exact."""
+    begin, each = np.linalg.lstsq(np.stack([passes, tokens], 1), seconds, rcond=None)[0].clip(0.0)
+    if not begin + each:
+        each = 1.0
+    scale = seconds.sum() / (begin * passes + each * tokens).sum()
+    return float(scale * begin), float(scale * each)

@@ -1,0 +1,91 @@
+"""Service times: those of the plan by its own formulas, those of a run by its metrics."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.plan.test_planning import ASSUMED, GPU, RUN
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.plan.generation import generation
+from bapo_lightning.plan.planning import make_plan
+from bapo_lightning.plan.work import forward_flops
+from bapo_lightning.run_folder.record import RunRecord
+from bapo_lightning.simulation.fleet import Failures, Fleet
+from bapo_lightning.simulation.times import PlannedTrainer, measured_times, planned_times
+
+LINK = 1e12
+MEAN = int(ASSUMED.mean_response_share * RUN.response_tokens)
+
+
+def test_a_pass_over_equal_responses_takes_what_the_plan_says():
+    times = planned_times(RUN, GPU, ASSUMED, LINK, 0.0)
+    engine = replace(times.engine, prefill=0.0)
+    done = Fleet(times.copies, engine, Failures(), 0).run(0.0, [(RUN.prompt_tokens, MEAN)] * 8)
+    planned = generation(replace(RUN, group_size=2, response_tokens=MEAN), GPU, 1e5, MEAN, 0.5)
+    assert planned.concurrent == engine.slots == 8
+    # The plan's mean context is half a token more: it counts a step's own token.
+    counted = planned.step_seconds - 8 * engine.context / 2
+    assert done.seconds == pytest.approx(planned.steps * counted)
+
+
+def test_an_update_over_equal_responses_takes_what_the_plan_says():
+    seconds = make_plan(RUN, GPU, ASSUMED).seconds
+    planned = sum(seconds.values()) - seconds["generation"]
+    trainer = PlannedTrainer(RUN, GPU, ASSUMED, LINK)
+    assert 4 * trainer.update([MEAN] * 8) == pytest.approx(planned)
+
+
+def test_the_longest_sample_and_the_network_bound_an_update_on_many_gpus():
+    many = replace(RUN, num_gpus=1000)
+    lone = PlannedTrainer(many, GPU, ASSUMED, LINK)
+    one = PlannedTrainer(RUN, GPU, ASSUMED, LINK).update([MEAN] * 8) / 8
+    assert lone.update([MEAN] * 8) == pytest.approx(one)
+    longest = forward_flops(RUN, 11) / forward_flops(RUN, MEAN)
+    assert lone.update([MEAN] * 6 + [MEAN + 3, MEAN - 3]) == pytest.approx(longest * one)
+    slow = PlannedTrainer(replace(many, strategy="fsdp"), GPU, ASSUMED, link_bytes=100.0)
+    assert slow.update([MEAN] * 8) == 3 * RUN.model.num_parameters * 4 / 100
+
+
+def test_weights_take_their_way_besides_a_constant():
+    times = planned_times(RUN, GPU, ASSUMED, 1000.0, 5.0)
+    assert times.sync_seconds == 5 + 2 * RUN.model.num_parameters / 1000
+
+
+def run_record(overlaps, rows):
+    return RunRecord(Path("run"), {"regime": {"async_generation": overlaps}}, {}, rows)
+
+
+def row(passes, tokens, **others):
+    seconds = 0.5 * passes + 0.01 * tokens
+    base = {"rollout/passes": passes, "rollout/num_tokens": tokens, "time/rollout_seconds": seconds}
+    return base | {"time/step_seconds": 10.0, "rollout/num_samples": 4, "time/reward_seconds": 0.2} | others
+
+
+def test_a_pass_of_a_run_takes_a_time_of_its_own_and_one_by_token():
+    first = row(1, 7, **{"time/rollout_seconds": 99.0})
+    rows = [
+        first,
+        row(1, 100),
+        row(2, 300, **{"time/sync_seconds": 3.0}),
+        row(1, 50),
+        {"time/step_seconds": 2.0},
+    ]
+    times = measured_times(run_record(True, rows))
+    assert (times.engine.begin, times.engine.sequence) == pytest.approx((0.5, 0.01))
+    assert times.engine.jitter == pytest.approx((1.0, 1.0, 1.0))
+    assert (times.sync_seconds, times.reward_seconds) == (3.0, pytest.approx(0.05))
+    assert times.trainer.seconds == (10.0, 7.0, 10.0, 2.0)
+    times.trainer.random.seed(1)
+    assert times.trainer.update([5]) == random.Random(1).choice(times.trainer.seconds)
+
+
+def test_what_a_run_in_turns_generates_is_not_part_of_its_updates():
+    rows = [row(1, 7), row(1, 100), row(1, 300, **{"time/wait_seconds": 3.0})]
+    assert measured_times(run_record(False, rows)).trainer.seconds == pytest.approx((8.3, 6.3))
+
+
+def test_a_run_that_measured_nothing_is_refused():
+    with pytest.raises(DataError, match="has not measured what a simulation needs"):
+        measured_times(run_record(True, [row(1, 7), {"time/step_seconds": 2.0}]))
