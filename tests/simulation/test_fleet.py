@@ -18,6 +18,11 @@ def test_sequences_of_a_copy_decode_in_step_until_the_longest_ends():
     assert done.seconds == done.busy == 3 * (2 + 2) + 2 * (2 + 1)
 
 
+def test_the_begin_of_a_pass_takes_every_copy_its_time():
+    done = fleet(2, step=1.0, begin=3.0).run(0.0, [(0, 5)])
+    assert (done.seconds, done.busy) == (8.0, 2 * 3.0 + 5.0)
+
+
 def test_the_cache_grows_with_every_step_and_prompts_are_read_first():
     done = fleet(1, step=1.0, context=0.5, prefill=0.25).run(0.0, [(4, 3)])
     assert done.seconds == 4 * 0.25 + sum(1 + 0.5 * (4 + made) for made in range(3))

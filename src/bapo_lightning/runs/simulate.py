@@ -92,7 +92,8 @@ def simulate(plain: dict[str, Any]) -> tuple[Study, Path]:
     try:
         study = make_study(world, cells, options.least_gain, options.what_if)
     except ValueError as error:
-        raise ConfigError([f"no split of {world.gpus} GPUs fits: {error}"]) from None
+        remedy = "write a larger GPUS, or other simulate.trainer_shares"
+        raise ConfigError([f"no split of {world.gpus} GPUs fits; {remedy}. Of the first: {error}"]) from None
     folder = Path(options.output or f"outputs/simulate/{config.name}-{world.gpus}gpus")
     return study, write_page(study, world, config.name, folder)
 

@@ -79,8 +79,8 @@ class Fleet:
         done = _Pass(self, start, work)
         done.run()
         factor = self._random.choice(self.times.jitter)
-        seconds = self.times.begin + done.end - start
-        return FleetPass(seconds * factor, done.busy * factor, done.lost_tokens, done.deaths)
+        seconds, busy = self.times.begin + done.end - start, self.times.begin * self.copies + done.busy
+        return FleetPass(seconds * factor, busy * factor, done.lost_tokens, done.deaths)
 
     def alive_from(self, number: int) -> float:
         """Time from which a copy takes requests."""
