@@ -197,8 +197,12 @@ def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_d
         fates["dropped", "too old"] and fates["filtered", "all scores equal"]
     )  # the schedules reach those paths
     assert fates["trained", None] > 10 * fates["dropped", "too old"]
-    # A group that was sampled again has the last hint, because the script's answers stay wrong.
-    assert set(helps) == ({(2, 0.0), (1, 0.75)} if helped else {(1, 0.0)})
+    if not helped:
+        assert set(helps) == {(1, 0.0)}
+        return
+    # The expert answers only without a hint. Most groups need the last hint; an earlier one helps where a
+    # response is cut at an even length, which depends on the timing of the threads.
+    assert {(2, 0.0), (1, 0.75)} <= set(helps) <= {(2, 0.0), (1, 0.25), (1, 0.5), (1, 0.75)}
 
 
 def test_a_windowed_fifo_keeps_within_its_bound_without_dropping_anything(tmp_path, in_time):
