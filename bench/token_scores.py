@@ -2,6 +2,8 @@
 
     python bench/token_scores.py                  2048 tokens, a minute or two, 4 GB
     python bench/token_scores.py --tokens 8192    the full size, ten minutes or more, 15 GB for the naive one
+    python bench/token_scores.py --mixed          both as mixed precision computes them: the naive one by
+                                                  autocast, with products in bfloat16
 
 Each measurement is a process of its own that makes the inputs, computes once and ends. Rounds go in turns
 (naive, fused, naive, ...), so that a drift of the machine's speed affects both alike. Wall time and CPU time
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in the main job; read when torch loads
@@ -30,9 +33,17 @@ TARGETS = {"wall": 1.15, "bytes": 0.1}  # fused / naive, at the full size
 Found = dict[str, list[dict[str, Any]]]
 
 
+def mixed_scores(variant: str, *given: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes them in mixed precision; gradients are made as the passes before them were."""
+    if variant == "fused":
+        return token_scores(*given, half_factors=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        return naive_scores(*given)
+
+
 def naive_scores(hidden: Tensor, head_weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Computes the same as `token_scores` with all logits at once."""
-    log_probs = torch.log_softmax(hidden @ head_weight.T, dim=-1)
+    log_probs = torch.log_softmax(hidden @ head_weight.T, dim=-1, dtype=torch.float32)
     with torch.no_grad():
         entropy = -log_probs.exp().mul_(log_probs).sum(-1)
     return log_probs.gather(1, targets[:, None]).squeeze(1), entropy
@@ -45,7 +56,9 @@ def measure(variant: str, passes: str, given: argparse.Namespace) -> dict[str, f
     hidden = torch.randn(given.tokens, given.width, generator=generator)
     head_weight = torch.randn(given.vocabulary, given.width, generator=generator).mul_(given.width**-0.5)
     targets = torch.randint(given.vocabulary, (given.tokens,), generator=generator)
-    scores = naive_scores if variant == "naive" else token_scores
+    scores = {"naive": naive_scores, "fused": token_scores}[variant]
+    if given.mixed:
+        scores = partial(mixed_scores, variant)
     for tensor in (hidden, head_weight):
         tensor.requires_grad_(passes == "backward")
     ones = torch.ones(64, 64)
@@ -94,6 +107,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024, help="width of the hidden state")
     parser.add_argument("--vocabulary", type=int, default=152_000)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--mixed", action="store_true", help="mixed precision instead of float32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--passes", choices=PASSES, nargs="*", default=PASSES)
     parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "PASSES"), help=argparse.SUPPRESS)
@@ -103,17 +117,19 @@ def main() -> None:
         print(json.dumps(measure(*given.measure, given)))
         return
     sizes = {name: getattr(given, name) for name in ("tokens", "width", "vocabulary", "threads")}
-    print(f"{', '.join(f'{value} {name}' for name, value in sizes.items())}, float32")
+    precision = "mixed precision" if given.mixed else "float32"
+    print(f"{', '.join(f'{value} {name}' for name, value in sizes.items())}, {precision}")
     print(
         f"method: a fresh process each, {given.rounds} rounds in turns after a small product; median (least "
         ".. most)"
     )
-    record: dict[str, Any] = {"sizes": sizes}
+    record: dict[str, Any] = {"sizes": sizes, "precision": precision}
     for passes in given.passes:
         found: Found = {variant: [] for variant in VARIANTS}
         for _ in range(given.rounds):
             for variant in VARIANTS:
                 options = [f"--{name}={value}" for name, value in sizes.items()]
+                options += ["--mixed"] if given.mixed else []
                 found[variant].append(apart(__file__, [*options, "--measure", variant, passes]))
         record[passes] = report(passes, found)
     write_json(given.json, record)
