@@ -46,23 +46,23 @@ class Pushes:
         self.deaths = deaths
         self.made = []
 
-    def push(self, source, engine, version, vocab_size, num_engines):
+    def push(self, source, engine, version, vocab_size):
         if self.deaths:
             self.deaths -= 1
             raise EngineDied("killed")
-        self.made.append((source, version, vocab_size, num_engines))
+        self.made.append((source, version, vocab_size))
         return SyncReport(version, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_only_what_was_interrupted_is_asked_again_in_order_and_with_the_same_weights():
     engine, pushes = MortalEngine([[0, 3], [], [1]]), Pushes()
-    restarting = RestartingEngine(engine, pushes, vocab_size=24, max_restarts=3, num_engines=2)
+    restarting = RestartingEngine(engine, pushes, vocab_size=24, max_restarts=3)
     restarting.load_weights("policy", 7)
     generations = restarting.generate(REQUESTS, SAMPLING)
     assert [generation.segment.token_ids[0] for generation in generations] == [0, 1, 2, 3, 4, 5]
     assert engine.asked == [[0, 1, 2, 3, 4, 5], [1, 2, 4, 5], [1, 2, 4, 5], [1, 4, 5]]
     assert engine.starts == 3
-    assert pushes.made == [("policy", 7, 24, 2)] * 4
+    assert pushes.made == [("policy", 7, 24)] * 4
     assert [report.version for report in restarting.sync_reports] == [7] * 4
 
 
@@ -87,7 +87,7 @@ def test_a_death_while_weights_are_loaded_begins_the_push_anew():
     engine, pushes = MortalEngine(), Pushes(deaths=2)
     restarting = RestartingEngine(engine, pushes, 24, max_restarts=2)
     restarting.load_weights("policy", 7)
-    assert engine.starts == 2 and pushes.made == [("policy", 7, 24, 1)]
+    assert engine.starts == 2 and pushes.made == [("policy", 7, 24)]
     assert len(restarting.sync_reports) == 1
 
 
@@ -97,7 +97,7 @@ def test_a_restart_that_fails_is_tried_again_and_counts():
     restarting.generate_once(REQUESTS, SAMPLING)
     restarting.restart()
     assert engine.starts == 3
-    assert (restarting.take_restarts(), restarting.take_restarts()) == (3, 0)
+    assert [restarting.take_counts() for _ in range(2)] == [{"rollout/engine_restarts": n} for n in (3, 0)]
 
 
 def test_when_the_restarts_are_used_up_the_last_reason_is_told():

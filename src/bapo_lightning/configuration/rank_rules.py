@@ -8,6 +8,9 @@ from bapo_lightning.configuration.run_config import RunConfig
 
 ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and more on larger models
 
+# Where one rank's engine is several already: how that is written, and what every rank would have.
+OWN_PROCESSES = {"server": ("vllm_server", "servers"), "fleet": ("ray", "a fleet")}
+
 
 def rank_problems(config: RunConfig) -> Iterator[str]:
     """What is wrong with `strategy`, with the number of ranks, and with the engines that they share."""
@@ -50,10 +53,11 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
 def _placement_problems(config: RunConfig) -> Iterator[str]:
     placement, engine, ranks = config.rollout.placement, config.rollout.engine, config.num_ranks
     shares_gpu = getattr(engine.object, "shares_gpu", False)
-    if getattr(engine.object, "runs_in", None) == "server" and placement == "each":
+    name, own = OWN_PROCESSES.get(getattr(engine.object, "runs_in", ""), ("", ""))
+    if own and placement == "each":
         yield (
-            f"rollout.placement=each with rollout=vllm_server: each of {ranks} ranks would have servers; "
-            "write rollout.placement=controller"
+            f"rollout.placement=each with rollout={name}: each of {ranks} ranks would have {own}; write "
+            "rollout.placement=controller"
         )
     if shares_gpu and placement == "controller":
         yield (

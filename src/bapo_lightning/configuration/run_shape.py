@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Lora
 from bapo_lightning.configuration.targets import Target
@@ -59,23 +62,31 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
 def engine_shape(engine: Target, ranks: int, stored_bytes: int) -> EngineShape:
     """Where the engine is, and what it takes there."""
     options, runs_in = engine.options, getattr(engine.object, "runs_in", "trainer")
-    inner = Target(options["make_engine"]).options if runs_in == "child" else options
-    apart = runs_in == "server" or options.get("visible_gpus") is not None
+    inner = Target(options["make_engine"]).options if runs_in in ("child", "fleet") else options
+    apart = runs_in in ("server", "fleet") or options.get("visible_gpus") is not None
     vllm = inner.get("options")
     if vllm is None:  # transformers
         placement: Placement = "apart" if apart else "beside"
-        return EngineShape(placement, 1, ranks, BYTES[inner["dtype"]], None, inner["max_rows"])
+        gpus = _fleet_gpus(options, ranks, 1) if runs_in == "fleet" else ranks
+        return EngineShape(placement, 1, gpus, BYTES[inner["dtype"]], None, inner["max_rows"])
     vllm = Target(vllm).options
     parallel = vllm["tensor_parallel_size"]
     placement = "apart" if apart else "asleep" if runs_in == "trainer" else "beside"
     if runs_in == "server":
         gpus = (len(options["urls"]) or options["num_servers"]) * parallel
+    elif runs_in == "fleet":
+        gpus = _fleet_gpus(options, ranks, parallel)
     else:
         gpus = len(str(options["visible_gpus"]).split(",")) if apart else ranks
     element = BYTES[vllm["dtype"]]
     return EngineShape(
         placement, parallel, gpus, element, vllm["gpu_memory_utilization"], vllm["max_num_seqs"]
     )
+
+
+def _fleet_gpus(options: Mapping[str, Any], ranks: int, parallel: int) -> int:
+    """GPUs of a fleet; as many as the trainer's where the cluster decides."""
+    return ranks if options["actors"] == "auto" else int(options["actors"]) * parallel
 
 
 def _lora(options: Lora | None, model: ModelShape) -> LoraShape | None:

@@ -36,6 +36,12 @@ class Section(BaseModel):
         yield from ()
 
 
+class Ray(Section):
+    """The Ray cluster of a fleet."""
+
+    address: str | None
+
+
 class Composed(Section):
     """A whole configuration, with the keys that training and evaluation share."""
 
@@ -46,6 +52,7 @@ class Composed(Section):
     job_type: str
     run_name: str
     cpu_threads: Count | None
+    ray: Ray
     logger: dict[str, Target] = Field(default_factory=dict)
 
     _plain: dict[str, Any] = PrivateAttr(default_factory=dict)

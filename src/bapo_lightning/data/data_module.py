@@ -292,5 +292,5 @@ class RolloutDataModule(L.LightningDataModule):
             }
         engine = self.sampler.engine
         reports, engine.sync_reports = engine.sync_reports, []
-        metrics |= sync_metrics(reports) | {"rollout/engine_restarts": engine.take_restarts()}
+        metrics |= sync_metrics(reports) | engine.take_counts()
         return metrics | {"reuse/kept": len(self._reuse), "reuse/outdated": outdated}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -13,7 +13,7 @@ from bapo_lightning.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
 
 UNSYNCED_VERSION = -1  # of an engine that holds no weights of the trainer: new, restarted, or asleep
-RunsIn = Literal["trainer", "child", "server"]  # the process in which an engine samples
+RunsIn = Literal["trainer", "child", "server", "fleet"]  # the process in which an engine samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +126,21 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Gives back memory and processes. Calling it twice is fine."""
+        ...
+
+
+@runtime_checkable
+class SeveralEngines(Protocol):
+    """What a `RolloutEngine` has in addition that is several engines together."""
+
+    def generate_on_each(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Mapping[int, Sequence[Generation]]:
+        """Samples the same requests on every engine; the generations of each by its number, which stays the
+        same as long as the engine holds its weights. Raises EngineDied as `generate` does.
+        """
+        ...
+
+    def take_counts(self) -> dict[str, float]:
+        """Metrics of the engines since the last call, by their full names."""
         ...

@@ -19,6 +19,7 @@ from bapo_lightning.rollout.engine import (
     GenerationRequest,
     RolloutEngine,
     SamplingParams,
+    SeveralEngines,
 )
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport, WeightSync
 
@@ -33,7 +34,6 @@ class RestartingEngine:
     weight_sync: WeightSync
     vocab_size: int  # of the tokenizer; the proof's prompts are drawn from it
     max_restarts: int  # an engine that dies more often has a cause that restarts do not cure
-    num_engines: int = 1  # behind `engine`, each proven by itself
     sync_reports: list[SyncReport] = field(default_factory=list, init=False)  # until they are taken away
     _death: EngineError | None = field(default=None, init=False)  # until it is restarted
     _loaded: tuple[ScoringWeightSource, int] | None = field(default=None, init=False)
@@ -88,9 +88,7 @@ class RestartingEngine:
         self._loaded = source, version
         while True:
             try:
-                report = self.weight_sync.push(
-                    source, self.engine, version, self.vocab_size, self.num_engines
-                )
+                report = self.weight_sync.push(source, self.engine, version, self.vocab_size)
             except EngineDied as death:
                 self._death = death
                 self.restart()
@@ -130,7 +128,8 @@ class RestartingEngine:
         """Gives back memory and processes. Calling it twice is fine."""
         self.engine.close()
 
-    def take_restarts(self) -> int:
-        """Restarts since the last call."""
+    def take_counts(self) -> dict[str, float]:
+        """Metrics: restarts since the last call, and what several engines count."""
         fresh, self._num_taken = self._num_restarts - self._num_taken, self._num_restarts
-        return fresh
+        counted = self.engine.take_counts() if isinstance(self.engine, SeveralEngines) else {}
+        return {"rollout/engine_restarts": fresh, **counted}

@@ -19,7 +19,14 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams, WeightSource
+from bapo_lightning.rollout.engine import (
+    Generation,
+    GenerationRequest,
+    RolloutEngine,
+    SamplingParams,
+    SeveralEngines,
+    WeightSource,
+)
 from bapo_lightning.types import Rollout
 from bapo_lightning.values import Count
 
@@ -114,13 +121,12 @@ class WeightSync:
                 "1e-3"
             )
 
-    def probe(self, vocab_size: int, num_engines: int = 1) -> list[GenerationRequest]:
-        """Returns the same requests for every push, to compare over time, and as many for each engine."""
+    def probe(self, vocab_size: int) -> list[GenerationRequest]:
+        """Returns the same requests for every push, to compare over time."""
         generator = random.Random(0)
-        count = self.num_probes * num_engines
         prompts = [
             array("i", (generator.randrange(vocab_size) for _ in range(self.probe_tokens)))
-            for _ in range(count)
+            for _ in range(self.num_probes)
         ]
         return [GenerationRequest(prompt, self.sampled_tokens, seed) for seed, prompt in enumerate(prompts)]
 
@@ -130,12 +136,10 @@ class WeightSync:
         engine: RolloutEngine,
         version: int,
         vocab_size: int,
-        num_engines: int = 1,
     ) -> SyncReport:
         """Loads the weights of `source` into `engine` as policy version `version`, and proves it.
 
-        Of several engines behind `engine`, which must share requests in contiguous parts of equal number,
-        each is proven by itself.
+        Of several engines behind `engine` each is proven by itself.
 
         Raises:
             EngineError: a weight is missing or has another shape, the two sides disagree about the probe
@@ -148,14 +152,15 @@ class WeightSync:
             raise EngineError(
                 f"after the weight sync the engine reports version {engine.version}, expected {version}"
             )
-        requests = self.probe(vocab_size, num_engines)
-        generations = engine.generate(requests, SamplingParams(self.temperature, stop_token_ids=()))
-        rollouts = [
-            Rollout(request.token_ids, (made.segment,), made.finish)
-            for request, made in zip(requests, generations, strict=True)
-        ]
-        answers = probe_answers(source, rollouts, num_engines)
-        mean = worst([fmean(answer.differences) for answer in answers])
+        requests = self.probe(vocab_size)
+        sampling = SamplingParams(self.temperature, stop_token_ids=())
+        made: Mapping[int, Sequence[Generation]] = (
+            engine.generate_on_each(requests, sampling)
+            if isinstance(engine, SeveralEngines)
+            else {0: engine.generate(requests, sampling)}
+        )
+        answers = probe_answers(source, requests, made)
+        mean = worst([fmean(answer.differences) for answer in answers.values()])
         if not mean <= self.tolerance:
             raise EngineError(
                 f"after the sync of version {version}, engine and trainer disagree by {mean:.3g} nats (mean "
@@ -164,8 +169,8 @@ class WeightSync:
                 "Rollouts from it would be mislabelled; check the engine's weight loading and temperature, "
                 "or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
-        largest = max(chain.from_iterable(answer.differences for answer in answers))
-        for number, answer in enumerate(answers):
+        largest = max(chain.from_iterable(answer.differences for answer in answers.values()))
+        for number, answer in answers.items():
             self._check_fresh(number, answer, version)
         return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, largest)
 
@@ -191,19 +196,24 @@ def worst(means: Sequence[float]) -> float:
 
 
 def probe_answers(
-    source: ScoringWeightSource, rollouts: Sequence[Rollout], num_engines: int
-) -> list[ProbeAnswer]:
-    """What each engine answered, the engines having shared the probe in parts of equal number."""
+    source: ScoringWeightSource,
+    requests: Sequence[GenerationRequest],
+    made: Mapping[int, Sequence[Generation]],
+) -> dict[int, ProbeAnswer]:
+    """What each engine answered to the probe, by the engine's number, with the trainer's scores."""
+    rollouts = [
+        Rollout(request.token_ids, (generation.segment,), generation.finish)
+        for generations in made.values()
+        for request, generation in zip(requests, generations, strict=True)
+    ]
     scored = source.response_logprobs(rollouts, PROBE_TOKEN_BUDGET)
-    size = len(rollouts) // num_engines
-    answers = []
-    for first in range(0, len(rollouts), size):
+    size = len(requests)
+    answers = {}
+    for number, first in zip(made, range(0, len(rollouts), size), strict=True):
         own = rollouts[first : first + size]
-        answers.append(
-            ProbeAnswer(
-                token_ids=list(chain.from_iterable(rollout.response_ids for rollout in own)),
-                engine=list(chain.from_iterable(rollout.logprobs for rollout in own)),
-                trainer=list(chain.from_iterable(scored[first : first + size])),
-            )
+        answers[number] = ProbeAnswer(
+            token_ids=list(chain.from_iterable(rollout.response_ids for rollout in own)),
+            engine=list(chain.from_iterable(rollout.logprobs for rollout in own)),
+            trainer=list(chain.from_iterable(scored[first : first + size])),
         )
     return answers

@@ -108,19 +108,16 @@ def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Ro
     channels, engine = _channels(config, ranks), build_engine(config, ranks)
     if not channels:
         return RolloutDataModule(**data_parts(config, inputs, engine), folder=config.folder)
-    distributed = _distributed_engine(config, engine, channels)
-    parts = data_parts(config, inputs, distributed, distributed.num_engines)
+    parts = data_parts(config, inputs, _distributed_engine(config, engine, channels))
     return ControllerDataModule(*channels, **parts, folder=config.folder)
 
 
-def data_parts(
-    config: RunConfig, inputs: Inputs, engine: RolloutEngine, num_engines: int = 1
-) -> dict[str, Any]:
-    """Arguments of a RolloutDataModule that samples with `engine`, which is so many engines together."""
+def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict[str, Any]:
+    """Arguments of a RolloutDataModule that samples with `engine`."""
     scale, algorithm, problems = config.scale, config.algorithm, inputs.problems
     weight_sync, vocab_size = config.rollout.weight_sync.make(), inputs.tokenizer.vocab_size
     max_restarts = config.rollout.max_restarts
-    restarting = RestartingEngine(engine, weight_sync, vocab_size, max_restarts, num_engines)
+    restarting = RestartingEngine(engine, weight_sync, vocab_size, max_restarts)
     return {
         "sampler": build_sampler(config, inputs, restarting),
         "stream": ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),

@@ -67,7 +67,7 @@ class ScriptedEngine:
 class ScriptedSync:
     """Pushes weights without a proof."""
 
-    def push(self, source, engine, version, vocab_size, num_engines) -> SyncReport:
+    def push(self, source, engine, version, vocab_size) -> SyncReport:
         engine.load_weights(source, version)
         return SyncReport(version, 0.0, 0.0, 0.0, 0.0)
 

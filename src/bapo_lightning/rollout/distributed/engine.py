@@ -24,6 +24,7 @@ from bapo_lightning.rollout.engine import (
     GenerationRequest,
     RolloutEngine,
     SamplingParams,
+    SeveralEngines,
     WeightSource,
     check_synced,
 )
@@ -106,6 +107,24 @@ class DistributedEngine:
             self.version = UNSYNCED_VERSION
             raise EngineDied("; ".join(reasons), finished)
         return [finished[number] for number in range(len(requests))]
+
+    def generate_on_each(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Mapping[int, Sequence[Generation]]:
+        """Samples the same requests on every engine."""
+        engine = self.own.engine
+        if self.on_controller_only and isinstance(engine, SeveralEngines):
+            return engine.generate_on_each(requests, sampling)
+        whole = [(requests, sampling)] * self.num_engines
+        outcomes = self._ask("generate", self._of_ranks(whole), lambda: self._generate_own(whole[0]))
+        if reasons := self._reasons(outcomes):
+            self.version = UNSYNCED_VERSION
+            raise EngineDied("; ".join(reasons))
+        return {index: outcomes[index * self.ranks_per_engine].value for index in range(self.num_engines)}
+
+    def take_counts(self) -> dict[str, float]:
+        """Metrics of the controller's engine, if it is several."""
+        return self.own.engine.take_counts() if isinstance(self.own.engine, SeveralEngines) else {}
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Gives all engines the weights. The workers must serve the control channel."""

@@ -1,0 +1,105 @@
+"""The Ray cluster of a run: one that runs already, or one that is started on this machine and ends with the
+run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from bapo_lightning.errors import EngineError
+
+REACH_SECONDS = 10.0  # for a connection to a head node
+
+
+def join(address: str | None, num_cpus: float = 0) -> bool:
+    """Connects this process to a cluster; returns whether it must be left with `leave`.
+
+    Args:
+        address: `auto` for the cluster that this machine belongs to, HOST:PORT of a head node, or None to
+            start a cluster on this machine alone. A process that is connected already stays so.
+        num_cpus: that a started cluster has at least, though the machine has fewer.
+
+    Raises:
+        EngineError: there is no such cluster, it has another version of Ray or Python, or none can be
+            started.
+    """
+    if ray.is_initialized():
+        return False
+    own = {
+        "num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus)),
+        "include_dashboard": False,
+        # Ray would start a process for each core at once, each of which takes a second of it.
+        "_system_config": {"enable_worker_prestart": False},
+    }
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends nothing to anybody
+    try:
+        if address and address != "auto":
+            check_reachable(address)
+        with sigterm_kept():
+            ray.init(
+                address=address or "local",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **({} if address else own),
+            )
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+        wanted = f"joined at ray.address={address}" if address else "started on this machine"
+        cause = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise EngineError(
+            f"no Ray cluster could be {wanted}: {cause}. `ray status` lists the nodes of a cluster, and "
+            "ray.address=null starts one of this machine alone"
+        ) from error
+    return True
+
+
+def check_reachable(address: str) -> None:
+    """Raises OSError or ValueError unless something listens at HOST:PORT: Ray would wait for a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("this is no HOST:PORT.")
+    with socket.create_connection((host, int(port)), REACH_SECONDS):
+        pass
+
+
+def leave() -> None:
+    """Ends the connection, and a cluster that this process started."""
+    ray.shutdown()
+
+
+def room(cpus: float, gpus: float) -> dict[str, int]:
+    """Number of actors with so many CPUs and GPUs that each living node holds, by the id of the node."""
+    needs = {"CPU": cpus, "GPU": gpus}
+    return {
+        node["NodeID"]: min(
+            int(node["Resources"].get(name, 0.0) / need + 1e-6) for name, need in needs.items() if need
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+
+
+def has_gpus() -> bool:
+    """Whether a node of the cluster has a GPU."""
+    return bool(ray.cluster_resources().get("GPU", 0))
+
+
+@contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Context that leaves SIGTERM to its present handler: Ray's own would end a run in its update."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a handler can be changed in the main thread only
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)

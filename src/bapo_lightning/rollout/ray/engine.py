@@ -1,0 +1,255 @@
+"""A fleet of engines on the nodes of a Ray cluster, behind the contract of one engine.
+
+    RayEngine.generate(requests) --calls of a few requests--> whichever engine is free
+      generations, in order      <-------------------------   its samples
+
+Which requests share a call does not depend on the number of engines, and neither do tokens and log-probs.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.rollout.engine import (
+    UNSYNCED_VERSION,
+    EngineDied,
+    Generation,
+    GenerationRequest,
+    RolloutEngine,
+    RunsIn,
+    SamplingParams,
+    WeightSource,
+    check_synced,
+)
+from bapo_lightning.values import Count, NonNegative, Positive
+
+if TYPE_CHECKING:
+    from bapo_lightning.rollout.ray.fleet import Fleet
+    from bapo_lightning.rollout.ray.members import Member
+    from bapo_lightning.rollout.ray.weights import StoredWeights
+
+# Nats: a late engine must answer the probe as the proven ones did, and else waits for the next weights.
+LATE_TOLERANCE = 1e-3
+
+
+@dataclass(eq=False)
+class RayEngine:
+    """Several engines as Ray actors. Only `close` may be called while another call is at work."""
+
+    runs_in: ClassVar[RunsIn] = "fleet"
+    shares_gpu: ClassVar[bool] = False
+    model_path: str  # Hugging Face folder or hub name, the same on all nodes
+    # Called in each actor as `make_engine(model_path=model_path)`; picklable, such as a partial of a class.
+    make_engine: Callable[..., RolloutEngine]
+    # auto: the cluster that this machine belongs to; HOST:PORT: that of a head node; None: starts one here.
+    address: str | None = None
+    actors: Count | Literal["auto"] = "auto"  # auto: as many as the nodes have room for, now and later
+    cpus: Positive = 1.0  # of each actor
+    gpus: NonNegative | None = None  # of each actor; None: one where the cluster has any
+    cpu_threads: Count | None = None  # of an engine's kernels; None: as many as it has CPUs
+    requests_per_call: Count = 64  # sampled together by one engine, which then asks for more
+    deadline_seconds: Positive = 3600  # an actor that needs longer for a call counts as dead
+    start_seconds: Positive = 900  # the same for its start
+    part_megabytes: Count = 256  # extra memory of a weight sync; a larger tensor is a part of its own
+    version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of all engines' weights
+    _stored: StoredWeights | None = field(default=None, init=False)  # of that version, for late engines
+    # Requests of the last probe and its answer, with which late engines are compared.
+    _proof: tuple[tuple[Any, ...], Any] | None = field(default=None, init=False)
+    _told: Counter[str] = field(default_factory=Counter, init=False)  # counts that were taken away
+    _busy: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _closed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Joins or starts the cluster and starts the actors, so that errors show before a run begins.
+
+        Raises:
+            ConfigError: Ray is not installed.
+            EngineError: there is no cluster, or no engine starts. Errors of the inner engine's constructor
+                that are ours come unchanged.
+        """
+        require_ray()
+        from bapo_lightning.rollout.ray import cluster
+
+        wanted = None if self.actors == "auto" else self.actors
+        self._joined = cluster.join(self.address, self.cpus * (wanted or 1))
+        try:
+            self._fleet = self._made_fleet(wanted)
+            self._fleet.grow()
+            self._fleet.settle()
+        except BaseException:
+            self.close()
+            raise
+
+    def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        """Samples on all engines. What a lost engine had is sampled by the others, from the same seeds;
+        EngineDied, when none is left, brings everything that was finished.
+        """
+        check_synced(self.version)
+        size = self.requests_per_call
+        tasks = [
+            (list(requests[first : first + size]), sampling, self.version)
+            for first in range(0, len(requests), size)
+        ]
+        with self._talk(size) as fleet:
+            return [generation for made in fleet.share("generate", tasks) for generation in made]
+
+    def generate_on_each(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> dict[int, list[Generation]]:
+        """The generations of every engine for the same requests, by the engine's number in this run."""
+        check_synced(self.version)
+        call = list(requests), sampling, self.version
+        with self._talk() as fleet:
+            made = fleet.everywhere(fleet.ready, "generate", *call)
+        answers = {member.number: generations for member, generations in made.items()}
+        self._proof = call, next(iter(answers.values()))
+        return answers
+
+    def load_weights(self, source: WeightSource, version: int) -> None:
+        """Stores the weights once and lets every engine load them; new ones take part from here on."""
+        from bapo_lightning.rollout.ray.members import STARTING, Stage
+        from bapo_lightning.rollout.ray.weights import store
+
+        self.version, self._stored, self._proof = UNSYNCED_VERSION, None, None
+        with self._talk() as fleet:
+            fleet.grow()
+            stored = store(source, self.part_megabytes)
+            fleet.step()  # those that were made meanwhile
+            loading = [member for member in fleet.members if member.stage not in STARTING]
+            for member in loading:
+                fleet.counts["joined"] += member.stage is not Stage.READY
+                member.stage, member.held_back = Stage.READY, False
+            fleet.everywhere(loading, "load_weights", stored, version)
+        self.version, self._stored = version, stored
+
+    def sleep(self) -> None:
+        """Does nothing: the fleet's devices are its own."""
+
+    def restart(self) -> None:
+        """Starts actors until one is made. Raises EngineError when none is, or after `close`."""
+        with self._talk() as fleet:
+            fleet.grow()
+            fleet.settle()
+
+    def close(self) -> None:
+        """Ends the actors, and the cluster if it was started here. A call in another thread ends with
+        EngineError.
+        """
+        self._closed = True
+        self.version, self._stored = UNSYNCED_VERSION, None
+        if (fleet := self.__dict__.get("_fleet")) is not None:
+            fleet.close()
+        if self._busy.acquire(blocking=False):  # else the thread inside the call leaves the cluster
+            try:
+                self._leave()
+            finally:
+                self._busy.release()
+
+    def take_counts(self) -> dict[str, float]:
+        """Metrics: engines now, and what happened to them since the last call."""
+        fleet, fresh = self._fleet, self._fleet.counts - self._told
+        self._told = Counter(fleet.counts)
+        return {
+            "fleet/engines": len(fleet.ready),
+            "fleet/nodes": len({member.node for member in fleet.ready}),
+            **{f"fleet/{name}": fresh[name] for name in ("joined", "lost", "refused", "reissued")},
+        }
+
+    def _made_fleet(self, wanted: int | None) -> Fleet:
+        from bapo_lightning.rollout.ray import cluster
+        from bapo_lightning.rollout.ray.fleet import Fleet
+
+        gpus = float(cluster.has_gpus()) if self.gpus is None else self.gpus
+        recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
+        return Fleet(
+            wanted,
+            self.cpus,
+            gpus,
+            (sys.path, self.cpu_threads, recipe),
+            self.deadline_seconds,
+            self.start_seconds,
+            self._catch_up,
+            self._agrees,
+        )
+
+    def _catch_up(self, member: Member) -> bool:
+        """Gives a late engine the present weights and the probe that the others have answered."""
+        if self._proof is None or self._stored is None:
+            return False
+        member.ask("load_weights", self._stored, self.version)
+        member.ask("generate", *self._proof[0])
+        return True
+
+    def _agrees(self, made: Sequence[Generation]) -> bool:
+        """Whether a late engine's answer to the probe is that of the proven ones."""
+        return self._proof is not None and same_answer(made, self._proof[1])
+
+    @contextmanager
+    def _talk(self, size: int = 1) -> Iterator[Fleet]:
+        """Context of one call to the fleet, whose tasks have `size` requests; the end of all engines leaves
+        no weights.
+        """
+        from bapo_lightning.rollout.ray.fleet import NoneLeft
+
+        with self._busy:
+            if self._closed:
+                raise EngineError("the engine was closed")
+            try:
+                yield self._fleet
+            except NoneLeft as end:
+                self.version, self._stored, self._proof = UNSYNCED_VERSION, None, None
+                if self._closed:
+                    raise EngineError("the engine was closed while it was at work") from None
+                finished: Mapping[int, Generation] = {
+                    number * size + place: generation
+                    for number, made in end.done.items()
+                    for place, generation in enumerate(made)
+                }
+                raise EngineDied(str(end), finished) from None
+            finally:
+                if self._closed:
+                    self._leave()
+
+    def _leave(self) -> None:
+        from bapo_lightning.rollout.ray import cluster
+
+        if self.__dict__.get("_joined"):
+            self._joined = False
+            cluster.leave()
+
+
+def same_answer(made: Sequence[Generation], proven: Sequence[Generation]) -> bool:
+    """Whether two engines sampled the same tokens, with the same log-probs but for rounding."""
+
+    def tokens(generations: Sequence[Generation]) -> list[array[int]]:
+        return [generation.segment.token_ids for generation in generations]
+
+    def logprobs(generations: Sequence[Generation]) -> list[float]:
+        return [value for generation in generations for value in generation.segment.logprobs]
+
+    return tokens(made) == tokens(proven) and (
+        fmean(abs(a - b) for a, b in zip(logprobs(made), logprobs(proven), strict=True)) <= LATE_TOLERANCE
+    )
+
+
+def require_ray() -> None:
+    """Raises ConfigError unless Ray is installed."""
+    try:
+        import_module("ray")
+    except ImportError as error:
+        remedy = '.venv/bin/python -m pip install -e ".[ray]"'
+        raise ConfigError(
+            [f"rollout=ray needs Ray ({error}); `{remedy}` installs it, or write rollout=hf_child"]
+        ) from error
