@@ -102,3 +102,12 @@ class Suicidal(HFEngine):
         if any(request.seed == 13 for request in requests):
             os._exit(3)
         return super().generate(requests, sampling)
+
+
+class Mortal(HFEngine):
+    """Fails for good at the policy version that the environment names."""
+
+    def generate(self, requests, sampling):
+        if self.version >= int(os.environ.get("ODD_DEATH", "1000000")):
+            raise EngineError("no engine is left")
+        return super().generate(requests, sampling)

@@ -15,6 +15,7 @@ from lightning.fabric.utilities.load import _load_distributed_checkpoint
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
+from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
 from bapo_lightning.random_states import random_states, set_random_states
 from bapo_lightning.ranks.rank_group import RankGroup
@@ -24,6 +25,7 @@ from bapo_lightning.run_folder.checkpoint import (
     TRAINER_FILE,
     Checkpoint,
     Fingerprint,
+    checkpoint_name,
     commit,
     partial_folder,
     prune,
@@ -54,6 +56,7 @@ class RunCheckpoint(Callback):
     ranks: RankGroup | None = None  # all ranks of the run, given by it
     run_id: str = ""  # of the run, given by it
     _last_save: float = field(init=False, default=0.0)
+    _reached: tuple[int, int] = field(init=False, default=(0, 0))  # last whole update, the trainer's step
 
     def __post_init__(self) -> None:
         self._journals = {name: JournalDigest(Path(self.folder, name)) for name in JOURNALS}
@@ -79,8 +82,19 @@ class RunCheckpoint(Callback):
         """Saves when it is time."""
         # What asks for a stop may have reached one rank only; all must stop, and save, at the same update.
         trainer.should_stop = trainer.strategy.reduce_boolean_decision(trainer.should_stop, all=False)
+        self._reached = batch_idx + 1, trainer.global_step
         if self._is_due(trainer, batch_idx + 1):
             self._save(trainer, batch_idx + 1)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Saves the last update when no engine is left for the next one. Several ranks do not fail at the
+        same place, and cannot.
+        """
+        update, step = self._reached
+        path = Path(self.folder, "checkpoints", checkpoint_name(update))
+        is_between = update and step == trainer.global_step and not path.exists()
+        if isinstance(exception, EngineError) and is_between and trainer.world_size == 1:
+            self._save(trainer, update)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
