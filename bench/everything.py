@@ -29,9 +29,14 @@ from measuring import write_json
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
-TRL, MODEL, VLLM = "TRL", "SmolLM2", "vLLM"
-# How each need is met, and the path that is there when it is; vLLM is looked for as a module.
-REMEDIES = {TRL: "make setup-trl", MODEL: "make model-smollm2", VLLM: "make setup-vllm"}
+TRL, MODEL, VLLM, RAY = "TRL", "SmolLM2", "vLLM", "Ray"
+# How each need is met, and the path that is there when it is; vLLM and Ray are looked for as modules.
+REMEDIES = {
+    TRL: "make setup-trl",
+    MODEL: "make model-smollm2",
+    VLLM: "make setup-vllm",
+    RAY: '.venv/bin/python -m pip install -e ".[ray]"',
+}
 PATHS = {TRL: ".venv-trl/bin/python", MODEL: "models/smollm2-135m-instruct"}
 
 
@@ -60,7 +65,7 @@ class Part:
 
 def is_there(need: str) -> bool:
     """Whether a need is met."""
-    return find_spec("vllm") is not None if need == VLLM else (ROOT / PATHS[need]).exists()
+    return (ROOT / PATHS[need]).exists() if need in PATHS else find_spec(need.lower()) is not None
 
 
 ENGINES = ("hf", "vllm") if is_there(VLLM) else ("hf",)
@@ -116,6 +121,13 @@ PARTS = {
         ("packing.py",),
         in_all=False,
         has_threads=True,
+    ),
+    "ray": Part(
+        "A fleet of Ray actors against one engine in a child process",
+        ("ray_fleet.py",),
+        ("--requests", "512", "--repeats", "5"),
+        (RAY,),
+        in_all=False,
     ),
     "plan": Part(
         "Memory that a plan foretells against measured memory",

@@ -22,8 +22,8 @@ from bapo_lightning.objectives.entropy_rule import QuadrantMasses
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 METRIC = re.compile(
-    r"(train|policy|bapo|critic|entropy_rule|staleness|mismatch|correction|sync|rollout|reuse|time|progress)"
-    r"/[a-z_]+"
+    r"(train|policy|bapo|critic|entropy_rule|staleness|mismatch|correction|sync|rollout|fleet|reuse|time"
+    r"|progress)/[a-z_]+"
 )
 
 
@@ -126,7 +126,7 @@ def glossary() -> list[str]:
 
 def logged_metrics() -> set[str]:
     """Returns every metric name of the source, and the names that it composes from a prefix."""
-    rooms = [ROOT / "src/bapo_lightning" / room for room in ("callbacks", "modules", "data")]
+    rooms = [ROOT / "src/bapo_lightning" / room for room in ("callbacks", "modules", "data", "rollout")]
     nodes = (
         node
         for room in rooms

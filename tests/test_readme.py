@@ -16,7 +16,20 @@ DOCUMENTS = [
     README,
     *(path.read_text() for path in [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]),
 ]
-FOREIGN = {"git", "cd", "tar", "pip", "export", "source", "wandb", "tensorboard", "torchrun", "srun", "hf"}
+FOREIGN = {
+    "git",
+    "cd",
+    "tar",
+    "pip",
+    "ray",
+    "export",
+    "source",
+    "wandb",
+    "tensorboard",
+    "torchrun",
+    "srun",
+    "hf",
+}
 NEEDED = dict(re.findall(r"^NEEDS_([\w-]+) := (.*)$", MAKEFILE, re.MULTILINE))
 
 

@@ -7,6 +7,7 @@ import pytest
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import RunsIn
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.ray.engine import RayEngine
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
@@ -19,6 +20,7 @@ from bapo_lightning.rollout.weight_sync import WeightSync
         (VLLMLocalEngine, "trainer", True),
         (ChildEngine, "child", False),
         (VLLMServerEngine, "server", False),
+        (RayEngine, "fleet", False),
     ],
 )
 def test_a_class_says_where_its_engines_work(engine, runs_in, shares_gpu):

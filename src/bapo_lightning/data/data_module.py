@@ -13,7 +13,7 @@
     RestartingEngine                   |                              | collate
       HFEngine, VLLMLocalEngine,       | Rollout: Segments of         v
       ChildEngine, VLLMServerEngine,   | tokens, log-probs,      TrainBatch (each rank: its share)
-      DistributedEngine ---------------+ version                      | RolloutLoader
+      DistributedEngine, RayEngine ----+ version                      | RolloutLoader
               ^                                                       v
               | WeightSync.push: weights of a version, proven    BapoModule.training_step
               |                                                    MicroBatch -> TokenTable -> bounds

@@ -14,12 +14,15 @@ FLEET = (
 )
 
 
+RANKS = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "rollout.placement=controller")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("regime", ["replay", "partial"])
-def test_a_run_on_three_engines_is_to_the_bit_that_on_one_which_samples_as_many_at_once(tmp_path, regime):
-    own = (f"regime={regime}", "cpu_threads=1", "callbacks.checkpoint.every=1")
+@pytest.mark.parametrize("options", [(), ("regime=partial",), RANKS], ids=["replay", "partial", "two-ranks"])
+def test_three_engines_train_to_the_bit_what_one_trains_that_samples_as_many_at_once(tmp_path, options):
+    own = (*options, "cpu_threads=1", "callbacks.checkpoint.every=1000")
     for name, rollout in (("hf", ALONE), ("ray", FLEET)):
-        done = train(*own, *rollout, f"run_folder={tmp_path / name}")
+        done = train(*rollout, *own, f"run_folder={tmp_path / name}")
         assert done.returncode == 0, done.stdout + done.stderr
     assert differences(tmp_path / "hf", tmp_path / "ray") == []
     rollouts = [(tmp_path / name / "rollouts.jsonl").read_bytes() for name in ("hf", "ray")]
