@@ -166,7 +166,7 @@ def drill(
 def pace(overrides: Sequence[str], num_kills: int) -> int:
     """The most updates between two kills, so that the last one comes before the end."""
     batches = int(next(each.rpartition("=")[2] for each in overrides if "num_rollout_batches" in each))
-    return max(1, 8 * batches // (num_kills + 1))
+    return max(1, 4 * batches // (num_kills + 1))  # a batch is trained on in four updates or more
 
 
 def start(folder: Path, overrides: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -208,6 +208,16 @@ def test_every_prompt_passes(name):
             "rollout.placement=all",
             "rollout.placement=all is none of its values; write one of each, controller",
         ),
+        (
+            "strategy=ddp trainer.devices=2 rollout=ray rollout.placement=each",
+            "each of 2 ranks would have a fleet; write rollout.placement=controller",
+        ),
+        (
+            "strategy=ddp trainer.devices=2 rollout=vllm_server rollout.placement=each",
+            "each of 2 ranks would have servers; write rollout.placement=controller",
+        ),
+        ("rollout=ray rollout.engine.actors=0", "rollout.engine.actors=0"),
+        ("rollout=ray rollout.engine.actors=many", "rollout.engine.actors=many"),
         ("rank_timeout_minutes=0", "rank_timeout_minutes=0 must be a positive number of minutes"),
         ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
         ("run_folder=/dev/null/x", "/dev/null is a file"),

@@ -94,3 +94,27 @@ def test_an_engine_in_bfloat16_that_takes_slow_weights_passes(tmp_path):
         with torch.no_grad():
             for parameter in policy.parameters():
                 parameter.add_(1e-5 * torch.randn_like(parameter))
+
+
+class Several:
+    """Two engines as one, the second of which keeps its first weights."""
+
+    def __init__(self, folder):
+        self.engines = [HFEngine(folder), HFEngine(folder)]
+        self.engines[1].load_weights(random_policy(seed=1), 0)
+
+    def load_weights(self, source, version):
+        self.engines[0].load_weights(source, version)
+        self.version = version
+
+    def generate_on_each(self, requests, sampling):
+        return {7 + number: engine.generate(requests, sampling) for number, engine in enumerate(self.engines)}
+
+    def take_counts(self):
+        return {}
+
+
+def test_a_wrong_engine_among_several_is_found(tmp_path):
+    random_model().save_pretrained(tmp_path)
+    with pytest.raises(EngineError, match="engine and trainer disagree"):
+        WeightSync(tolerance=1e-3).push(random_policy(), Several(str(tmp_path)), 1, VOCAB_SIZE)

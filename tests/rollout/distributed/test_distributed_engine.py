@@ -106,6 +106,35 @@ def test_ranks_that_share_an_engine_are_given_the_same_part():
     assert [engine.asked for engine in engines] == [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
 
 
+def test_every_engine_answers_the_same_requests_to_be_proven():
+    made, engines = rank_group(4, ranks_per_engine=2)
+    answers = made.generate_on_each(requests(2), SAMPLING)
+    assert {number: first_tokens(answer) for number, answer in answers.items()} == {0: [0, 1], 1: [0, 1]}
+    assert [engine.asked for engine in engines] == [[[0, 1]]] * 4 and made.take_counts() == {}
+    engines[3].failure = lambda sampled: EngineDied("no memory")
+    with pytest.raises(EngineDied, match="rank 3: no memory"):
+        made.generate_on_each(requests(2), SAMPLING)
+
+
+class FleetOfOne(Engine):
+    """Is several engines itself."""
+
+    def generate_on_each(self, requests, sampling):
+        return {5: self.generate(requests, sampling)}
+
+    def take_counts(self):
+        return {"fleet/engines": 1}
+
+
+def test_the_leaders_fleet_answers_and_counts_for_itself():
+    fleet = FleetOfOne()
+    channel = Here([fleet, Engine()])
+    made = DistributedEngine(channel.engines[0], channel, channel, 1, on_controller_only=True)
+    fleet.version = 3
+    assert list(made.generate_on_each(requests(2), SAMPLING)) == [5]
+    assert made.take_counts() == {"fleet/engines": 1}
+
+
 def test_the_leader_alone_can_have_the_engine():
     made, engines = rank_group(2, on_controller_only=True)
     assert first_tokens(made.generate(requests(3), SAMPLING)) == [0, 1, 2] and engines[1].asked == []

@@ -1,0 +1,30 @@
+"""What a plan reckons with where a fleet samples."""
+
+import pytest
+from tests.configuration.compositions import composed
+
+from bapo_lightning.configuration.run_shape import engine_shape
+from bapo_lightning.configuration.targets import Target
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "copies"),
+    [
+        (("rollout=ray", "rollout.engine.actors=6"), 6, 6),
+        (("rollout=ray",), 4, 4),
+        (
+            (
+                "rollout=ray_vllm",
+                "rollout.engine.actors=3",
+                "rollout.engine.make_engine.options.tensor_parallel_size=2",
+            ),
+            6,
+            3,
+        ),
+    ],
+)
+def test_a_fleet_has_gpus_of_its_own_and_as_many_as_the_trainer_where_the_cluster_decides(
+    overrides, gpus, copies
+):
+    shape = engine_shape(Target(composed(*overrides)["rollout"]["engine"]), ranks=4, stored_bytes=4)
+    assert (shape.placement, shape.num_gpus, shape.num_copies) == ("apart", gpus, copies)
