@@ -29,6 +29,7 @@ def test_three_engines_train_to_the_bit_what_one_trains_that_samples_as_many_at_
     assert rollouts[0] == rollouts[1]
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_ends_the_command_with_one_line(tmp_path):
     done = run_command(
         "bapo_lightning.cli.train", "rollout=ray", "ray.address=127.0.0.1:1", f"run_folder={tmp_path / 'run'}"
