@@ -6,12 +6,14 @@ import os
 import signal
 
 import hypothesis
+import pytest
 
 for name, value in {
     "OMP_NUM_THREADS": "1",  # the tensors are tiny: a second thread only waits
     "HF_HUB_OFFLINE": "1",  # a test that reaches for the network is wrong, and is to fail at once
     "WANDB_MODE": "offline",
     "MPLBACKEND": "Agg",
+    "RAY_USAGE_STATS_ENABLED": "0",
 }.items():
     os.environ.setdefault(name, value)
 
@@ -26,3 +28,13 @@ hypothesis.settings.load_profile("repository")
 
 # Tests interrupt processes, and a shell that starts them in the background lets all of them ignore that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def nodes():
+    """A Ray cluster of three nodes on this machine, one for all tests of a process."""
+    from tests.ray_nodes import Nodes
+
+    made = Nodes(3)
+    yield made
+    made.close()

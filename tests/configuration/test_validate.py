@@ -191,6 +191,11 @@ def test_every_prompt_passes(name):
             "torchrun",
         ),
         (
+            "rollout=ray regime=async ray.ranks=together",
+            "ray.ranks=together with regime.async_generation=true: trainer and fleet take turns",
+        ),
+        ("ray.ranks=beside", "ray.ranks=beside"),
+        (
             "strategy=fsdp rollout.weight_sync.tolerance=1e-3",
             "trainer.precision=bf16-mixed with rollout.weight_sync.tolerance=0.001: the trainer's "
             "rounding alone",

@@ -46,7 +46,9 @@ def main(config: DictConfig) -> int:
             plain = resolve(config)
         record_run(run_folder(plain))
         devices, nodes = requested_ranks(plain)
-        if starts_ranks(devices, nodes):
+        if plain["ray"]["ranks"] is not None and STARTED_BY_RUN not in os.environ:
+            code = launch_on_ray(plain)
+        elif starts_ranks(devices, nodes):
             check_here(plain)
             code = launch(devices, arguments(plain))
         else:
@@ -72,6 +74,17 @@ def check_here(plain: dict[str, Any]) -> None:
             from bapo_lightning.configuration.validate import validate
         with phase("checking the configuration"):
             check_machine(validate(plain))
+
+
+def launch_on_ray(plain: dict[str, Any]) -> int:
+    """Trains on the nodes of a Ray cluster, which need not be like this machine; returns the exit code."""
+    with nullcontext() if has_terminal() else hidden(), phases_shown(wants_display(plain)):
+        with phase("loading libraries"):
+            from bapo_lightning.configuration.validate import read_ranked
+            from bapo_lightning.runs.on_ray import launch_ranks
+        with phase("checking the configuration"):
+            config = read_ranked(plain)
+    return launch_ranks(config, arguments(plain))
 
 
 def train_here(config: DictConfig, plain: dict[str, Any]) -> int:

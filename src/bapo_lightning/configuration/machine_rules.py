@@ -98,7 +98,8 @@ def _device_problems(config: RunConfig) -> Iterator[str]:
     if nodes > 1 and not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "LOCAL_RANK"} & set(os.environ):
         yield (
             f"trainer.num_nodes={nodes}: a run starts ranks on its own machine only; start it on every node "
-            f"by torchrun --nnodes={nodes} --nproc-per-node={devices}, or by srun, see docs/scale.md"
+            f"by torchrun --nnodes={nodes} --nproc-per-node={devices}, or by srun, or write ray.ranks=apart, "
+            "see docs/scale.md"
         )
 
 

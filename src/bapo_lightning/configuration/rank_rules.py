@@ -28,6 +28,11 @@ def rank_problems(config: RunConfig) -> Iterator[str]:
     yield from _precision_problems(config)
     if config.num_ranks > 1:
         yield from _placement_problems(config)
+    if config.ray.ranks == "together" and config.staleness.async_generation:
+        yield (
+            "ray.ranks=together with regime.async_generation=true: trainer and fleet take turns on the same "
+            "devices, and generation is to run beside training; write ray.ranks=apart"
+        )
 
 
 def _precision_problems(config: RunConfig) -> Iterator[str]:

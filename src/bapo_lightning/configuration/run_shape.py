@@ -63,7 +63,8 @@ def engine_shape(engine: Target, ranks: int, stored_bytes: int) -> EngineShape:
     """Where the engine is, and what it takes there."""
     options, runs_in = engine.options, getattr(engine.object, "runs_in", "trainer")
     inner = Target(options["make_engine"]).options if runs_in in ("child", "fleet") else options
-    apart = runs_in in ("server", "fleet") or options.get("visible_gpus") is not None
+    takes_turns = runs_in == "trainer" or options.get("ranks") == "together"
+    apart = (runs_in in ("server", "fleet") and not takes_turns) or options.get("visible_gpus") is not None
     vllm = inner.get("options")
     if vllm is None:  # transformers
         placement: Placement = "apart" if apart else "beside"
@@ -71,7 +72,7 @@ def engine_shape(engine: Target, ranks: int, stored_bytes: int) -> EngineShape:
         return EngineShape(placement, 1, gpus, BYTES[inner["dtype"]], None, inner["max_rows"])
     vllm = Target(vllm).options
     parallel = vllm["tensor_parallel_size"]
-    placement = "apart" if apart else "asleep" if runs_in == "trainer" else "beside"
+    placement = "apart" if apart else "asleep" if takes_turns else "beside"
     if runs_in == "server":
         gpus = (len(options["urls"]) or options["num_servers"]) * parallel
     elif runs_in == "fleet":

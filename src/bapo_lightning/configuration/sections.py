@@ -37,9 +37,10 @@ class Section(BaseModel):
 
 
 class Ray(Section):
-    """The Ray cluster of a fleet."""
+    """The Ray cluster of a fleet and of ranks."""
 
     address: str | None
+    ranks: Literal["apart", "together"] | None = None  # evaluation has none
 
 
 class Composed(Section):

@@ -2,8 +2,8 @@
 no torch.
 
 Each rank is the same command in a process and a session of its own: a Ctrl-C reaches this process alone,
-which passes every signal on once. Under torchrun and SLURM nothing here is used, because they do this
-themselves.
+which passes every signal on once. `ranks.ray.nodes` does the same on the nodes of a Ray cluster. Under
+torchrun and SLURM nothing here is used, because they do this themselves.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from bapo_lightning.orphans import started_by_this
 
@@ -43,7 +44,37 @@ def leads(environment: Mapping[str, str] = os.environ) -> bool:
 def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     """Trains in `num_ranks` processes with these command line arguments; returns the exit code of the run."""
     port = free_port()
-    ranks = [start(rank, num_ranks, port, arguments) for rank in range(num_ranks)]
+    places = [Place(rank, num_ranks, rank, num_ranks, 0, "127.0.0.1", port) for rank in range(num_ranks)]
+    return supervise([start(place, arguments) for place in places])
+
+
+class Rank(Protocol):
+    """The process of a rank, with the methods of `subprocess.Popen`; it may be on another machine."""
+
+    @property
+    def returncode(self) -> Any:
+        """The exit code that the last poll found, None while it runs."""
+        ...
+
+    def poll(self) -> int | None:
+        """The exit code, None while it runs."""
+        ...
+
+    def wait(self) -> int:
+        """Waits for its end; returns the exit code."""
+        ...
+
+    def send_signal(self, sig: int) -> None:
+        """Sends a signal, if it still runs."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        ...
+
+
+def supervise(ranks: Sequence[Rank]) -> int:
+    """Waits for all ranks, which get every signal that this process gets; returns the run's exit code."""
     previous = {number: signal.signal(number, pass_on(ranks)) for number in STOPPING}
     try:
         return watch(ranks)
@@ -56,21 +87,39 @@ def launch(num_ranks: int, arguments: Sequence[str]) -> int:
             signal.signal(number, handler)
 
 
-def start(rank: int, num_ranks: int, port: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Starts one rank."""
-    numbers = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": num_ranks,
-        "LOCAL_WORLD_SIZE": num_ranks,
-        STARTED_BY_RUN: num_ranks,
-    }
-    variables = started_by_this() | {name: str(value) for name, value in numbers.items()}
-    variables |= {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+@dataclass(frozen=True)
+class Place:
+    """One rank among all, and how it meets the others."""
+
+    rank: int
+    size: int  # number of ranks
+    local_rank: int  # of its node
+    local_size: int
+    node_rank: int
+    address: str  # of rank 0
+    port: int  # free there
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment of its process, as torchrun would have it."""
+        numbers = {
+            "RANK": self.rank,
+            "LOCAL_RANK": self.local_rank,
+            "WORLD_SIZE": self.size,
+            "LOCAL_WORLD_SIZE": self.local_size,
+            "NODE_RANK": self.node_rank,
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": self.port,
+            STARTED_BY_RUN: self.size,
+        }
+        return {name: str(value) for name, value in numbers.items()}
+
+
+def start(place: Place, arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Starts one rank. `options` are those of `subprocess.Popen`."""
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *arguments]
-    return subprocess.Popen(
-        command, env={**os.environ, **threads(num_ranks), **variables}, start_new_session=True
-    )
+    variables = {**os.environ, **threads(place.local_size), **started_by_this(), **place.variables}
+    return subprocess.Popen(command, env=variables, start_new_session=True, **options)
 
 
 def threads(num_ranks: int) -> dict[str, str]:
@@ -80,7 +129,7 @@ def threads(num_ranks: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_ranks))}
 
 
-def watch(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+def watch(ranks: Sequence[Rank]) -> int:
     """Waits until all ranks have ended, and reports lost ones; returns the exit code of the run."""
     deadline: float | None = None
     while None in (codes := [rank.poll() for rank in ranks]):
@@ -114,13 +163,12 @@ def exit_code(codes: Sequence[int]) -> int:
     return failed if failed >= 0 else 128 - failed
 
 
-def pass_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Any:
+def pass_on(ranks: Sequence[Rank]) -> Any:
     """Returns a handler that gives a signal to every rank."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         for rank in ranks:
-            if rank.poll() is None:
-                rank.send_signal(number)
+            rank.send_signal(number)
 
     return handler
 

@@ -14,14 +14,11 @@ FLEET = (
 )
 
 
-RANKS = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", "rollout.placement=controller")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("regime=partial",), RANKS], ids=["replay", "partial", "two-ranks"])
-def test_three_engines_train_to_the_bit_what_one_trains_that_samples_as_many_at_once(tmp_path, options):
-    own = (*options, "cpu_threads=1", "callbacks.checkpoint.every=1000")
-    for name, rollout in (("hf", ALONE), ("ray", FLEET)):
+def test_trainer_and_three_engines_on_the_same_devices_train_to_the_bit_what_one_process_does(tmp_path):
+    """On a cluster that the command starts, with buffered groups; other regimes are in tests/ranks/ray."""
+    own = ("regime=reuse", "scale.num_rollout_batches=2", "cpu_threads=1", "callbacks.checkpoint.every=1000")
+    for name, rollout in (("hf", ALONE), ("ray", (*FLEET, "ray.ranks=together"))):
         done = train(*rollout, *own, f"run_folder={tmp_path / name}")
         assert done.returncode == 0, done.stdout + done.stderr
     assert differences(tmp_path / "hf", tmp_path / "ray") == []

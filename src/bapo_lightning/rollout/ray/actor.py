@@ -13,9 +13,9 @@ import torch
 
 from bapo_lightning.errors import BapoLightningError, EngineError
 from bapo_lightning.ranks.channel import Outcome
+from bapo_lightning.ranks.ray.versions import versions
 from bapo_lightning.rollout.child.process import GROUP_VARIABLES
 from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
-from bapo_lightning.rollout.ray.versions import versions
 from bapo_lightning.rollout.ray.weights import StoredWeights
 
 
@@ -65,6 +65,15 @@ class EngineActor:
                     f"{self._engine.version}"
                 )
             return self._engine.generate(requests, sampling)
+
+        return outcome(work)
+
+    def sleep(self) -> Outcome:
+        """Gives device memory back; returns the version that is still held."""
+
+        def work() -> int:
+            self._engine.sleep()
+            return self._engine.version
 
         return outcome(work)
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.errors import EngineError
+from bapo_lightning.ranks.ray.packages import require_ray
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
     EngineDied,
@@ -62,6 +62,8 @@ class RayEngine:
     requests_per_call: Count = 64  # sampled together by one engine, which then asks for more
     deadline_seconds: Positive = 3600  # an actor that needs longer for a call counts as dead
     start_seconds: Positive = 900  # the same for its start
+    # Where Ray started the trainer's ranks; `together`: on the fleet's devices, so that these take turns.
+    ranks: Literal["apart", "together"] | None = None
     part_megabytes: Count = 256  # extra memory of a weight sync; a larger tensor is a part of its own
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of all engines' weights
     _stored: StoredWeights | None = field(default=None, init=False)  # of that version, for late engines
@@ -79,11 +81,11 @@ class RayEngine:
             EngineError: there is no cluster, or no engine starts. Errors of the inner engine's constructor
                 that are ours come unchanged.
         """
-        require_ray()
-        from bapo_lightning.rollout.ray import cluster
+        require_ray("rollout=ray", "rollout=hf_child")
+        from bapo_lightning.ranks.ray import joining
 
         wanted = None if self.actors == "auto" else self.actors
-        self._joined = cluster.join(self.address, self.cpus * (wanted or 1))
+        self._joined = joining.join(self.address, self.cpus * (wanted or 1))
         try:
             self._fleet = self._made_fleet(wanted)
             self._fleet.grow()
@@ -135,7 +137,12 @@ class RayEngine:
         self.version, self._stored = version, stored
 
     def sleep(self) -> None:
-        """Does nothing: the fleet's devices are its own."""
+        """Gives device memory to ranks on the same devices; other devices are the fleet's own."""
+        if self.ranks == "together" and self.version != UNSYNCED_VERSION:
+            with self._talk() as fleet:
+                held = fleet.everywhere(fleet.ready, "sleep")
+            if any(version != self.version for version in held.values()):
+                self.version, self._stored, self._proof = UNSYNCED_VERSION, None, None
 
     def restart(self) -> None:
         """Starts actors until one is made. Raises EngineError when none is, or after `close`."""
@@ -171,10 +178,10 @@ class RayEngine:
         }
 
     def _made_fleet(self, wanted: int | None) -> Fleet:
-        from bapo_lightning.rollout.ray import cluster
+        from bapo_lightning.ranks.ray import joining
         from bapo_lightning.rollout.ray.fleet import Fleet
 
-        gpus = float(cluster.has_gpus()) if self.gpus is None else self.gpus
+        gpus = float(joining.has_gpus()) if self.gpus is None else self.gpus
         recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
         return Fleet(
             wanted,
@@ -226,11 +233,11 @@ class RayEngine:
                     self._leave()
 
     def _leave(self) -> None:
-        from bapo_lightning.rollout.ray import cluster
+        from bapo_lightning.ranks.ray import joining
 
         if self.__dict__.get("_joined"):
             self._joined = False
-            cluster.leave()
+            joining.leave()
 
 
 def same_answer(made: Sequence[Generation], proven: Sequence[Generation]) -> bool:
@@ -245,14 +252,3 @@ def same_answer(made: Sequence[Generation], proven: Sequence[Generation]) -> boo
     return tokens(made) == tokens(proven) and (
         fmean(abs(a - b) for a, b in zip(logprobs(made), logprobs(proven), strict=True)) <= LATE_TOLERANCE
     )
-
-
-def require_ray() -> None:
-    """Raises ConfigError unless Ray is installed."""
-    try:
-        import_module("ray")
-    except ImportError as error:
-        remedy = '.venv/bin/python -m pip install -e ".[ray]"'
-        raise ConfigError(
-            [f"rollout=ray needs Ray ({error}); `{remedy}` installs it, or write rollout=hf_child"]
-        ) from error

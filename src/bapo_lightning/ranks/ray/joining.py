@@ -1,5 +1,5 @@
-"""The Ray cluster of a run: one that runs already, or one that is started on this machine and ends with the
-run.
+"""The Ray cluster of a command: one that runs already, or one that is started on this machine and ends with
+the command.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+from ray.util import placement_group_table
 
 from bapo_lightning.errors import EngineError
 
 REACH_SECONDS = 10.0  # for a connection to a head node
+JOINED = "BAPO_RAY_ADDRESS"  # variable set in ranks that Ray started, to their cluster
 
 
 def join(address: str | None, num_cpus: float = 0) -> bool:
@@ -25,7 +27,8 @@ def join(address: str | None, num_cpus: float = 0) -> bool:
 
     Args:
         address: `auto` for the cluster that this machine belongs to, HOST:PORT of a head node, or None to
-            start a cluster on this machine alone. A process that is connected already stays so.
+            start a cluster on this machine alone. A process that is connected already stays so, and a rank
+            that Ray started joins the cluster that it was started on.
         num_cpus: that a started cluster has at least, though the machine has fewer.
 
     Raises:
@@ -34,11 +37,13 @@ def join(address: str | None, num_cpus: float = 0) -> bool:
     """
     if ray.is_initialized():
         return False
+    address = os.environ.get(JOINED, address)
     own = {
         "num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus)),
         "include_dashboard": False,
-        # Ray would start a process for each core at once, each of which takes a second of it.
-        "_system_config": {"enable_worker_prestart": False},
+        # Ray would start a process for each core at once, each of which takes a second of it, and give its
+        # processes less time than any others.
+        "_system_config": {"enable_worker_prestart": False, "worker_niceness": 0},
     }
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends nothing to anybody
     try:
@@ -76,14 +81,19 @@ def leave() -> None:
 
 
 def room(cpus: float, gpus: float) -> dict[str, int]:
-    """Number of actors with so many CPUs and GPUs that each living node holds, by the id of the node."""
-    needs = {"CPU": cpus, "GPU": gpus}
+    """Number of actors with so many CPUs and GPUs that each living node holds, by the id of the node, beside
+    what placement groups have reserved there, such as the ranks of a run.
+    """
+    needs = {name: need for name, need in (("CPU", cpus), ("GPU", gpus)) if need}
+    free = {node["NodeID"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
+    for group in placement_group_table().values():
+        for number, node in group["bundles_to_node_id"].items():
+            if group["state"] == "CREATED" and node in free:
+                for name, share in group["bundles"][number].items():
+                    free[node][name] = free[node].get(name, 0.0) - share
     return {
-        node["NodeID"]: min(
-            int(node["Resources"].get(name, 0.0) / need + 1e-6) for name, need in needs.items() if need
-        )
-        for node in ray.nodes()
-        if node["Alive"]
+        node: min(int(resources.get(name, 0.0) / need + 1e-6) for name, need in needs.items())
+        for node, resources in free.items()
     }
 
 

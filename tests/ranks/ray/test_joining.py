@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.ranks.ray.joining import join, sigterm_kept
+from bapo_lightning.ranks.ray.versions import code_digest, differences, versions
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.ray.cluster import join, sigterm_kept
 from bapo_lightning.rollout.ray.engine import RayEngine
-from bapo_lightning.rollout.ray.versions import code_digest, differences, versions
 
 
 @pytest.mark.parametrize(

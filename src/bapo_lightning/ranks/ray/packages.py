@@ -1,0 +1,18 @@
+"""Whether Ray is there."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from bapo_lightning.errors import ConfigError
+
+
+def require_ray(key: str, instead: str) -> None:
+    """Raises ConfigError unless Ray is installed, for the sake of `key`; `instead` does without."""
+    try:
+        import_module("ray")
+    except ImportError as error:
+        remedy = '.venv/bin/python -m pip install -e ".[ray]"'
+        raise ConfigError(
+            [f"{key} needs Ray ({error}); `{remedy}` installs it, or write {instead}"]
+        ) from error

@@ -1,0 +1,164 @@
+"""Ranks on the nodes of a Ray cluster, and what they leave to a fleet."""
+
+import os
+import signal
+import time
+from contextlib import ExitStack
+
+import psutil
+import pytest
+from kill_and_resume import differences, ledger_problems, row_problems
+from tests.commands import Command, train, wait_until
+
+from bapo_lightning.errors import RankError
+from bapo_lightning.run_folder.record import read_run
+
+pytestmark = pytest.mark.slow
+# A rank has one sample of each update: a sum of two gradients has one order.
+OWN = (
+    "cpu_threads=1",
+    "scale.group_size=2",
+    "scale.micro_batch_tokens=8",
+    "regime.epochs=1",
+    "regime.minibatches=8",
+    "callbacks.validation.every=8",
+)
+ALONE = ("rollout=hf", "rollout.engine.max_rows=8")
+ON_RAY = (
+    *("strategy=ddp", "trainer.num_nodes=2", "trainer.accelerator=cpu", "ray.ranks=apart"),
+    *("rollout=ray", "rollout.engine.actors=3", "rollout.engine.cpu_threads=1"),
+    "rollout.engine.requests_per_call=8",
+)
+ROUNDED = 1e-6  # sums over the tokens of all ranks have another order
+
+
+def ranks_of(folder):
+    """Processes of a run's ranks."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if f"run_folder={folder}" in (process.info["cmdline"] or ())
+        and "RANK" in (process.info["environ"] or {})
+    ]
+
+
+def assert_the_same_but_for_rounded_metrics(whole, other):
+    found = [text for text in differences(whole, other) if not text.startswith("metrics of update")]
+    assert found == []
+    assert (whole / "rollouts.jsonl").read_bytes() == (other / "rollouts.jsonl").read_bytes()
+    for one, two in zip(read_run(whole).rows, read_run(other).rows, strict=True):
+        names = [name for name in one if "second" not in name and "fleet/" not in name]
+        assert [two[name] for name in names] == pytest.approx(
+            [one[name] for name in names], rel=ROUNDED, abs=ROUNDED, nan_ok=True
+        )
+
+
+def test_two_trainers_and_three_engines_train_to_the_bit_what_one_process_does(nodes, tmp_path):
+    whole, several = tmp_path / "whole", tmp_path / "several"
+    own = (*OWN, "regime=replay", "scale.num_rollout_batches=2")
+    for folder, options in ((whole, ALONE), (several, (*ON_RAY, f"ray.address={nodes.address}"))):
+        done = train(*own, *options, f"run_folder={folder}")
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 ranks, strategy DDPStrategy" in done.stdout and "written to" in done.stdout
+    assert_the_same_but_for_rounded_metrics(whole, several)
+    assert ranks_of(several) == []
+
+
+def test_two_trainers_train_beside_three_engines(nodes, tmp_path):
+    folder = tmp_path / "run"
+    own = ("regime=async", "scale.num_rollout_batches=3", "cpu_threads=1", f"run_folder={folder}")
+    done = train(*own, *ON_RAY, f"ray.address={nodes.address}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ledger_problems(folder) + row_problems(folder) == []
+    rows = read_run(folder).rows
+    assert 0 < max(row["staleness/age_max"] for row in rows) <= 7
+    assert {row["fleet/engines"] for row in rows} == {3}
+
+
+def test_a_run_that_is_stopped_and_whose_driver_and_rank_are_killed_ends_as_one_process_does(nodes, tmp_path):
+    whole, several = tmp_path / "whole", tmp_path / "several"
+    own = (*OWN, "regime=partial", "scale.num_rollout_batches=4", "callbacks.checkpoint.every=1")
+    assert train(*own, *ALONE, f"run_folder={whole}").returncode == 0
+    several.mkdir()
+    options = ["experiment=additions", "debug=fast", *own, *ON_RAY, f"ray.address={nodes.address}"]
+    for wound in ("stop", "driver", "rank", None):
+        command = Command("bapo_lightning.cli.train", [*options, f"run_folder={several}", "resume=auto"])
+        before = updates(several)
+        wait_until(lambda: command.poll() is not None or updates(several) > before + 2, command)  # noqa: B023
+        if wound == "stop":
+            command.send_signal(signal.SIGTERM)
+        elif wound == "driver":
+            command.kill()
+        elif wound == "rank":
+            next(rank for rank in ranks_of(several) if rank.environ()["RANK"] == "1").kill()
+        output = command.communicate()
+        if wound == "stop":
+            assert command.returncode == 143 and read_run(several).manifest["status"] == "interrupted"
+        elif wound == "rank":
+            assert command.returncode == 1 and "rank 1 was ended by SIGKILL" in output[1]
+        elif wound is None:
+            assert command.returncode == 0, output
+        deadline = time.monotonic() + 30
+        while ranks_of(several) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert ranks_of(several) == []
+    assert_the_same_but_for_rounded_metrics(whole, several)
+    assert ledger_problems(several) + row_problems(several) == []
+
+
+def updates(folder):
+    """Number of updates on record."""
+    rows = folder / "metrics.jsonl"
+    return len(rows.read_text().splitlines()) if rows.exists() else 0
+
+
+@pytest.fixture
+def connected(nodes):
+    from bapo_lightning.ranks.ray.joining import join, leave
+
+    join(nodes.address)
+    yield
+    leave()
+
+
+def shape(placement, **changes):
+    from bapo_lightning.ranks.ray.nodes import Shape
+
+    return Shape(**{
+        **{"num_nodes": 1, "ranks_per_node": 1, "cpus": 1, "wants_gpus": True},
+        **{"placement": placement, "fleet_cpus": 0, **changes},
+    })  # fmt: skip
+
+
+def test_ranks_apart_take_gpus_from_the_fleet_and_ranks_together_share_them(nodes, connected):
+    from bapo_lightning.ranks.ray.joining import room
+    from bapo_lightning.ranks.ray.nodes import beside, reserved
+
+    node = nodes.add(num_gpus=2)
+    try:
+        per_node = {"CPU": 1.0, "GPU": 1.0}
+        assert sorted(room(0, 1).values()) == [0, 0, 0, 2]
+        with ExitStack() as stack:
+            assert len(reserved(stack, shape("apart"), per_node)) == 1
+            assert sorted(room(0, 1).values()) == [0, 0, 0, 1]
+        (strategy,) = beside(shape("together"), per_node)
+        assert room(0, 1)[strategy.node_id] == 2
+    finally:
+        nodes.remove(node)
+
+
+def test_nodes_that_do_not_suffice_or_are_not_as_this_machine_are_named(nodes, connected, monkeypatch):
+    from bapo_lightning.ranks.ray import nodes as ranks
+
+    monkeypatch.setattr(ranks, "RESERVE_SECONDS", 0.5)
+    needs = r"does not have 1 node with 9 CPUs free on each, for trainer.devices=9 and trainer.num_nodes=1"
+    for placement in ("apart", "together"):
+        with pytest.raises(RankError, match=needs):
+            ranks.launch(nodes.address, shape(placement, ranks_per_node=9, wants_gpus=False), [])
+    monkeypatch.setattr(ranks, "versions", lambda: {"torch": "1.0"})
+    with pytest.raises(RankError, match=r"of the Ray cluster has torch .* instead of 1\.0"):
+        ranks.launch(nodes.address, shape("together", wants_gpus=False), [])
+    monkeypatch.undo()
+    with pytest.raises(RankError, match="cannot start ranks: it has no folder"):
+        monkeypatch.setattr(os, "getcwd", lambda: "/not/on/that/node")
+        ranks.launch(nodes.address, shape("together", wants_gpus=False), [])
