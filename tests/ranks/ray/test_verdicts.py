@@ -1,0 +1,49 @@
+"""Verdicts that workers on several nodes find."""
+
+import os
+import signal
+from functools import partial
+
+import psutil
+import pytest
+from tests.rewards.math.verdicts import RIGHT
+
+from bapo_lightning.errors import RewardError
+from bapo_lightning.ranks.ray.verdicts import VerdictsOnNodes
+from bapo_lightning.rewards.math.reward import MathReward
+from bapo_lightning.types import Completion, FinishReason, Problem, ScoreStatus
+
+pytestmark = pytest.mark.slow
+PAIRS = RIGHT["small numbers"] + RIGHT["units"]
+PROBLEMS = [Problem(str(number), "", gold) for number, (gold, _) in enumerate(PAIRS)]
+ANSWERS = [Completion(rf"\boxed{{{answer}}}", 5, FinishReason.STOP) for _, answer in PAIRS]
+
+
+def test_workers_on_all_nodes_give_the_verdicts_of_one_process_though_one_of_them_dies(nodes):
+    judged = VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 3, 0, answers_per_call=3)
+    try:
+        here = MathReward(num_workers=1)
+        wanted = here(PROBLEMS, ANSWERS)
+        here.close()
+        assert {score.status for score in wanted} == {ScoreStatus.CORRECT}
+        assert judged(PROBLEMS, ANSWERS) == wanted
+        workers = [each for each in psutil.process_iter(["cmdline"]) if is_worker(each.info["cmdline"])]
+        assert len(workers) == 3 and len({worker.ppid() for worker in workers}) == 3
+        os.kill(workers[0].pid, signal.SIGKILL)
+        assert judged(PROBLEMS, ANSWERS) == wanted
+    finally:
+        judged.close()
+
+
+def is_worker(command):
+    """Whether Ray names a process so that judges."""
+    return bool(command) and command[0].startswith("ray::VerdictWorker")
+
+
+def test_an_error_of_the_reward_is_one_of_ours(nodes):
+    judged = VerdictsOnNodes(partial(dict, a=1), nodes.address, 1, 0)
+    try:
+        with pytest.raises(RewardError, match="answers could not be judged on the Ray cluster: TypeError"):
+            judged(PROBLEMS[:1], ANSWERS[:1])
+    finally:
+        judged.close()
