@@ -1,6 +1,6 @@
 """All runs of a sweep, then one table: `python -m bapo_lightning.cli.sweep sweep=baselines [overrides]`.
 
-    conf/sweeps/<name>.yaml + overrides -> plan, checked as a whole -> launcher: local | submitit -> table
+    conf/sweeps/<name>.yaml, overrides -> plan, checked as a whole -> launcher (local, submitit, ray) -> table
 
 Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished
 before are not repeated, and those that were interrupted go on from their newest checkpoint.
@@ -21,6 +21,7 @@ from bapo_lightning.cli.report import main as report
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.phases import phase
+from bapo_lightning.ranks.ray.packages import require_ray
 from bapo_lightning.report.progress.display import on_terminal, phases_shown
 from bapo_lightning.run_folder.find import SWEEP_RECORD, find_runs
 from bapo_lightning.run_folder.text_file import write_json
@@ -90,6 +91,11 @@ def launch(plan: Plan, todo: Mapping[str, int], slots: list[dict[str, str]]) -> 
     with followed(jobs, todo, plan.jobs) as ended:
         if slots:
             return run_local(jobs, slots, ended)
+        if plan.launcher["name"] == "ray":
+            require_ray("launcher=ray", "launcher=local")
+            from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
+
+            return run_on_nodes(jobs, plan.launcher, ended)
         return run_submitit(jobs, plan.folder / "submitit", plan.launcher, ended)
 
 

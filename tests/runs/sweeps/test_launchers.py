@@ -2,19 +2,17 @@
 machine.
 """
 
-import json
 import os
 import signal
-import sys
 import threading
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.runs.sweeps.pretended import PretendedRun, ignore, manifest, wait_until
 
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
+from bapo_lightning.runs.sweeps.job import STOPPED, log_file
 from bapo_lightning.runs.sweeps.launchers import (
     LOST,
     local_slots,
@@ -25,54 +23,10 @@ from bapo_lightning.runs.sweeps.launchers import (
 )
 
 LOCAL = {"parallel_runs": None, "gpus_per_run": 0}
-# Writes what a run writes; ends in order on SIGTERM, and says whether it ignores SLURM's notice.
-PRETENCE = """
-import json, os, signal, sys, time
-folder, seconds, code = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-def manifest(status):
-    os.makedirs(folder, exist_ok=True)
-    with open(f"{folder}/manifest.json.partial", "w") as file:
-        json.dump({"status": status, "ignores": signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN}, file)
-    os.replace(f"{folder}/manifest.json.partial", f"{folder}/manifest.json")
-def stop(number, frame):
-    manifest("interrupted")
-    sys.exit(128 + number)
-signal.signal(signal.SIGTERM, stop)
-manifest("running")
-print("threads", os.environ.get("OMP_NUM_THREADS"), end=" ")
-print("gpus", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
-time.sleep(seconds)
-if code:
-    sys.exit(code)
-manifest("finished")
-"""
-
-
-class PretendedRun(TrainJob):
-    """`overrides`: seconds that it takes, and its exit code."""
-
-    @property
-    def command(self):
-        return [sys.executable, "-c", PRETENCE, str(self.folder), *self.overrides]
-
-
-def manifest(folder):
-    return json.loads((folder / "manifest.json").read_text())
 
 
 def jobs(tmp_path, codes):
     return {name: PretendedRun(("0", str(code)), tmp_path / name, 3) for name, code in codes.items()}
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def ignore(name, code):
-    """Nobody listens."""
 
 
 def submitit_options(cluster, **parameters):
@@ -142,7 +96,7 @@ def test_ctrl_c_gives_up_what_has_not_begun_and_a_stopped_run_is_not_finished(tm
 
 @pytest.fixture
 def jobs_can_be_unpickled(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
 
 
 @pytest.mark.parametrize("cluster", ["local", "debug"])
@@ -171,8 +125,12 @@ def test_a_job_whose_time_is_up_saves_itself_and_is_submitted_again(tmp_path, jo
     assert (again.overrides, again.folder) == (("30", "0"), tmp_path / "run")
 
 
+class UnknownThere(PretendedRun):
+    """Of a module that the job cannot import."""
+
+
 def test_a_job_that_its_cluster_loses_says_why_in_its_log(tmp_path):
-    unpicklable_there = {"a": PretendedRun(("0", "0"), tmp_path / "a")}
+    unpicklable_there = {"a": UnknownThere(("0", "0"), tmp_path / "a")}
     assert run_submitit(unpicklable_there, tmp_path / "submitit", submitit_options("local"), ignore) == {
         "a": LOST
     }

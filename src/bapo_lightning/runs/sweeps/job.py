@@ -47,10 +47,8 @@ class TrainJob:
         code = process.wait()
         return STOPPED if code - 128 in STOPPING else code
 
-    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """Lets the run save itself and submits it again; submitit's signal handler calls it at a notice."""
-        from submitit.helpers import DelayedSubmission
-
+    def stop(self) -> None:
+        """Lets the run save itself and end after the current update, and waits for that."""
         if self._process_id is not None:
             try:
                 os.kill(self._process_id, signal.SIGTERM)  # the run ends after the current update
@@ -58,6 +56,12 @@ class TrainJob:
                 os.waitid(os.P_PID, self._process_id, os.WEXITED | os.WNOWAIT)
             except (ProcessLookupError, ChildProcessError):  # it has just ended
                 pass
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        """Lets the run save itself and submits it again; submitit's signal handler calls it at a notice."""
+        from submitit.helpers import DelayedSubmission
+
+        self.stop()
         return DelayedSubmission(type(self)(self.overrides, self.folder, self.num_threads), *args, **kwargs)
 
 

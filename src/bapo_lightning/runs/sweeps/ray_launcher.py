@@ -1,0 +1,92 @@
+"""Runs of a sweep on the nodes of a Ray cluster. Needs Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import ray
+
+from bapo_lightning.ranks.ray.joining import join, leave
+from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
+
+LOST = 1  # exit code of a run whose node was lost too often
+POLL_SECONDS = 1.0  # within which a Ctrl-C is seen
+
+
+def run_on_nodes(
+    jobs: Mapping[str, TrainJob], options: Mapping[str, Any], ended: Callable[[str, int], None]
+) -> dict[str, int]:
+    """Runs each job on a node that has room, and again on another one when its node is lost. Ctrl-C lets
+    those that run save themselves and end, and gives up the others.
+
+    Args:
+        jobs: jobs by run name; their folders must be the same on all nodes.
+        options: keys of conf/sweeps/launcher/ray.yaml.
+        ended: called when a run has ended.
+
+    Raises:
+        EngineError: there is no cluster.
+    """
+    cpus, gpus = options["cpus_per_run"], options["gpus_per_run"]
+    joined = join(options["address"], cpus)
+    task = ray.remote(train).options(num_cpus=cpus, num_gpus=gpus, max_retries=options["max_retries"])
+    own = os.getcwd(), {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    waiting, running = iter(jobs.items()), dict[Any, str]()
+    codes: dict[str, int] = {}
+    try:
+        while True:
+            room = None if options["parallel_runs"] is None else options["parallel_runs"] - len(running)
+            for name, job in islice(waiting, room):
+                absolute = replace(job, folder=job.folder.absolute(), num_threads=max(1, int(cpus)))
+                running[task.remote(absolute, *own)] = name
+            if not running:
+                return codes
+            try:
+                done = ray.wait([*running], timeout=POLL_SECONDS)[0]
+            except KeyboardInterrupt:
+                waiting = iter(())
+                for reference in running:
+                    ray.cancel(reference)
+                done = []
+            for reference in done:
+                name = running.pop(reference)
+                codes[name] = code_of(reference, jobs[name])
+                ended(name, codes[name])
+    finally:
+        codes |= dict.fromkeys(jobs.keys() - codes.keys(), STOPPED)
+        if joined:
+            leave()
+
+
+def train(job: TrainJob, folder: str, environment: Mapping[str, str]) -> int:
+    """Trains on this node, in the folder of the command; returns the exit code."""
+    os.chdir(folder)
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(job, environment)
+        try:
+            while True:  # Ray's interruption reaches Python code alone, and no call that waits for a process
+                with suppress(TimeoutError):
+                    return training.result(POLL_SECONDS)
+        except KeyboardInterrupt:
+            job.stop()
+            return STOPPED
+
+
+def code_of(reference: Any, job: TrainJob) -> int:
+    """The exit code of a run that has ended, whatever its node did."""
+    try:
+        return int(ray.get(reference))
+    except (ray.exceptions.TaskCancelledError, KeyboardInterrupt):
+        return STOPPED
+    except ray.exceptions.RayError as error:
+        if isinstance(getattr(error, "cause", None), KeyboardInterrupt):
+            return STOPPED
+        with log_file(job.folder).open("a", encoding="utf-8") as log:
+            log.write(f"the cluster ended the job without a result: {' '.join(str(error).split())}\n")
+        return LOST

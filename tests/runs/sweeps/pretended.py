@@ -1,0 +1,54 @@
+"""A job that only pretends to train."""
+
+import json
+import sys
+import time
+
+from bapo_lightning.runs.sweeps.job import TrainJob
+
+# Writes what a run writes; ends in order on SIGTERM, and says whether it ignores SLURM's notice.
+PRETENCE = """
+import json, os, signal, sys, time
+folder, seconds, code = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+def manifest(status):
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/manifest.json.partial", "w") as file:
+        json.dump({"status": status, "ignores": signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN}, file)
+    os.replace(f"{folder}/manifest.json.partial", f"{folder}/manifest.json")
+def stop(number, frame):
+    manifest("interrupted")
+    sys.exit(128 + number)
+if os.path.exists(f"{folder}/manifest.json"):  # the rest of a run that was lost
+    seconds = 0
+signal.signal(signal.SIGTERM, stop)
+manifest("running")
+print("threads", os.environ.get("OMP_NUM_THREADS"), end=" ")
+print("gpus", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+time.sleep(seconds)
+if code:
+    sys.exit(code)
+manifest("finished")
+"""
+
+
+class PretendedRun(TrainJob):
+    """`overrides`: seconds that it takes, and its exit code."""
+
+    @property
+    def command(self):
+        return [sys.executable, "-c", PRETENCE, str(self.folder), *self.overrides]
+
+
+def manifest(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def ignore(name, code):
+    """Nobody listens."""

@@ -1,0 +1,82 @@
+"""Runs of a sweep on nodes that come and go, with jobs that only pretend to train, and real ones."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kill_and_resume import same, without_times
+from tests.commands import run_command
+from tests.runs.sweeps.pretended import PretendedRun, ignore, manifest, wait_until
+
+from bapo_lightning.run_folder.record import read_run
+from bapo_lightning.runs.sweeps.job import STOPPED, log_file
+
+pytestmark = pytest.mark.slow
+
+
+def options(nodes, **changes):
+    own = {"address": nodes.address, "parallel_runs": None, "cpus_per_run": 1, "gpus_per_run": 0}
+    return {**own, "max_retries": 3, **changes}
+
+
+def test_a_run_that_fails_does_not_stop_the_others(nodes, tmp_path):
+    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
+
+    told = []
+    wanted = {"a": 0, "b": 3, "c": 0}
+    jobs = {name: PretendedRun(("0", str(code)), tmp_path / name) for name, code in wanted.items()}
+    codes = run_on_nodes(jobs, options(nodes, parallel_runs=2), lambda name, code: told.append((name, code)))
+    assert codes == wanted and sorted(told) == sorted(codes.items())
+    assert "threads 1" in log_file(tmp_path / "b").read_text()
+
+
+def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
+    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
+
+    node = nodes.add(num_gpus=1)
+
+    def lose():
+        wait_until((tmp_path / "a" / "manifest.json").exists)
+        nodes.others.append(nodes.add(num_gpus=1))
+        nodes.remove(node)
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    job = PretendedRun(("40", "0"), tmp_path / "a")
+    assert run_on_nodes({"a": job}, options(nodes, gpus_per_run=1), ignore) == {"a": 0}
+    thread.join()
+    nodes.remove(nodes.others.pop())
+    assert manifest(tmp_path / "a")["status"] == "finished"
+    assert log_file(tmp_path / "a").read_text().count("threads") == 2
+
+
+def test_ctrl_c_lets_runs_save_themselves_and_gives_up_the_others(nodes, tmp_path):
+    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
+
+    def interrupt():
+        wait_until((tmp_path / "a" / "manifest.json").exists)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    jobs = {name: PretendedRun(("60", "0"), tmp_path / name) for name in "ab"}
+    assert run_on_nodes(jobs, options(nodes, parallel_runs=1), ignore) == {"a": STOPPED, "b": STOPPED}
+    assert manifest(tmp_path / "a")["status"] == "interrupted" and not (tmp_path / "b").exists()
+
+
+def test_a_sweep_on_nodes_has_the_results_of_one_on_this_machine(nodes, tmp_path):
+    common = ["sweep=smoke", "experiment=additions", "debug=fast", "regime=on_policy", "cpu_threads=1"]
+    for name, launcher in {"here": ["local"], "there": ["ray", f"launcher.address={nodes.address}"]}.items():
+        first, *rest = launcher
+        done = run_command(
+            "bapo_lightning.cli.sweep", *common, f"output_root={tmp_path / name}", f"launcher={first}", *rest
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    here, there = (sorted(Path(tmp_path, name).glob("*/*/metrics.jsonl")) for name in ("here", "there"))
+    assert len(here) == 2
+    for one, two in zip(here, there, strict=True):
+        rows = [[without_times(row) for row in read_run(file.parent).rows] for file in (one, two)]
+        assert same(*rows)
