@@ -20,6 +20,7 @@ FOREIGN = {
     "git",
     "cd",
     "tar",
+    "sleep",
     "pip",
     "ray",
     "export",

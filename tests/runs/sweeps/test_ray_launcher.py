@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from kill_and_resume import same, without_times
 from tests.commands import run_command
@@ -36,21 +37,29 @@ def test_a_run_that_fails_does_not_stop_the_others(nodes, tmp_path):
 def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
     from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
 
-    node = nodes.add(num_gpus=1)
+    able = [nodes.add(num_gpus=1), nodes.add(num_gpus=1)]
 
     def lose():
         wait_until((tmp_path / "a" / "manifest.json").exists)
-        nodes.others.append(nodes.add(num_gpus=1))
+        (node,) = (node for node in able if runs_on(node, tmp_path / "a"))
         nodes.remove(node)
+        able.remove(node)
 
     thread = threading.Thread(target=lose)
     thread.start()
     job = PretendedRun(("40", "0"), tmp_path / "a")
     assert run_on_nodes({"a": job}, options(nodes, gpus_per_run=1), ignore) == {"a": 0}
     thread.join()
-    nodes.remove(nodes.others.pop())
+    nodes.remove(*able)
     assert manifest(tmp_path / "a")["status"] == "finished"
     assert log_file(tmp_path / "a").read_text().count("threads") == 2
+
+
+def runs_on(node, folder):
+    """Whether the run in `folder` is a process of a node."""
+    (raylet,) = node.all_processes["raylet"]
+    processes = psutil.Process(raylet.process.pid).children(recursive=True)
+    return any(str(folder) in process.cmdline() for process in processes)
 
 
 def test_ctrl_c_lets_runs_save_themselves_and_gives_up_the_others(nodes, tmp_path):
