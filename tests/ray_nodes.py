@@ -1,8 +1,10 @@
 """A Ray cluster of several nodes on this machine."""
 
+from contextlib import suppress
+
+import psutil
+
 STORE = 80 << 20  # bytes of a node's object store: Ray's least is 75 MiB
-# As of a cluster that a run starts.
-SYSTEM = {"enable_worker_prestart": False, "worker_niceness": 0}
 
 
 class Nodes:
@@ -10,6 +12,8 @@ class Nodes:
 
     def __init__(self, count):
         from ray.cluster_utils import Cluster
+
+        from bapo_lightning.ranks.ray.joining import SYSTEM
 
         self._cluster = Cluster(
             initialize_head=True,
@@ -30,7 +34,18 @@ class Nodes:
         return self._cluster.add_node(num_cpus=2, num_gpus=num_gpus, object_store_memory=STORE, **variables)
 
     def remove(self, node):
+        """Kills a node with all of its processes, which would outlive it for a moment."""
+        own = processes(node)
         self._cluster.remove_node(node, allow_graceful=False)
+        for process in own:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def close(self):
         self._cluster.shutdown()
+
+
+def processes(node):
+    """Processes that a node has started."""
+    (raylet,) = node.all_processes["raylet"]
+    return psutil.Process(raylet.process.pid).children(recursive=True)

@@ -64,6 +64,8 @@ def run_plan(plan: Plan) -> dict[str, int]:
         ConfigError: nothing was started, because the sweep cannot work.
     """
     is_local = plan.launcher["name"] == "local"
+    if plan.launcher["name"] == "ray":
+        require_ray("launcher=ray", "launcher=local")
     with phases_shown():
         with phase("composing runs", len(plan.jobs)):
             configs = compose_runs(plan)
@@ -92,7 +94,6 @@ def launch(plan: Plan, todo: Mapping[str, int], slots: list[dict[str, str]]) -> 
         if slots:
             return run_local(jobs, slots, ended)
         if plan.launcher["name"] == "ray":
-            require_ray("launcher=ray", "launcher=local")
             from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
 
             return run_on_nodes(jobs, plan.launcher, ended)

@@ -4,6 +4,7 @@ import signal
 import sys
 
 import pytest
+from tests.commands import run_command
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.ranks.ray.joining import join, sigterm_kept
@@ -42,3 +43,13 @@ def test_other_versions_are_named_and_builds_do_not_matter():
     assert differences({"torch": "2.13.0", "vllm": "1"}, {"torch": "2.12.0"}) == (
         "torch 2.12.0 instead of 2.13.0, vllm not installed instead of 1"
     )
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there_ends_the_command_with_one_line(tmp_path):
+    done = run_command(
+        "bapo_lightning.cli.train", "rollout=ray", "ray.address=127.0.0.1:1", f"run_folder={tmp_path / 'run'}"
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "error: no Ray cluster could be joined at ray.address=127.0.0.1:1: " in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -19,8 +19,8 @@ PROBLEMS = [Problem(str(number), "", gold) for number, (gold, _) in enumerate(PA
 ANSWERS = [Completion(rf"\boxed{{{answer}}}", 5, FinishReason.STOP) for _, answer in PAIRS]
 
 
-def test_workers_on_all_nodes_give_the_verdicts_of_one_process_though_one_of_them_dies(nodes):
-    judged = VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 3, 0, answers_per_call=3)
+def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_of_them_dies(nodes):
+    judged = VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 3, answers_per_call=3)
     try:
         here = MathReward(num_workers=1)
         wanted = here(PROBLEMS, ANSWERS)
@@ -28,7 +28,7 @@ def test_workers_on_all_nodes_give_the_verdicts_of_one_process_though_one_of_the
         assert {score.status for score in wanted} == {ScoreStatus.CORRECT}
         assert judged(PROBLEMS, ANSWERS) == wanted
         workers = [each for each in psutil.process_iter(["cmdline"]) if is_worker(each.info["cmdline"])]
-        assert len(workers) == 3 and len({worker.ppid() for worker in workers}) == 3
+        assert len(workers) == 3 and len({worker.ppid() for worker in workers}) > 1
         os.kill(workers[0].pid, signal.SIGKILL)
         assert judged(PROBLEMS, ANSWERS) == wanted
     finally:
@@ -41,7 +41,7 @@ def is_worker(command):
 
 
 def test_an_error_of_the_reward_is_one_of_ours(nodes):
-    judged = VerdictsOnNodes(partial(dict, a=1), nodes.address, 1, 0)
+    judged = VerdictsOnNodes(partial(dict, a=1), nodes.address, 1)
     try:
         with pytest.raises(RewardError, match="answers could not be judged on the Ray cluster: TypeError"):
             judged(PROBLEMS[:1], ANSWERS[:1])

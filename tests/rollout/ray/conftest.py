@@ -1,11 +1,38 @@
-"""The model of the engines."""
+"""One fleet for all tests of this folder."""
+
+import time
 
 import pytest
-from tests.builders import random_model
+from tests.builders import random_model, random_policy
+from tests.rollout.odd_engines import Uneven
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("model")
     random_model().save_pretrained(made)
     return str(made)
+
+
+@pytest.fixture(scope="package")
+def fleet(nodes, folder):
+    """An engine on each node, which leaves room for two of a quarter of a CPU."""
+    from bapo_lightning.rollout.ray.engine import RayEngine
+
+    made = RayEngine(folder, Uneven, nodes.address, cpus=1.5, cpu_threads=1, requests_per_call=7)
+    made.load_weights(random_policy(), version=3)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def engine(fleet):
+    """The fleet, whose lost engines are replaced after the test."""
+    yield fleet
+    deadline = time.monotonic() + 60
+    while True:
+        fleet.load_weights(random_policy(), version=3)
+        if fleet.take_counts()["fleet/engines"] == 3:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -5,7 +5,6 @@ machine.
 import os
 import signal
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
@@ -94,13 +93,8 @@ def test_ctrl_c_gives_up_what_has_not_begun_and_a_stopped_run_is_not_finished(tm
     assert not (tmp_path / "b").exists()
 
 
-@pytest.fixture
-def jobs_can_be_unpickled(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
-
-
 @pytest.mark.parametrize("cluster", ["local", "debug"])
-def test_submitit_runs_the_jobs_and_returns_their_exit_codes(tmp_path, cluster, jobs_can_be_unpickled):
+def test_submitit_runs_the_jobs_and_returns_their_exit_codes(tmp_path, cluster):
     codes = run_submitit(
         jobs(tmp_path, {"a": 0, "b": 3}), tmp_path / "submitit", submitit_options(cluster), ignore
     )
@@ -109,7 +103,7 @@ def test_submitit_runs_the_jobs_and_returns_their_exit_codes(tmp_path, cluster, 
 
 
 @pytest.mark.slow
-def test_a_job_whose_time_is_up_saves_itself_and_is_submitted_again(tmp_path, jobs_can_be_unpickled):
+def test_a_job_whose_time_is_up_saves_itself_and_is_submitted_again(tmp_path):
     from submitit import LocalExecutor
     from submitit.core.utils import pickle_load
 

@@ -10,8 +10,10 @@ import psutil
 import pytest
 from kill_and_resume import same, without_times
 from tests.commands import run_command
+from tests.ray_nodes import processes
 from tests.runs.sweeps.pretended import PretendedRun, ignore, manifest, wait_until
 
+from bapo_lightning.errors import EngineError
 from bapo_lightning.run_folder.record import read_run
 from bapo_lightning.runs.sweeps.job import STOPPED, log_file
 
@@ -55,11 +57,38 @@ def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
     assert log_file(tmp_path / "a").read_text().count("threads") == 2
 
 
+def test_a_run_that_outlives_its_worker_saves_itself_before_it_goes_on(nodes, tmp_path):
+    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
+
+    def lose():
+        wait_until((tmp_path / "a" / "manifest.json").exists)
+        (run,) = (each for each in psutil.process_iter(["cmdline"]) if is_run(each, tmp_path / "a"))
+        run.parent().kill()
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    job = PretendedRun(("40", "0", "4"), tmp_path / "a")
+    assert run_on_nodes({"a": job}, options(nodes), ignore) == {"a": 0}
+    thread.join()
+    assert manifest(tmp_path / "a")["status"] == "finished"
+    assert "is in use by" not in log_file(tmp_path / "a").read_text()
+
+
+def is_run(process, folder):
+    """Whether a process is the run in `folder`."""
+    return str(folder) in (process.info["cmdline"] or ())
+
+
+def test_a_run_that_no_node_has_room_for_is_refused(nodes, tmp_path):
+    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
+
+    with pytest.raises(EngineError, match="has room for a run of 9 CPUs and 0 GPUs"):
+        run_on_nodes({"a": PretendedRun(("0", "0"), tmp_path / "a")}, options(nodes, cpus_per_run=9), ignore)
+
+
 def runs_on(node, folder):
     """Whether the run in `folder` is a process of a node."""
-    (raylet,) = node.all_processes["raylet"]
-    processes = psutil.Process(raylet.process.pid).children(recursive=True)
-    return any(str(folder) in process.cmdline() for process in processes)
+    return any(str(folder) in process.cmdline() for process in processes(node))
 
 
 def test_ctrl_c_lets_runs_save_themselves_and_gives_up_the_others(nodes, tmp_path):

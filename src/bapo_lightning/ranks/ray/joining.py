@@ -19,6 +19,9 @@ from ray.util import placement_group_table
 from bapo_lightning.errors import EngineError
 
 REACH_SECONDS = 10.0  # for a connection to a head node
+# Of a cluster on one machine. Ray would start a process for each core at once, each of which takes a second
+# of it, and give its processes less time than any others.
+SYSTEM = {"enable_worker_prestart": False, "worker_niceness": 0}
 JOINED = "BAPO_RAY_ADDRESS"  # variable set in ranks that Ray started, to their cluster
 
 
@@ -41,9 +44,7 @@ def join(address: str | None, num_cpus: float = 0) -> bool:
     own = {
         "num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus)),
         "include_dashboard": False,
-        # Ray would start a process for each core at once, each of which takes a second of it, and give its
-        # processes less time than any others.
-        "_system_config": {"enable_worker_prestart": False, "worker_niceness": 0},
+        "_system_config": SYSTEM,
     }
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends nothing to anybody
     try:

@@ -27,7 +27,7 @@ class VerdictsOnNodes:
     make_reward: Callable[[], Reward]  # called in each worker; picklable, such as a partial of a class
     address: str | None = None  # of the cluster, as in `joining.join`
     workers: Count = 2  # spread over the nodes
-    cpus: NonNegative = 1.0  # of each worker
+    cpus: NonNegative = 0.0  # of each worker; others may have reserved all
     answers_per_call: Count = 64
     _pool: Any = field(default=None, init=False)
     _turn: threading.Lock = field(default_factory=threading.Lock, init=False)

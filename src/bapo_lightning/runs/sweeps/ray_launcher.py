@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -12,16 +13,17 @@ from typing import Any
 
 import ray
 
-from bapo_lightning.ranks.ray.joining import join, leave
+from bapo_lightning.errors import EngineError
+from bapo_lightning.ranks.ray.joining import join, leave, room
+from bapo_lightning.run_folder.lock import is_held
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
+from bapo_lightning.runs.sweeps.launchers import LOST, Ended
 
-LOST = 1  # exit code of a run whose node was lost too often
 POLL_SECONDS = 1.0  # within which a Ctrl-C is seen
+HANDOVER_SECONDS = 600.0  # for a run whose node is lost to save itself before it goes on elsewhere
 
 
-def run_on_nodes(
-    jobs: Mapping[str, TrainJob], options: Mapping[str, Any], ended: Callable[[str, int], None]
-) -> dict[str, int]:
+def run_on_nodes(jobs: Mapping[str, TrainJob], options: Mapping[str, Any], ended: Ended) -> dict[str, int]:
     """Runs each job on a node that has room, and again on another one when its node is lost. Ctrl-C lets
     those that run save themselves and end, and gives up the others.
 
@@ -31,18 +33,23 @@ def run_on_nodes(
         ended: called when a run has ended.
 
     Raises:
-        EngineError: there is no cluster.
+        EngineError: there is no cluster, or no node of it has room for a run.
     """
     cpus, gpus = options["cpus_per_run"], options["gpus_per_run"]
     joined = join(options["address"], cpus)
     task = ray.remote(train).options(num_cpus=cpus, num_gpus=gpus, max_retries=options["max_retries"])
     own = os.getcwd(), {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     waiting, running = iter(jobs.items()), dict[Any, str]()
+    most = options["parallel_runs"] or len(jobs)
     codes: dict[str, int] = {}
     try:
+        if not any(room(cpus, gpus).values()):
+            raise EngineError(
+                f"no node of the Ray cluster has room for a run of {cpus} CPUs and {gpus} GPUs; write "
+                "smaller launcher.cpus_per_run or launcher.gpus_per_run, or add a node"
+            )
         while True:
-            room = None if options["parallel_runs"] is None else options["parallel_runs"] - len(running)
-            for name, job in islice(waiting, room):
+            for name, job in islice(waiting, most - len(running)):
                 absolute = replace(job, folder=job.folder.absolute(), num_threads=max(1, int(cpus)))
                 running[task.remote(absolute, *own)] = name
             if not running:
@@ -67,9 +74,12 @@ def run_on_nodes(
 def train(job: TrainJob, folder: str, environment: Mapping[str, str]) -> int:
     """Trains on this node, in the folder of the command; returns the exit code."""
     os.chdir(folder)
+    end = time.monotonic() + HANDOVER_SECONDS
     with ThreadPoolExecutor(1) as pool:
-        training = pool.submit(job, environment)
         try:
+            while is_held(job.folder) and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+            training = pool.submit(job, environment)
             while True:  # Ray's interruption reaches Python code alone, and no call that waits for a process
                 with suppress(TimeoutError):
                     return training.result(POLL_SECONDS)
