@@ -1,10 +1,9 @@
 """What a plan reckons with where a fleet samples."""
 
 import pytest
-from tests.configuration.compositions import composed
+from tests.configuration.compositions import validated
 
 from bapo_lightning.configuration.run_shape import engine_shape
-from bapo_lightning.configuration.targets import Target
 
 
 @pytest.mark.parametrize(
@@ -26,5 +25,5 @@ from bapo_lightning.configuration.targets import Target
 def test_a_fleet_has_gpus_of_its_own_and_as_many_as_the_trainer_where_the_cluster_decides(
     overrides, gpus, copies
 ):
-    shape = engine_shape(Target(composed(*overrides)["rollout"]["engine"]), ranks=4, stored_bytes=4)
+    shape = engine_shape(validated(*overrides).rollout.engine, ranks=4, stored_bytes=4)
     assert (shape.placement, shape.num_gpus, shape.num_copies) == ("apart", gpus, copies)
