@@ -167,7 +167,10 @@ def test_a_sweep_can_be_given_the_name_of_its_folder_and_of_its_group_in_w_and_b
             ["sweep=bounds", "algorithm.bounds.low=0.3"],
             "algorithm.bounds.low is set by the cases of sweep=bounds",
         ),
-        (["sweep=smoke", "launcher=cloud"], "launcher=cloud is no launcher; write one of local, ray, submitit"),
+        (
+            ["sweep=smoke", "launcher=cloud"],
+            "launcher=cloud is no launcher; write one of local, ray, submitit",
+        ),
         (
             ["sweep=smoke", "launcher.gpus=1"],
             "launcher=local has no such key; write one of parallel_runs, gpus_per_run",
