@@ -25,7 +25,7 @@ SYSTEM = {"enable_worker_prestart": False, "worker_niceness": 0}
 JOINED = "BAPO_RAY_ADDRESS"  # variable set in ranks that Ray started, to their cluster
 
 
-def join(address: str | None, num_cpus: float = 0) -> bool:
+def join(address: str | None, num_cpus: float = 0, key: str = "ray.address") -> bool:
     """Connects this process to a cluster; returns whether it must be left with `leave`.
 
     Args:
@@ -33,6 +33,7 @@ def join(address: str | None, num_cpus: float = 0) -> bool:
             start a cluster on this machine alone. A process that is connected already stays so, and a rank
             that Ray started joins the cluster that it was started on.
         num_cpus: that a started cluster has at least, though the machine has fewer.
+        key: of the address, for the error.
 
     Raises:
         EngineError: there is no such cluster, it has another version of Ray or Python, or none can be
@@ -58,11 +59,11 @@ def join(address: str | None, num_cpus: float = 0) -> bool:
                 **({} if address else own),
             )
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
-        wanted = f"joined at ray.address={address}" if address else "started on this machine"
+        wanted = f"joined at {key}={address}" if address else "started on this machine"
         cause = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise EngineError(
             f"no Ray cluster could be {wanted}: {cause}. `ray status` lists the nodes of a cluster, and "
-            "ray.address=null starts one of this machine alone"
+            f"{key}=null starts one of this machine alone"
         ) from error
     return True
 

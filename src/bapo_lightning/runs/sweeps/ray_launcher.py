@@ -36,7 +36,7 @@ def run_on_nodes(jobs: Mapping[str, TrainJob], options: Mapping[str, Any], ended
         EngineError: there is no cluster, or no node of it has room for a run.
     """
     cpus, gpus = options["cpus_per_run"], options["gpus_per_run"]
-    joined = join(options["address"], cpus)
+    joined = join(options["address"], cpus, "launcher.address")
     task = ray.remote(train).options(num_cpus=cpus, num_gpus=gpus, max_retries=options["max_retries"])
     own = os.getcwd(), {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     waiting, running = iter(jobs.items()), dict[Any, str]()
