@@ -24,6 +24,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FAST = ("debug=fast", "callbacks.entropy_rule.every=0")
 
 
+def misnamed_reward(texts):
+    return [0.0] * len(texts)
+
+
 def length_reward(completions, num_tokens, **columns):
     return [1.0 / count for count in num_tokens]
 
@@ -130,7 +134,7 @@ def test_fit_is_make_train_with_a_reward_of_your_own(tmp_path):
         ({"data": "additions"}, r"model\.path"),
         ({"staleness": 7, "experiment": "additions"}, r"regime\.minibatches=7 does not divide"),
         ({"algorithm": "gpro"}, "grpo"),
-        ({"reward": print}, "needs TRL's signature"),
+        ({"reward": misnamed_reward}, "needs TRL's signature"),
     ],
 )
 def test_mistakes_end_in_a_sentence(given, message):
