@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from updates import Size, random_batch
 
-from bapo_lightning.data.batches.batch import model_input
+from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.modules.token_scores import token_scores
 from bapo_lightning.objectives.bounds import bound_grid
 from bapo_lightning.types import Rollout

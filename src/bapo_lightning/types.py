@@ -2,6 +2,8 @@
 
     Problem -> WorkItem -> Rollout of Segments (engine) -> Sample (reward) -> Group (advantages) -> TrainBatch
 
+In a conversation an environment answers between the policy's turns: its tokens are Segments of feedback.
+
 Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes a token instead of some
 seventy as tuples.
 """
@@ -12,6 +14,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
+from itertools import groupby, pairwise
 from typing import Any
 
 
@@ -19,7 +22,7 @@ class FinishReason(StrEnum):
     """Why a rollout ended."""
 
     STOP = "stop"  # the policy wrote an end token (kept as the last token)
-    LENGTH = "length"  # the token limit was reached
+    LENGTH = "length"  # the limit of tokens or of turns was reached
 
 
 class Origin(IntEnum):
@@ -68,11 +71,17 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of tokens sampled under one policy version."""
+    """A run of tokens sampled under one policy version, or of an environment's feedback."""
 
     token_ids: array[int]  # typecode "i"
     logprobs: array[float]  # typecode "f": nats, under the distribution each token was really sampled from
     version: int  # optimizer updates in the weights that sampled it; NO_VERSION for an expert's
+    is_feedback: bool = False  # nobody sampled it: context of what follows, and never trained on
+
+    @classmethod
+    def of_feedback(cls, token_ids: array[int]) -> Segment:
+        """Returns an environment's tokens, whose log-probs are 0 by definition."""
+        return cls(token_ids, array("f", bytes(4 * len(token_ids))), NO_VERSION, is_feedback=True)
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
@@ -83,15 +92,29 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """An environment's answer to a turn of the policy."""
+
+    text: str = ""  # feedback, which the policy reads before its next turn
+    is_done: bool = False  # the conversation ends with the turn; nobody reads the text
+    score: float | None = None  # of the whole conversation, for reward=environment
+    state: Any = None  # what the environment must know at the next turn: JSON
+    calls: int = 0  # tools that the turn called
+    errors: int = 0  # of them, those that failed
+    is_void: bool = False  # the turn had neither a call nor an answer
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """One response to a prompt, finished or still running. It has several segments when it was stopped and
-    resumed under newer weights.
+    resumed under newer weights, or when an environment answered between its turns.
     """
 
     prompt_ids: array[int]
     segments: tuple[Segment, ...] = ()
     finish: FinishReason | None = None  # None: still running
     origin: Origin = Origin.POLICY
+    replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
 
     def extended(self, segment: Segment, finish: FinishReason, max_new_tokens: int) -> Rollout:
         """Returns the rollout with the tokens of one more generation pass.
@@ -102,7 +125,7 @@ class Rollout:
             max_new_tokens: limit of the whole response.
         """
         earlier = self.segments
-        if earlier and earlier[-1].version == segment.version:
+        if earlier and earlier[-1].version == segment.version and not earlier[-1].is_feedback:
             last = earlier[-1]
             segment = Segment(
                 last.token_ids + segment.token_ids, last.logprobs + segment.logprobs, last.version
@@ -117,45 +140,92 @@ class Rollout:
         """Whether its log-probs are those of a policy version, at the temperature of the run."""
         return self.origin <= Origin.REPLAYED
 
+    def answered(self, reply: Reply, feedback: array[int]) -> Rollout:
+        """Returns the rollout, running on, with a reply to its last turn and the tokens of its feedback."""
+        segments = (*self.segments, Segment.of_feedback(feedback))
+        return replace(self, segments=segments, replies=(*self.replies, reply), finish=None)
+
+    def cut(self) -> Rollout:
+        """Returns the rollout as one that a limit ended, without feedback that nobody goes on from."""
+        segments = self.segments
+        if segments and segments[-1].is_feedback:
+            segments = segments[:-1]
+        return replace(self, segments=segments, finish=FinishReason.LENGTH)
+
+    @property
+    def sampled_segments(self) -> tuple[Segment, ...]:
+        """The segments without an environment's feedback."""
+        if not self.replies:
+            return self.segments
+        return tuple(segment for segment in self.segments if not segment.is_feedback)
+
     @property
     def aging_segments(self) -> tuple[Segment, ...]:
         """The segments that a policy version sampled, which therefore have an age."""
-        return () if self.origin is Origin.EXPERT else self.segments
+        return () if self.origin is Origin.EXPERT else self.sampled_segments
+
+    @property
+    def num_versions(self) -> int:
+        """Number of policy versions that sampled it, one after another; 1 for an expert's."""
+        sampled = self.sampled_segments
+        return 0 if not sampled else 1 + sum(a.version != b.version for a, b in pairwise(sampled))
 
     def num_tokens_before(self, version: int) -> int:
         """Number of tokens that older policy versions sampled."""
         return sum(len(segment.token_ids) for segment in self.aging_segments if segment.version < version)
 
     @property
+    def token_ids(self) -> array[int]:
+        """Prompt, sampled tokens and feedback in order."""
+        return _joined("i", [self.prompt_ids, *(segment.token_ids for segment in self.segments)])
+
+    @property
     def response_ids(self) -> array[int]:
         """All sampled tokens in order."""
-        return _joined("i", [segment.token_ids for segment in self.segments])
+        return _joined("i", [segment.token_ids for segment in self.sampled_segments])
 
     @property
     def logprobs(self) -> array[float]:
         """Behaviour log-probs of `response_ids`, in nats."""
-        return _joined("f", [segment.logprobs for segment in self.segments])
+        return _joined("f", [segment.logprobs for segment in self.sampled_segments])
 
     @property
     def versions(self) -> array[int]:
         """Policy version of each token of `response_ids`."""
         return _joined(
-            "i", [array("i", [segment.version]) * len(segment.token_ids) for segment in self.segments]
+            "i", [array("i", [segment.version]) * len(segment.token_ids) for segment in self.sampled_segments]
         )
 
     @property
     def length(self) -> int:
         """Number of sampled tokens."""
-        return sum(len(segment.token_ids) for segment in self.segments)
+        return sum(len(segment.token_ids) for segment in self.sampled_segments)
+
+    @property
+    def num_feedback_tokens(self) -> int:
+        """Number of tokens that an environment wrote."""
+        return sum(len(segment.token_ids) for segment in self.segments if segment.is_feedback)
+
+    @property
+    def turns(self) -> tuple[array[int], ...]:
+        """Sampled tokens of each of the policy's turns; one turn where no environment answers."""
+        runs = groupby(self.segments, key=lambda segment: segment.is_feedback)
+        return tuple(
+            _joined("i", [segment.token_ids for segment in run])
+            for is_feedback, run in runs
+            if not is_feedback
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A reward's view of a finished rollout."""
 
-    text: str  # decoded response without special tokens
-    num_tokens: int
+    text: str  # decoded response without special tokens; in a conversation the policy's last turn
+    num_tokens: int  # sampled, in all turns
     finish: FinishReason
+    turns: tuple[str, ...] = ()  # of the policy, where an environment answers between them
+    replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +258,7 @@ class Sample:
     """A finished rollout with its verdict."""
 
     rollout: Rollout
-    text: str  # decoded response without special tokens
+    text: str  # decoded response without special tokens; in a conversation the policy's last turn
     score: Score
     reward: float  # used in training: the score's value plus shaping
     # Nats, under the trainer's weights when the batch entered training; None: not recomputed.

@@ -9,8 +9,9 @@ from tests.builders import group, rollout
 from tests.modules.policy.families import FAMILIES, family_folder
 from transformers import AutoConfig, modeling_flash_attention_utils
 
-from bapo_lightning.data.batches.batch import collate, model_input
+from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.layout import Layout
+from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions

@@ -98,7 +98,7 @@ class StalenessMonitor(Monitor):
             "staleness/age_max": age.max(),
             "staleness/age_generating_mean": mean - queueing_mean,
             "staleness/age_queueing_mean": queueing_mean,
-            "staleness/segments_mean": fmean(len(rollout.segments) for rollout in batch.rollouts),
+            "staleness/segments_mean": fmean(rollout.num_versions for rollout in batch.rollouts),
             "staleness/masked_tokens": batch.num_masked_tokens,
         }
 

@@ -2,13 +2,14 @@
 
 Shapes: B samples of a minibatch, T tokens of its longest sample (prompt, response, padding on the right), N
 response tokens of a micro-batch laid out flat, sample after sample. A micro-batch is padded likewise, to its
-own longest sample, or B = 1 row of T tokens, see `layout`.
+own longest sample, or B = 1 row of T tokens, see `layout`. The tokens of an environment stand among those of
+the response; they are context, and never among the N.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import add
 from typing import Any
 
@@ -17,33 +18,20 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.data.batches.entry_scores import entry_scores
-from bapo_lightning.data.batches.layout import (
-    Layout,
-    PromptCells,
-    SharedRow,
-    arranged,
-    padded_ids,
-    prompt_numbers,
-    ramps,
-)
+from bapo_lightning.data.batches.layout import Layout, padded_ids, prompt_numbers, ramps
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.batches.model_input import ModelInput, laid_out
+from bapo_lightning.data.batches.places import (
+    Spans,
+    contexts_of,
+    gaps_of,
+    last_gaps,
+    places_of,
+)
 from bapo_lightning.data.batches.steps import step_fields
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import StaleDataError
 from bapo_lightning.types import Group, Rollout
-
-
-@dataclass(frozen=True)
-class ModelInput:
-    """Samples that pass through the model together. Response tokens are flat; `index` finds their cells."""
-
-    input_ids: Tensor  # [B, T]
-    index: Tensor  # [N] flat position b * T + t whose hidden state predicts each response token
-    targets: Tensor  # [N] the response tokens
-    prompts: PromptCells
-    # Tokens of each sample in a packed row; empty in other layouts.
-    packed_lengths: tuple[int, ...] = field(default=(), kw_only=True)
-    shared: SharedRow | None = field(default=None, kw_only=True)  # of a row in which prompts stand once
 
 
 @dataclass(frozen=True)
@@ -81,6 +69,7 @@ class TrainBatch:
     context_lengths: tuple[int, ...]
     # Trained tokens; fewer than in the rollout where its first segments are too old.
     response_lengths: tuple[int, ...]
+    skipped: tuple[int, ...]  # sampled tokens of the response before them
     prompts: tuple[int, ...]  # number of each sample's prompt, equal where prompts are
     prompt_lengths: tuple[int, ...]  # tokens of the prompts
     sequences: tuple[int, ...]  # number of each sample in the minibatch of all ranks
@@ -96,6 +85,8 @@ class TrainBatch:
     step: Tensor | None = None  # [B, T] number of each token's step within its response; None: no steps
     step_advantage: Tensor | None = None  # [B, T] of each token's step, in place of `advantage`
     step_counts: tuple[int, ...] = ()  # steps of each sample with trained tokens; empty likewise
+    # Feedback before each trained token, from the first of them on; empty if no environment answered.
+    gaps: tuple[np.ndarray, ...] = ()
 
     def to(self, device: torch.device | str) -> TrainBatch:
         """Copy with its tensors on `device`."""
@@ -128,7 +119,8 @@ class TrainBatch:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each sample, without those that follow the trained ones."""
-        return list(map(add, self.context_lengths, self.response_lengths))
+        own = map(add, self.context_lengths, self.response_lengths)
+        return list(map(add, own, last_gaps(self.gaps)) if self.gaps else own)
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -174,12 +166,13 @@ class TrainBatch:
         def of(values: Sequence[int]) -> np.ndarray:
             return np.array(values)[rows]
 
-        contexts, responses = of(self.context_lengths), of(self.response_lengths)
-        inputs, source = _laid_out(
-            self.input_ids, rows, layout, of(self.prompts), of(self.prompt_lengths), contexts, responses
-        )
-        offsets = contexts - of(self.prompt_lengths)
-        of_samples = np.stack([rows, of(self.sequences), of(self.group_numbers), of(self.origins), offsets])
+        responses = of(self.response_lengths)
+        spans = Spans(of(self.prompts), of(self.prompt_lengths), of(self.context_lengths), responses)
+        if self.gaps:
+            spans = replace(spans, gaps=[self.gaps[row] for row in rows])
+        inputs, source = laid_out(self.input_ids, rows, layout, spans)
+        numbers = of(self.sequences), of(self.group_numbers), of(self.origins), of(self.skipped)
+        of_samples = np.stack([rows, *numbers])
         known = np.repeat(of_samples, responses, axis=1)
         known[-1] += ramps(responses)
         row, sequence, group, origin, position = on_device(known, source.device)
@@ -205,45 +198,6 @@ class TrainBatch:
         )
 
 
-def model_input(
-    rollouts: Sequence[Rollout], device: torch.device, layout: Layout = Layout.PADDED
-) -> ModelInput:
-    """Makes the input of a policy that scores the response tokens of `rollouts`, in their order."""
-    prompts = np.array([len(rollout.prompt_ids) for rollout in rollouts])
-    responses = np.array([rollout.length for rollout in rollouts])
-    input_ids = on_device(padded_ids(rollouts), device)
-    rows, numbers = range(len(rollouts)), np.array(prompt_numbers(rollouts))
-    return _laid_out(input_ids, rows, layout, numbers, prompts, prompts, responses)[0]
-
-
-def _laid_out(
-    input_ids: Tensor,
-    rows: Sequence[int],
-    layout: Layout,
-    prompts: np.ndarray,
-    prompt_lengths: np.ndarray,
-    contexts: np.ndarray,
-    responses: np.ndarray,
-) -> tuple[ModelInput, Tensor]:
-    """Returns some rows of `input_ids`, [B, T], as a model's input, and the flat position in `input_ids` of
-    each response token, [N]. The arrays hold one number for each of the rows.
-    """
-    grid = arranged(layout, prompts, prompt_lengths, contexts + responses)
-    samples = np.repeat(np.arange(len(rows)), responses)
-    columns = np.repeat(contexts, responses) + ramps(responses)
-    device, starts = input_ids.device, np.array(rows) * input_ids.shape[1]
-    source = on_device(starts[samples] + columns, device)
-    inputs = ModelInput(
-        input_ids.view(-1)[on_device(starts[grid.samples] + grid.columns, device)],
-        on_device(grid.cell(samples, columns - 1), device),
-        input_ids.view(-1)[source],
-        PromptCells(grid, prompt_lengths, responses),
-        packed_lengths=grid.packed_lengths,
-        shared=grid.shared,
-    )
-    return inputs, source
-
-
 def collate(
     groups: Sequence[Group],
     metrics: dict[str, float],
@@ -260,21 +214,22 @@ def collate(
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
     skipped = [rollout.num_tokens_before(oldest_trained or 0) for rollout in rollouts]
-    prompt_lengths = tuple(len(rollout.prompt_ids) for rollout in rollouts)
-    context_lengths = tuple(map(add, prompt_lengths, skipped))
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
+    gaps = gaps_of(rollouts, skipped)
+    context_lengths = contexts_of(rollouts, skipped)
+    places = places_of(context_lengths, response_lengths, gaps)
     input_ids = padded_ids(rollouts)
     version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
     behaviour, proximal, reference = np.zeros((3, *input_ids.shape), np.float32)
     for row, (sample, rollout) in enumerate(zip(samples, rollouts, strict=True)):
-        skip, start, end = skipped[row], context_lengths[row], context_lengths[row] + response_lengths[row]
-        behaviour[row, start:end] = rollout.logprobs[skip:]
+        skip, place = skipped[row], places[row]
+        behaviour[row, place] = rollout.logprobs[skip:]
         recomputed, initial = sample.proximal_logprobs, sample.reference_logprobs
-        proximal[row, start:end] = behaviour[row, start:end] if recomputed is None else recomputed[skip:]
-        reference[row, start:end] = np.nan if initial is None else initial[skip:]
-        version[row, start:end], mask[row, start:end] = rollout.versions[skip:], True
+        proximal[row, place] = behaviour[row, place] if recomputed is None else recomputed[skip:]
+        reference[row, place] = np.nan if initial is None else initial[skip:]
+        version[row, place], mask[row, place] = rollout.versions[skip:], True
     return TrainBatch(
-        **step_fields(groups, input_ids.shape, context_lengths, skipped),
+        **step_fields(groups, input_ids.shape, places, skipped),
         input_ids=torch.from_numpy(input_ids),
         response_mask=torch.from_numpy(mask),
         behaviour_logp=torch.from_numpy(behaviour),
@@ -284,14 +239,16 @@ def collate(
         advantage=torch.tensor([each for group in groups for each in group.advantages], dtype=torch.float32),
         context_lengths=context_lengths,
         response_lengths=response_lengths,
+        skipped=tuple(skipped),
+        gaps=gaps,
         prompts=prompt_numbers(rollouts),
-        prompt_lengths=prompt_lengths,
+        prompt_lengths=tuple(len(rollout.prompt_ids) for rollout in rollouts),
         sequences=tuple(range(len(samples))),
         group_numbers=tuple(number for number, group in enumerate(groups) for _ in group.samples),
         origins=tuple(int(rollout.origin) for rollout in rollouts),
         factor=torch.tensor([group.weight for group in groups for _ in group.samples], dtype=torch.float32),
         groups=tuple(groups),
         entry_version=int(version.max()) if entry_version is None else entry_version,
-        entry_scores=entry_scores(samples, input_ids.shape, skipped, context_lengths),
+        entry_scores=entry_scores(samples, input_ids.shape, skipped, places),
         metrics=metrics,
     )

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bapo_lightning.data.batches.places import Place
 from bapo_lightning.types import Sample
 
 
 def entry_scores(
-    samples: Sequence[Sample], shape: tuple[int, ...], skipped: Sequence[int], contexts: Sequence[int]
+    samples: Sequence[Sample], shape: tuple[int, ...], skipped: Sequence[int], places: Sequence[Place]
 ) -> dict[str, Tensor]:
     """Returns the scores that all samples of a minibatch have, by name, each [B, T] float32, 0 elsewhere.
 
@@ -20,11 +21,10 @@ def entry_scores(
         samples: of the minibatch, one for each row.
         shape: (B, T).
         skipped: response tokens of each sample that are too old to be trained on.
-        contexts: tokens of each sample before those that are trained on.
+        places: columns of each sample's trained tokens.
     """
     grids = {name: np.zeros(shape, np.float32) for name in samples[0].entry_scores}
     for name, grid in grids.items():
-        for row, (sample, skip, start) in enumerate(zip(samples, skipped, contexts, strict=True)):
-            own = sample.entry_scores[name][skip:]
-            grid[row, start : start + len(own)] = own
+        for row, (sample, skip, place) in enumerate(zip(samples, skipped, places, strict=True)):
+            grid[row, place] = sample.entry_scores[name][skip:]
     return {name: torch.from_numpy(grid) for name, grid in grids.items()}

@@ -102,7 +102,7 @@ def arranged(
         layout: of the micro-batch.
         prompts: number of each sample's prompt, equal where prompts are.
         prompt_lengths: tokens of each prompt, at least 1.
-        lengths: tokens of each prompt and its response, at least one more.
+        lengths: tokens of each prompt and what follows it, at least one more.
     """
     if layout is Layout.SHARED:
         _, owner, number = np.unique(prompts, return_index=True, return_inverse=True)
@@ -138,10 +138,10 @@ def prompt_numbers(rollouts: Sequence[Rollout]) -> tuple[int, ...]:
 
 def padded_ids(rollouts: Sequence[Rollout]) -> np.ndarray:
     """Token ids, [B, T] int64: each prompt directly followed by its response, zeros on the right."""
-    lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
-    input_ids = np.zeros((len(rollouts), max(lengths)), np.int64)
-    for row, rollout in enumerate(rollouts):
-        input_ids[row, : lengths[row]] = rollout.prompt_ids + rollout.response_ids
+    rows = [rollout.token_ids for rollout in rollouts]
+    input_ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for row, token_ids in enumerate(rows):
+        input_ids[row, : len(token_ids)] = token_ids
     return input_ids
 
 

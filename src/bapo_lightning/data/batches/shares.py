@@ -22,8 +22,9 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
     """Selects samples of a batch, with tensors cut to the longest of them."""
     lengths, picked = batch.lengths, torch.tensor(rows, dtype=torch.long)
     names = (
-        *("context_lengths", "response_lengths", "prompts", "prompt_lengths"),
-        *("sequences", "group_numbers", "origins", *(["step_counts"] if batch.step_counts else [])),
+        *("context_lengths", "response_lengths", "skipped", "prompts", "prompt_lengths"),
+        *("sequences", "group_numbers", "origins"),
+        *(name for name in ("step_counts", "gaps") if getattr(batch, name)),
     )
     numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
     width = max((lengths[row] for row in rows), default=0)
@@ -59,6 +60,7 @@ def blank_batch(like: TrainBatch) -> TrainBatch:
         advantage=zeros[0, :1],
         context_lengths=(1,),
         response_lengths=(1,),
+        skipped=(0,),
         prompts=(0,),
         prompt_lengths=(1,),
         sequences=(0,),

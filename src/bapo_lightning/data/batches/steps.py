@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from bapo_lightning.data.batches.places import Place
 from bapo_lightning.types import Group
 
 
 def step_fields(
-    groups: Sequence[Group], shape: tuple[int, ...], starts: Sequence[int], skipped: Sequence[int]
+    groups: Sequence[Group], shape: tuple[int, ...], places: Sequence[Place], skipped: Sequence[int]
 ) -> dict[str, Any]:
     """Returns the fields of a `TrainBatch` that say what its steps are; none where no sample has steps.
 
@@ -21,17 +22,17 @@ def step_fields(
     Args:
         groups: of the batch.
         shape: (B, T).
-        starts: tokens of each sample before the trained ones.
+        places: columns of each sample's trained tokens.
         skipped: tokens of each response before them.
     """
     pairs = [pair for group in groups for pair in zip(group.samples, group.advantages, strict=True)]
     if all(sample.steps is None for sample, _ in pairs):
         return {}
     number, advantage, counts = np.zeros(shape, np.int64), np.zeros(shape, np.float32), []
-    for row, ((sample, value), start, skip) in enumerate(zip(pairs, starts, skipped, strict=True)):
-        end, steps = start + sample.rollout.length - skip, sample.steps
-        number[row, start:end] = 0 if steps is None else steps.numbers[skip:]
-        advantage[row, start:end] = value if steps is None else steps.advantages[skip:]
+    for row, ((sample, value), place, skip) in enumerate(zip(pairs, places, skipped, strict=True)):
+        steps = sample.steps
+        number[row, place] = 0 if steps is None else steps.numbers[skip:]
+        advantage[row, place] = value if steps is None else steps.advantages[skip:]
         counts.append(1 if steps is None else len(set(steps.numbers[skip:])))
     return {
         "step": torch.from_numpy(number),

@@ -97,7 +97,7 @@ def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
         if not sample.rollout.is_sampled:
             continue
         first = 0
-        for segment in sample.rollout.segments:
+        for segment in sample.rollout.sampled_segments:
             end = first + len(segment.token_ids)
             if segment.version == version and sample.proximal_logprobs is not None:
                 proximal.extend(sample.proximal_logprobs[first:end])

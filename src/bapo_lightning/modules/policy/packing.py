@@ -21,8 +21,8 @@ from torch.nn.functional import embedding
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from bapo_lightning.data.batches.batch import ModelInput
 from bapo_lightning.data.batches.layout import Layout, SharedRow, ramps
+from bapo_lightning.data.batches.model_input import ModelInput
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.precision import attention_on_cpu

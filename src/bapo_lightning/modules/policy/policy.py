@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bapo_lightning.data.batches.batch import ModelInput, model_input
 from bapo_lightning.data.batches.layout import Layout, prompt_numbers
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.batches.model_input import ModelInput, model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import reshard
 from bapo_lightning.modules.policy.log_z import LogZ

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from bapo_lightning.data.batches.batch import model_input
+from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
