@@ -58,6 +58,10 @@ class RewardError(BapoLightningError, RuntimeError):
     """Answers cannot be judged: the verifier's processes cannot be started."""
 
 
+class EnvironmentFault(BapoLightningError, RuntimeError):
+    """An environment could not answer a turn; faults of the policy are feedback instead."""
+
+
 class TrainingError(BapoLightningError, RuntimeError):
     """Training cannot go on, for example after too many non-finite gradients in a row."""
 

@@ -56,6 +56,7 @@ from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.reply_journal import REPLY_FILE, ReplyJournal
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
@@ -125,6 +126,8 @@ class RolloutDataModule(L.LightningDataModule):
         self._replay, self._reuse = replay, ReuseBuffer(regime, prompts_per_batch, replay)
         self._clock = 0  # updates attempted
         self._entry_version = 0  # of the trainer when the batch in the queue entered training
+        if folder is not None and sampler.conversations is not None:
+            sampler.conversations.journal = ReplyJournal(folder / REPLY_FILE)
         ledger = Ledger(folder / "ledger.jsonl" if folder else None)
         recorder = ScheduleRecorder(folder / SCHEDULE_FILE if folder and regime.async_generation else None)
         sizes = (group_size, prompts_per_batch, num_rollout_batches)
@@ -287,7 +290,7 @@ class RolloutDataModule(L.LightningDataModule):
         with self._scheduler.lock:
             self._collector.reach("metrics")
             metrics = self._scheduler.statistics.take().metrics() | {
-                "rollout/running": self._scheduler.num_running,
+                "rollout/running": len(self._scheduler.running),
                 "rollout/ready": self._scheduler.num_ready,
             }
         engine = self.sampler.engine

@@ -39,6 +39,20 @@ def request_seed(
         f"/{epoch}/{position}" if epoch or position else ""
     )
     key += f"#{variant}" if variant else ""
+    return _hashed(key)
+
+
+def turn_seed(seed: int, length: int) -> int:
+    """Seed of a later turn within a generation pass, in [0, 2^63).
+
+    Args:
+        seed: of the rollout's request in the pass.
+        length: tokens that the policy has sampled in the rollout.
+    """
+    return _hashed(f"{seed}/turn {length}")
+
+
+def _hashed(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 

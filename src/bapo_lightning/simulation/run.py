@@ -151,9 +151,9 @@ class VirtualRun:
                 yield pause
             else:
                 requests = overlap.begin()
-                generations = self.engine.generate(requests, self.sampler.sampling)
+                continued = self.sampler.continued(requests, self.scheduler.running)
                 yield self.engine.take_owed()
-                finished, version = overlap.sampled(requests, dict(enumerate(generations)), 0.0)
+                finished, version = overlap.sampled(requests, continued, 0.0)
                 groups = self.sampler.score(finished, version)
                 yield self._reward_seconds(sum(len(group.samples) for group in groups))
                 overlap.scored(finished, groups, 0.0)

@@ -20,19 +20,21 @@ def overlapping(max_age):
     return overlap, engine, given
 
 
-def one_pass(overlap, engine):
+def one_pass(overlap):
     requests = overlap.begin()
-    finished, version = overlap.sampled(requests, dict(enumerate(engine.generate(requests, None))), 0.0)
-    overlap.scored(finished, overlap.scheduler.sampler.score(finished, version), 0.0)
+    sampler = overlap.scheduler.sampler
+    continued = sampler.continued(requests, overlap.scheduler.running)
+    finished, version = overlap.sampled(requests, continued, 0.0)
+    overlap.scored(finished, sampler.score(finished, version), 0.0)
 
 
 def test_weights_come_only_where_a_pass_would_begin():
-    overlap, engine, given = overlapping(max_age=1)
+    overlap, _, given = overlapping(max_age=1)
     overlap.visit(TrainerState(0, 0))
     assert not overlap.may_begin() and overlap.wants_weights
     assert not overlap.has_batch(2)
     assert (given, overlap.wants_weights, overlap.may_begin()) == ([0], False, True)
-    one_pass(overlap, engine)
+    one_pass(overlap)
     assert overlap.has_batch(2) and len(overlap.take(2)) == 2
     overlap.visit(TrainerState(1, 1))
     overlap.serve_weights()
@@ -43,10 +45,10 @@ def test_weights_come_only_where_a_pass_would_begin():
 
 
 def test_taking_a_batch_makes_room_for_a_pass_beside_the_next_update():
-    overlap, engine, given = overlapping(max_age=3)
+    overlap, _, given = overlapping(max_age=3)
     overlap.visit(TrainerState(0, 0))
     overlap.serve_weights()
-    one_pass(overlap, engine)
+    one_pass(overlap)
     overlap.take(2)
     assert overlap.may_begin() and given == [0]
 

@@ -8,7 +8,6 @@ import torch
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Problem, Rollout, Score, ScoreStatus, Segment, WorkItem
 
 ITEMS = [WorkItem(Problem("4", "", ""), epoch=0), WorkItem(Problem("5", "", ""), epoch=1)]
@@ -24,8 +23,12 @@ def made(**changes):
 
 def finished(groups, *lengths):
     for index, length in enumerate(lengths):
-        groups[index // 2].extend(index % 2, Generation(segment(length), FinishReason.STOP), 6)
+        extend(groups[index // 2], index % 2, length, FinishReason.STOP)
     return groups
+
+
+def extend(group, index, length, finish):
+    group.rollouts[index] = group.rollouts[index].extended(segment(length), finish, 6)
 
 
 def test_a_rollout_joins_tokens_of_one_version_and_ends_at_a_stop_or_at_the_limit():
@@ -43,8 +46,8 @@ def test_a_rollout_joins_tokens_of_one_version_and_ends_at_a_stop_or_at_the_limi
 def test_requests_continue_what_runs_and_name_group_and_sample():
     source = made()
     groups = source.start(ITEMS, group_size=2)
-    groups[0].extend(0, Generation(segment(4), FinishReason.LENGTH), 6)
-    groups[1].extend(0, Generation(segment(1), FinishReason.STOP), 6)
+    extend(groups[0], 0, 4, FinishReason.LENGTH)
+    extend(groups[1], 0, 1, FinishReason.STOP)
     requests = source.requests(groups, partial_tokens=4)
     assert [(item.group, item.index) for item in requests] == [(0, 0), (0, 1), (1, 1)]
     assert [list(item.token_ids) for item in requests] == [[4, 0, 1, 2, 3], [4], [5]]

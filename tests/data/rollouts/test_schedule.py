@@ -131,7 +131,7 @@ class TrainingRun:
         with self.scheduler.lock:
             self.collector.reach("metrics")
             counts = asdict(self.scheduler.statistics.take())
-            counts |= {"running": self.scheduler.num_running, "ready": self.scheduler.num_ready}
+            counts |= {"running": len(self.scheduler.running), "ready": self.scheduler.num_ready}
         self.seen.append({name: count for name, count in counts.items() if "seconds" not in name})
 
     def save(self):

@@ -26,7 +26,7 @@ def test_groups_of_equal_scores_fill_a_batch_without_a_gradient():
         admission=DynamicSampling(max_rounds=1),
     )
     source.schedule(clock=0, needed=2, version=0)
-    source._running.clear()
+    source.running.clear()
     # An overlong penalty made these advantages: both answers are wrong, and one is longer.
     equal = group("0", [response(3), response(9)], [0.0, 0.0], [1.0, -1.0])
     mixed = group("1", [response(3), response(9)], [1.0, 0.0], [1.0, -1.0])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.evaluation.outcome import SampleOutcome
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.seeds import request_seed
-from bapo_lightning.types import FinishReason, Problem, Rollout, Sample
+from bapo_lightning.types import FinishReason, Problem, Rollout, Sample, WorkItem
 
 # In the seeds, in place of a policy version: every checkpoint gets the same random numbers, so that two of
 # them differ by their weights alone.
@@ -34,13 +35,13 @@ def sample_answers(sampler: RolloutSampler, asked: Sequence[Asked]) -> list[Samp
             prompts[problem],
             sampler.max_new_tokens,
             request_seed(sampler.seed, _ANY_VERSION, problem.id, number),
+            group,
         )
-        for problem, number in asked
+        for group, (problem, number) in enumerate(asked)
     ]
-    rollouts = [
-        Rollout(request.token_ids, (generation.segment,), generation.finish)
-        for request, generation in zip(requests, sampler.generate(requests), strict=True)
-    ]
+    groups = [RunningGroup(WorkItem(problem, 0), [Rollout(prompts[problem])]) for problem, _ in asked]
+    continued = sampler.continued(requests, groups)
+    rollouts = [continued[number] for number in range(len(asked))]
     return sampler.judge([problem for problem, _ in asked], rollouts)
 
 

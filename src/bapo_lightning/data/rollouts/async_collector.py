@@ -156,10 +156,10 @@ class AsyncCollector(Collector):
     def _run(self, requests: list[GenerationRequest]) -> None:
         engine = self.sampler.engine
         start = time.perf_counter()
-        generations = engine.generate_once(requests, self.sampler.sampling)
+        continued = self.sampler.continued(requests, self.scheduler.running, once=True)
         sampled = time.perf_counter()
         with self._changed:
-            finished, version = self._overlap.sampled(requests, generations, sampled - start)
+            finished, version = self._overlap.sampled(requests, continued, sampled - start)
         groups = self.sampler.score(finished, version)
         if not self._stopping:
             engine.restart()
@@ -191,6 +191,6 @@ class AsyncCollector(Collector):
             else "the engine is idle"
         )
         return (
-            f"{scheduler.num_ready} of {self.needed} groups are ready, {scheduler.num_running} are on their "
+            f"{scheduler.num_ready} of {self.needed} groups are ready, {len(scheduler.running)} are on their "
             f"way, {doing} (engine at policy version {versions[0]}, trainer at {versions[1]})"
         )

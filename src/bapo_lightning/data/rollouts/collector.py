@@ -80,8 +80,8 @@ class SyncCollector(Collector):
     def _pass(self, needed: int, state: TrainerState) -> None:
         requests = self.scheduler.schedule(state.clock, needed, state.version)
         start = time.perf_counter()
-        generations = self.sampler.generate(requests)
+        continued = self.sampler.continued(requests, self.scheduler.running)
         sampled = time.perf_counter()
-        finished = self.scheduler.postprocess(requests, dict(enumerate(generations)), sampled - start)
+        finished = self.scheduler.postprocess(requests, continued, sampled - start)
         groups = self.sampler.score(finished, state.version)
         self.scheduler.add_scored(finished, groups, time.perf_counter() - sampled)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.seeds import request_seed
-from bapo_lightning.types import Problem, Rollout, Segment
+from bapo_lightning.types import Problem, Rollout, Segment, WorkItem
 
 AT_ONCE = 64  # responses whose beginnings are completed in one call of the engine
 
@@ -41,16 +42,15 @@ def completed_scores(
             ]
             requests = [
                 GenerationRequest(
-                    prefix.prompt_ids + prefix.response_ids,
+                    prefix.token_ids,
                     sampler.max_new_tokens - prefix.length,
                     request_seed(sampler.seed, 0, problems[number].id, place, variant=f"completion {first}"),
+                    place,
                 )
                 for place, (number, prefix) in enumerate(begun)
             ]
-            finished = [
-                prefix.extended(made.segment, made.finish, sampler.max_new_tokens)
-                for (_, prefix), made in zip(begun, sampler.generate(requests), strict=True)
-            ]
+            groups = [RunningGroup(WorkItem(problems[number], 0), [prefix]) for number, prefix in begun]
+            finished = list(sampler.continued(requests, groups).values())
             samples = iter(sampler.judge([problems[number] for number, _ in begun], finished))
             found += [
                 [[next(samples).score.value for _ in range(count)] for _ in states[number]]

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import (
     FinishReason,
     Group,
     Origin,
     Problem,
+    Reply,
     Rollout,
     Sample,
     Score,
@@ -122,14 +123,14 @@ def unpack_group(store: ArrayStore, packed: dict[str, Any], problem: ProblemOfId
     )
 
 
-def pack_generation(store: ArrayStore, generation: Generation) -> list[Any]:
-    """Packs what one request gave."""
-    return [*_pack_segment(store, generation.segment), str(generation.finish)]
+def pack_continued(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
+    """Packs a rollout on its way with its prompt."""
+    return _pack_rollout(store, rollout) | {"prompt_ids": store.add_ints(rollout.prompt_ids)}
 
 
-def unpack_generation(store: ArrayStore, packed: list[Any]) -> Generation:
-    """Inverse of `pack_generation`."""
-    return Generation(_unpack_segment(store, packed[:3]), FinishReason(packed[3]))
+def unpack_continued(store: ArrayStore, packed: dict[str, Any]) -> Rollout:
+    """Inverse of `pack_continued`."""
+    return _unpack_rollout(store, packed, store.ints(packed["prompt_ids"]))
 
 
 def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
@@ -173,19 +174,25 @@ def _pack_rollout(store: ArrayStore, rollout: Rollout) -> dict[str, Any]:
         "segments": [_pack_segment(store, segment) for segment in rollout.segments],
         "finish": str(rollout.finish) if rollout.finish else None,
         "origin": int(rollout.origin),
+        "replies": [asdict(reply) for reply in rollout.replies],
     }
 
 
 def _unpack_rollout(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Rollout:
     segments = tuple(_unpack_segment(store, segment) for segment in packed["segments"])
     finish = FinishReason(packed["finish"]) if packed["finish"] else None
-    return Rollout(prompt_ids, segments, finish, Origin(packed.get("origin", Origin.POLICY)))
+    replies = tuple(Reply(**reply) for reply in packed.get("replies", ()))
+    return Rollout(prompt_ids, segments, finish, Origin(packed.get("origin", Origin.POLICY)), replies)
 
 
 def _pack_segment(store: ArrayStore, segment: Segment) -> list[Any]:
-    return [segment.version, store.add_ints(segment.token_ids), store.add_floats(segment.logprobs)]
+    """Feedback has no log-probs."""
+    logprobs = None if segment.is_feedback else store.add_floats(segment.logprobs)
+    return [segment.version, store.add_ints(segment.token_ids), logprobs]
 
 
 def _unpack_segment(store: ArrayStore, packed: list[Any]) -> Segment:
     version, token_ids, logprobs = packed
+    if logprobs is None:
+        return Segment.of_feedback(store.ints(token_ids))
     return Segment(store.ints(token_ids), store.floats(logprobs), version)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-from bapo_lightning.rollout.engine import Generation, GenerationRequest
-from bapo_lightning.types import Group
+from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.types import Group, Rollout
 
 
 @dataclass(eq=False)
@@ -66,10 +66,10 @@ class Overlap:
         return self.scheduler.schedule(self.trainer.clock, self.needed, self.trainer.version)
 
     def sampled(
-        self, requests: Sequence[GenerationRequest], generations: Mapping[int, Generation], seconds: float
+        self, requests: Sequence[GenerationRequest], continued: Mapping[int, Rollout], seconds: float
     ) -> tuple[list[RunningGroup], int]:
         """Keeps what a pass sampled. Returns the complete groups, to be scored, and the version to do so."""
-        return self.scheduler.postprocess(requests, generations, seconds), self.trainer.version
+        return self.scheduler.postprocess(requests, continued, seconds), self.trainer.version
 
     def scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
         """Ends the pass: the `finished` groups of `sampled` move on, scored as `groups`."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from bapo_lightning.rollout.engine import Generation
-from bapo_lightning.types import FinishReason, Rollout, WorkItem
+from bapo_lightning.types import Rollout, WorkItem
 
 
 @dataclass(slots=True)
@@ -39,18 +38,12 @@ class RunningGroup:
             (segment.version for rollout in self.rollouts for segment in rollout.aging_segments), default=None
         )
 
-    def extend(self, index: int, generation: Generation, max_new_tokens: int) -> None:
-        """Adds the tokens of one generation pass to sample number `index`; see `Rollout.extended`."""
-        self.rollouts[index] = self.rollouts[index].extended(
-            generation.segment, generation.finish, max_new_tokens
-        )
-
     def cut_at_segments(self, max_segments: int, version: int) -> None:
         """Ends the samples that could only go on with one policy version more than `max_segments`."""
         for index, rollout in enumerate(self.rollouts):
             if (
                 rollout.finish is None
-                and len(rollout.segments) >= max_segments
-                and rollout.segments[-1].version != version
+                and rollout.num_versions >= max_segments
+                and rollout.sampled_segments[-1].version != version
             ):
-                self.rollouts[index] = replace(rollout, finish=FinishReason.LENGTH)
+                self.rollouts[index] = rollout.cut()

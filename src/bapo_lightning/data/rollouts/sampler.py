@@ -1,16 +1,16 @@
 """From work items to scored groups: the first steps of Algorithm 1 (sample responses, compute rewards and
 advantages).
 
-    start(items) -> running groups -> requests -> engine -> group.extend -> ... all ended -> score -> groups
+    start(items) -> running groups -> requests -> continued -> ... all ended -> score -> groups
 
 The sampler keeps no state: groups on their way are `RunningGroup`s, and the tokens of a request depend on its
-seed and the weights alone.
+seed and the weights alone. Where an environment answers the policy, `Conversations` continues the rollouts.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ import torch
 
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
+from bapo_lightning.data.rollouts.conversations import Conversations
+from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.phases import phase
 from bapo_lightning.rewards.scores import checked
@@ -46,6 +48,7 @@ class RolloutSampler:
     advantages: AdvantageFunction | None = None  # None: groups are not trained on
     experts: ExpertTraces | None = None  # answers of an expert in each group
     hints: Hints | None = None  # in the prompts of groups without a right answer
+    conversations: Conversations | None = None  # None: a response is one turn
 
     def start(self, items: Sequence[WorkItem], group_size: int) -> list[RunningGroup]:
         """Returns groups without any sampled token; an expert's answers come first."""
@@ -78,9 +81,36 @@ class RolloutSampler:
             if rollout.finish is None
         ]
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """Samples all requests, if need be across deaths of the engine."""
-        return self.engine.generate(requests, self.sampling)
+    def continued(
+        self,
+        requests: Sequence[GenerationRequest],
+        groups: Sequence[RunningGroup],
+        sampling: SamplingParams | None = None,
+        once: bool = False,
+    ) -> dict[int, Rollout]:
+        """Returns the rollouts that one pass continues, by number of their request.
+
+        Args:
+            requests: see `requests`.
+            groups: those that they were made for.
+            sampling: None: that of training.
+            once: return nothing when the engine dies, instead of sampling again after a restart.
+        """
+        used = sampling or self.sampling
+
+        def sample(asked: Sequence[GenerationRequest]) -> Mapping[int, Generation]:
+            if once:
+                return self.engine.generate_once(asked, used)
+            return dict(enumerate(self.engine.generate(asked, used)))
+
+        rollouts = [groups[request.group].rollouts[request.index] for request in requests]
+        if self.conversations is not None:
+            problems = [groups[request.group].item.problem for request in requests]
+            return self.conversations.continued(requests, problems, rollouts, sample)
+        return {
+            number: rollouts[number].extended(made.segment, made.finish, self.max_new_tokens)
+            for number, made in sample(requests).items()
+        }
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
         """Scores groups at policy `version`. Raises ValueError when a sample has not ended."""
@@ -104,6 +134,11 @@ class RolloutSampler:
             for rollout, completion, score in zip(rollouts, completions, scores, strict=True)
         ]
 
+    @property
+    def journal(self) -> ReplyJournal:
+        """Replies that the environment got and that a resume needs again."""
+        return ReplyJournal() if self.conversations is None else self.conversations.journal
+
     def encode_prompt(self, problem: Problem) -> array[int]:
         """Token ids of a problem's prompt."""
         return self.prompt(self.tokenizer, problem)
@@ -111,6 +146,8 @@ class RolloutSampler:
     def close(self) -> None:
         """Closes the engine, and the processes of a reward that has some."""
         self.engine.close()
+        if self.conversations is not None:
+            self.conversations.close()
         close_reward = getattr(self.reward, "close", None)
         if close_reward is not None:
             close_reward()
@@ -124,13 +161,18 @@ class RolloutSampler:
         seed = request_seed(
             self.seed, self.engine.version, item.problem.id, index, item.epoch, rollout.length, variant
         )
-        return GenerationRequest(rollout.prompt_ids + rollout.response_ids, limit, seed, number, index)
+        return GenerationRequest(rollout.token_ids, limit, seed, number, index)
 
     def _completion(self, rollout: Rollout) -> Completion:
         if rollout.finish is None:
             raise ValueError("a rollout that has not ended cannot be scored")
-        text = self.tokenizer.decode(rollout.response_ids.tolist(), skip_special_tokens=True)
-        return Completion(text, rollout.length, rollout.finish)
+        if self.conversations is None:
+            return Completion(self._text(rollout.response_ids), rollout.length, rollout.finish)
+        turns = tuple(map(self._text, rollout.turns))
+        return Completion(turns[-1], rollout.length, rollout.finish, turns, rollout.replies)
+
+    def _text(self, token_ids: array[int]) -> str:
+        return str(self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
         """Advantages of each row of samples; the same whatever is scored beside it."""

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
-from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_generation, unpack_generation
+from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_continued, unpack_continued
 from bapo_lightning.data.rollouts.schedule import TRAINER_POINTS, Row, TrainerPoint
 from bapo_lightning.errors import EngineError, TrainingError
-from bapo_lightning.rollout.engine import Generation, GenerationRequest
-from bapo_lightning.types import Group
+from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.types import Group, Rollout
 
 
 @dataclass
@@ -33,7 +33,7 @@ class SampledPass:
     """A pass that has been sampled and has not ended in the schedule."""
 
     requests: Sequence[GenerationRequest]
-    generations: dict[int, Generation]  # by number of the request
+    continued: dict[int, Rollout]  # after it, by number of the request
     seconds: float
 
 
@@ -85,7 +85,7 @@ class ScheduledCollector(Collector):
             "trainer": [self._trainer.version, self._trainer.clock],
             "scored_version": self._scored_version,
             "pass": running and [
-                [request.group, request.index, pack_generation(store, running.generations[number])]
+                [request.group, request.index, pack_continued(store, running.continued[number])]
                 for number, request in enumerate(running.requests)
             ],
         }  # fmt: skip
@@ -97,7 +97,7 @@ class ScheduledCollector(Collector):
         self._pass = None
         if state["pass"] is not None:
             places = [GenerationRequest(store.ints([0, 0]), 0, 0, *place[:2]) for place in state["pass"]]
-            made = {number: unpack_generation(store, place[2]) for number, place in enumerate(state["pass"])}
+            made = {number: unpack_continued(store, place[2]) for number, place in enumerate(state["pass"])}
             self._pass = SampledPass(places, made, 0.0)
 
     def _visit(self, state: TrainerState) -> None:
@@ -139,18 +139,18 @@ class ScheduledCollector(Collector):
     def _sample(self) -> SampledPass:
         requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
         start = time.perf_counter()
-        generations = self.sampler.engine.generate_once(requests, self.sampler.sampling)
-        if len(generations) < len(requests):
+        continued = self.sampler.continued(requests, self.scheduler.running, once=True)
+        if len(continued) < len(requests):
             # Restarted, it would get the trainer's present weights, and this pass may need older ones.
             raise EngineError(
                 "the rollout engine died while a recorded schedule was followed; resume=auto goes on from "
                 "the last checkpoint"
             )
-        return SampledPass(requests, generations, time.perf_counter() - start)
+        return SampledPass(requests, continued, time.perf_counter() - start)
 
     def _end_pass(self, sampled: SampledPass, lost: bool) -> None:
-        generations = {} if lost else sampled.generations
-        self.scheduler.postprocess(sampled.requests, generations, sampled.seconds)
+        continued = {} if lost else sampled.continued
+        self.scheduler.postprocess(sampled.requests, continued, sampled.seconds)
         self._scored_version = self._trainer.version
 
     def _score(self) -> None:

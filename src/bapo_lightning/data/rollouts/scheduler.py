@@ -34,8 +34,8 @@ from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder, names
 from bapo_lightning.data.rollouts.start_order import StartOrder
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
-from bapo_lightning.rollout.engine import Generation, GenerationRequest
-from bapo_lightning.types import Group, WorkItem
+from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.types import Group, Rollout, WorkItem
 
 G = TypeVar("G", Group, RunningGroup)
 
@@ -55,7 +55,8 @@ class RolloutScheduler:
     recorder: ScheduleRecorder = field(default_factory=ScheduleRecorder)  # of what happens in which order
     lock: threading.RLock = field(default_factory=threading.RLock, init=False)  # a thread may generate
     statistics: RolloutStatistics = field(default_factory=RolloutStatistics, init=False)
-    _running: list[RunningGroup] = field(default_factory=list, init=False)
+    # Started and not yet scored; the requests of a pass say by number which they continue.
+    running: list[RunningGroup] = field(default_factory=list, init=False)
     _ready: deque[Group] = field(default_factory=deque, init=False)
     _rejected: list[Group] = field(default_factory=list, init=False)
     _num_entered: int = field(default=0, init=False)  # places in rollout batches that are filled for good
@@ -65,11 +66,6 @@ class RolloutScheduler:
         self._order = StartOrder(self.regime.window)
 
     @property
-    def num_running(self) -> int:
-        """Groups started and not yet scored."""
-        return len(self._running)
-
-    @property
     def num_ready(self) -> int:
         """Scored groups that wait to be trained on."""
         return len(self._ready)
@@ -77,7 +73,7 @@ class RolloutScheduler:
     @property
     def finished(self) -> list[RunningGroup]:
         """Groups that are complete, to be scored."""
-        return [group for group in self._running if group.is_finished]
+        return [group for group in self.running if group.is_finished]
 
     def num_startable(self, clock: int, needed: int) -> int:
         """Number of groups that may be started now so that all of them can be trained on in time, if groups
@@ -95,7 +91,7 @@ class RolloutScheduler:
             clock: s, updates attempted when the engine got its weights.
             needed: fresh groups in the next batch.
         """
-        places = self._num_entered + len(self._ready) + len(self._running)
+        places = self._num_entered + len(self._ready) + len(self.running)
         if (
             self._rejected
             and self._rounds_are_over
@@ -106,13 +102,13 @@ class RolloutScheduler:
             (clock + self.regime.admission_age + 1) // self.regime.updates_per_rollout_batch
         ) - ((self.regime.window or 1) - 1)
         ahead = self.groups_per_batch * (self.regime.segments_bound - 1)
-        room = needed + ahead - len(self._running) - (0 if self.regime.async_generation else len(self._ready))
+        room = needed + ahead - len(self.running) - (0 if self.regime.async_generation else len(self._ready))
         left = self.groups_per_batch * self.num_batches - places
         return max(0, min(self.groups_per_batch, room, in_time - places, left))
 
     def has_work(self, clock: int, needed: int) -> bool:
         """Whether a pass under weights of this clock would sample anything."""
-        return bool(self._running) or self.num_startable(clock, needed) > 0
+        return bool(self.running) or self.num_startable(clock, needed) > 0
 
     def schedule(self, clock: int, needed: int, version: int) -> list[GenerationRequest]:
         """Drops what would be too old, starts what may be started, and returns the requests of one pass over
@@ -122,35 +118,35 @@ class RolloutScheduler:
         count = self.num_startable(clock, needed)
         if count:
             items = self._next_items(count, version)
-            self._running += self.sampler.start(items, self.group_size)
+            self.running += self.sampler.start(items, self.group_size)
             self._order.add(items)
             self._rounds += 1
         regime = self.regime
         if regime.is_partial:
-            for group in self._running:
+            for group in self.running:
                 group.cut_at_segments(regime.segments_bound, self.sampler.engine.version)
-        requests = self.sampler.requests(self._running, regime.partial_tokens or regime.max_new_tokens)
-        self.recorder.write_pass(self.sampler.engine.version, evicted, requests, self._running)
+        requests = self.sampler.requests(self.running, regime.partial_tokens or regime.max_new_tokens)
+        self.recorder.write_pass(self.sampler.engine.version, evicted, requests, self.running)
         return requests
 
     def postprocess(
-        self, requests: Sequence[GenerationRequest], generations: Mapping[int, Generation], seconds: float
+        self, requests: Sequence[GenerationRequest], continued: Mapping[int, Rollout], seconds: float
     ) -> list[RunningGroup]:
         """Keeps the tokens of a pass and returns the groups that are complete, to be scored.
 
-        `schedule`, which made `requests`, must not have been called again meanwhile. `generations` are by
-        number of their request; a lost engine leaves gaps.
+        `schedule`, which made `requests`, must not have been called again meanwhile. `continued` are the
+        rollouts after the pass, by number of their request; a lost engine leaves gaps.
         """
-        for number, generation in generations.items():
-            group, index = self._running[requests[number].group], requests[number].index
+        for number, rollout in continued.items():
+            group, index = self.running[requests[number].group], requests[number].index
             if sampled_before := group.rollouts[index].length:
                 self.statistics.resumed += 1
                 self.statistics.resumed_tokens += sampled_before
-            group.extend(index, generation, self.regime.max_new_tokens)
-            self.statistics.num_tokens += len(generation.segment.token_ids)
+            group.rollouts[index] = rollout
+            self.statistics.num_tokens += rollout.length - sampled_before
         self.statistics.rollout_seconds += seconds
         self.statistics.passes += 1
-        lost = {"lost": True} if len(generations) < len(requests) else {}
+        lost = {"lost": True} if len(continued) < len(requests) else {}
         self.recorder.write("sampled", finished=names(self.finished), **lost)
         return self.finished
 
@@ -160,7 +156,7 @@ class RolloutScheduler:
         """
         again = [(group, self.sampler.begun_again(group)) for group in groups]
         begun = [running for _, running in again if running is not None]
-        self._running = self._without(finished, self._running) + begun
+        self.running = self._without(finished, self.running) + begun
         self.statistics.count_groups(groups)
         self.statistics.count_hinted([group for group, running in again if running is not None])
         groups = [group for group, running in again if running is None]
@@ -187,7 +183,7 @@ class RolloutScheduler:
 
     def has_batch(self, needed: int) -> bool:
         """Whether `needed` groups can enter training; after `drop_late`."""
-        fill = len(self._rejected) if self._rounds_are_over and not self._running else 0
+        fill = len(self._rejected) if self._rounds_are_over and not self.running else 0
         return len(self._next_ready(needed)) + fill >= needed
 
     def take_batch(self, needed: int, version: int) -> list[Group]:
@@ -219,16 +215,16 @@ class RolloutScheduler:
     def drop_rest(self, version: int) -> None:
         """Drops everything at the end of the run."""
         items = [
-            *(group.item for group in self._running),
+            *(group.item for group in self.running),
             *(group.item for group in [*self._ready, *self._rejected]),
         ]
         self.ledger.record(items, Fate.DROPPED, version, "the run ended")
-        self._running, self._ready, self._rejected = [], deque(), []
+        self.running, self._ready, self._rejected = [], deque(), []
 
     def describe(self) -> str:
         """Its content in words."""
-        tokens = sum(group.num_tokens for group in self._running)
-        begun = f", {self.num_running} groups begun ({tokens} tokens)" if self._running else ""
+        tokens = sum(group.num_tokens for group in self.running)
+        begun = f", {len(self.running)} groups begun ({tokens} tokens)" if self.running else ""
         ready = f", {self.num_ready} groups ready" if self._ready else ""
         return f"{self.stream.describe()}{begun}{ready}"
 
@@ -236,7 +232,7 @@ class RolloutScheduler:
         """Its state as primitives; tokens and log-probs go into `store`."""
         return {
             "stream": self.stream.state_dict(),
-            "running": [pack_running(store, group) for group in self._running],
+            "running": [pack_running(store, group) for group in self.running],
             "ready": [pack_group(store, group) for group in self._ready],
             "rejected": [pack_group(store, group) for group in self._rejected],
             "num_entered": self._num_entered,
@@ -246,13 +242,14 @@ class RolloutScheduler:
             # A thread may write on before the checkpoint is complete.
             "ledger_size": self.ledger.size,
             "schedule_size": self.recorder.size,
+            "replies_size": self.sampler.journal.begun,
         }
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
         """Restores a state. Raises DataError for another training set or ledger than the checkpoint's."""
         problem = self.stream.problem
         self.stream.load_state_dict(state["stream"])
-        self._running = [unpack_running(store, packed, problem) for packed in state["running"]]
+        self.running = [unpack_running(store, packed, problem) for packed in state["running"]]
         self._ready = deque(unpack_group(store, packed, problem) for packed in state["ready"])
         self._rejected = [unpack_group(store, packed, problem) for packed in state["rejected"]]
         self._num_entered, self._rounds = state["num_entered"], state["rounds"]
@@ -260,13 +257,14 @@ class RolloutScheduler:
         self.statistics = RolloutStatistics(**state["statistics"])
         self.ledger.cut(state["ledger_size"])
         self.recorder.cut(state["schedule_size"])
+        self.sampler.journal.load(state.get("replies_size", 0))
 
     @property
     def _rounds_are_over(self) -> bool:
         return self._rounds >= self.admission.max_rounds
 
     def _next_ready(self, needed: int) -> list[Group]:
-        return self._order.choose(tuple(self._ready), (group.item for group in self._running), needed)
+        return self._order.choose(tuple(self._ready), (group.item for group in self.running), needed)
 
     def _next_items(self, count: int, version: int) -> list[WorkItem]:
         """Takes work items from the stream. The first one of an epoch decides the fate of the problems that
@@ -282,10 +280,10 @@ class RolloutScheduler:
         newest = self.sampler.engine.version  # of the tokens that they would sample next
         late = [
             group
-            for group in self._running
+            for group in self.running
             if (old := group.oldest_version) is not None and self.regime.is_evicted(old, newest, version)
         ]
-        self._running = self._without(late, self._running)
+        self.running = self._without(late, self.running)
         self._count_evicted(late, version)
         return late
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.rollout.engine import Generation, GenerationRequest
+from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.types import Group, Origin, Rollout, Sample
 from bapo_lightning.values import Count, NonNegative, Positive, Share
@@ -114,13 +113,11 @@ def _sampled_at(
         for number, (group, prompt) in enumerate(zip(groups, prompts, strict=True))
         for index in range(len(group.samples))
     ]
-    made = iter(sampler.engine.generate(requests, replace(sampler.sampling, temperature=temperature)))
-    answered = [
-        RunningGroup(group.item, [_tempered(prompt, next(made)) for _ in group.samples], group.hint)
+    running = [
+        RunningGroup(group.item, [Rollout(prompt, origin=Origin.TEMPERED)] * len(group.samples), group.hint)
         for group, prompt in zip(groups, prompts, strict=True)
     ]
-    return sampler.score(answered, version)
-
-
-def _tempered(prompt: array[int], generation: Generation) -> Rollout:
-    return Rollout(prompt, (generation.segment,), generation.finish, Origin.TEMPERED)
+    tempered = replace(sampler.sampling, temperature=temperature)
+    for number, rollout in sampler.continued(requests, running, tempered).items():
+        running[requests[number].group].rollouts[requests[number].index] = rollout
+    return sampler.score(running, version)

@@ -1,0 +1,129 @@
+"""How an environment's reply becomes the tokens between two turns (key `environment.feedback`)."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bapo_lightning.errors import DataError
+
+# transformers tokenizer, text of a reply -> token ids (typecode "i") from the end of a turn to the next turn
+FeedbackRule = Callable[[Any, str], "array[int]"]
+
+PLACEHOLDER = "{feedback}"
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFeedback:
+    """The reply in a template, without special tokens: for models without a chat format."""
+
+    template: str = PLACEHOLDER  # every {feedback} in it is replaced by the reply
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong with a template that never shows the reply."""
+        if PLACEHOLDER not in (template := options.get("template", PLACEHOLDER)):
+            yield (
+                f"template={template!r} never shows the reply; write {PLACEHOLDER} where its text goes, e.g. "
+                f"{PLACEHOLDER!r}"
+            )
+
+    def __call__(self, tokenizer: Any, text: str) -> array[int]:
+        """Returns the token ids of the feedback."""
+        filled = self.template.replace(PLACEHOLDER, text)
+        return array("i", tokenizer.encode(filled, add_special_tokens=False))
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFeedback:
+    """The reply as a message in the chat format of the model's tokenizer, up to where the policy goes on.
+    What stands between two messages is taken from the tokenizer's template.
+    """
+
+    role: Literal["tool", "user"] = "tool"  # of the message
+    template: str = PLACEHOLDER  # its content; every {feedback} in it is replaced by the reply
+    opening: str | None = None  # of the policy's turns, as in data.prompt
+    template_options: Mapping[str, Any] = field(default_factory=dict)  # of the tokenizer's template, likewise
+
+    problems = staticmethod(PlainFeedback.problems)
+
+    def __call__(self, tokenizer: Any, text: str) -> array[int]:
+        """Returns the token ids from the end of the policy's message to the beginning of its next one."""
+        between = self.between(tokenizer, self.template.replace(PLACEHOLDER, text))
+        return array("i", tokenizer.encode(between, add_special_tokens=False))
+
+    def between(self, tokenizer: Any, content: str) -> str:
+        """Returns what the template writes between two messages of the policy."""
+        asked = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
+        whole = self.rendered(tokenizer, [*asked, {"role": self.role, "content": content}], True)
+        _, found, rest = whole.partition(_ANSWER + tokenizer.eos_token)
+        if not found:
+            raise DataError(
+                f"the chat template of {tokenizer.name_or_path} does not end the policy's messages with its "
+                f"end token {tokenizer.eos_token!r}; write environment/feedback=plain with a template"
+            )
+        return rest
+
+    def rendered(self, tokenizer: Any, messages: Sequence[Message], opens: bool) -> str:
+        """Returns messages as text, up to where the policy goes on if it `opens` a turn."""
+        options = {"add_generation_prompt": opens, **self.template_options}
+        text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
+        return text + self.opening if opens and self.opening and not text.endswith(self.opening) else text
+
+    def check(self, tokenizer: Any) -> None:
+        """Raises DataError unless messages rendered one by one are what the template makes of all of them."""
+        if not tokenizer.chat_template:
+            raise DataError(
+                "environment.feedback=ChatFeedback needs a chat template, and the tokenizer of "
+                f"{tokenizer.name_or_path or 'the model'} has none; write environment/feedback=plain"
+            )
+        eos = tokenizer.eos_token
+        asked = [{"role": "user", "content": _QUESTION}]
+        thought = _THOUGHT if "think" in tokenizer.chat_template else ""
+        own = [{"role": "assistant", "content": f"{thought}{_ANSWER} {number}"} for number in range(3)]
+        replies = [{"role": self.role, "content": f"{_REPLY} {number}"} for number in range(2)]
+        messages = [*asked, own[0], replies[0], own[1], replies[1], own[2]]
+        pieces = [self.rendered(tokenizer, asked, True)]
+        for message, reply in zip(own, [*replies, None], strict=True):
+            pieces.append(message["content"].removeprefix(self.opening or "") + eos)
+            pieces += [self.between(tokenizer, reply["content"])] if reply is not None else []
+        try:
+            whole = self.rendered(tokenizer, messages, False)
+        except Exception as error:  # whatever a template raises for a role that it does not know
+            raise DataError(f"{_refused(tokenizer)}: {error}; {self._remedy}") from None
+        ids = [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
+        if not whole.startswith("".join(pieces)):
+            raise DataError(
+                f"{_refused(tokenizer)}: it writes earlier messages in another way than the policy wrote "
+                f"them (it may leave out thoughts); {self._remedy}"
+            )
+        if tokenizer.encode("".join(pieces), add_special_tokens=False) != ids:
+            raise DataError(f"{_refused(tokenizer)}: tokens reach over messages; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        other = "user" if self.role == "tool" else "tool"
+        return (
+            f"write environment.feedback.role={other}, model.path of a model whose template keeps messages "
+            "as they are, or environment/feedback=plain with a template of your own"
+        )
+
+
+def harmless(tokenizer: Any, text: str) -> str:
+    """Returns an environment's text without special tokens, which would end or begin messages."""
+    pattern = "|".join(map(re.escape, tokenizer.all_special_tokens))
+    while pattern and (cleaned := re.sub(pattern, "", text)) != text:
+        text = cleaned
+    return text
+
+
+_QUESTION, _ANSWER, _REPLY = "How many?", "Let me see", "Four"
+_THOUGHT = "<think>\nhm\n</think>\n\n"  # which some templates leave out of earlier messages
+
+
+def _refused(tokenizer: Any) -> str:
+    return f"the chat template of {tokenizer.name_or_path} cannot be continued by feedback"
