@@ -19,25 +19,33 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
             "random state, the environment and on a GPU the memory with the update, so the two cannot run "
             "at once; write rollout=vllm_child or rollout=vllm_server"
         )
-    yield from length_problems(config.model.path, config.scale.max_prompt_tokens, config.scale.max_new_tokens)
+    scale = config.scale
+    yield from length_problems(
+        config.model.path, scale.max_prompt_tokens, scale.max_new_tokens, scale.max_feedback_tokens
+    )
 
 
-def length_problems(path: str, max_prompt_tokens: int, max_new_tokens: int) -> Iterator[str]:
-    """Prompt and response that do not fit into the model's positions. A hub model is left to the engine."""
+def length_problems(
+    path: str, max_prompt_tokens: int, max_new_tokens: int, max_feedback_tokens: int
+) -> Iterator[str]:
+    """Prompt, response and feedback that do not fit into the model's positions. A hub model is left to the
+    engine.
+    """
     file = Path(model_path(path), "config.json")
-    needed = max_prompt_tokens + max_new_tokens
+    context = max_prompt_tokens + max_feedback_tokens
     try:
         positions = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
     except (OSError, ValueError):  # named by the rules about the model's folder
         return
-    if positions is not None and max_prompt_tokens >= positions:
+    feedback = f" and scale.max_feedback_tokens={max_feedback_tokens}" if max_feedback_tokens else ""
+    if positions is not None and context >= positions:
         yield (
-            f"scale.max_prompt_tokens={max_prompt_tokens} leaves no room for a response: the model has "
-            f"{positions} positions; write a smaller number"
+            f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} leaves no room for a response: the model "
+            f"has {positions} positions; write a smaller number"
         )
-    elif positions is not None and needed > positions:
+    elif positions is not None and context + max_new_tokens > positions:
         yield (
-            f"scale.max_prompt_tokens={max_prompt_tokens} and scale.max_new_tokens={max_new_tokens} make "
-            f"{needed} tokens, the model has {positions} positions; write scale.max_new_tokens="
-            f"{positions - max_prompt_tokens}"
+            f"scale.max_prompt_tokens={max_prompt_tokens}{feedback} and scale.max_new_tokens="
+            f"{max_new_tokens} make {context + max_new_tokens} tokens, the model has {positions} positions; "
+            f"write scale.max_new_tokens={positions - context}"
         )

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from bapo_lightning.configuration.environment import Environment, environment_problems
 from bapo_lightning.configuration.sections import Composed, Model, Rollout, Section
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.values import Count
+from bapo_lightning.values import Count, CountOrZero
 
 
 class EvaluationScale(Section):
     """Lengths in tokens."""
 
     max_new_tokens: Count
+    max_feedback_tokens: CountOrZero
     max_prompt_tokens: Count
 
 
@@ -35,6 +37,7 @@ class EvaluationConfig(Composed):
     scale: EvaluationScale
     rollout: Rollout
     reward: Target
+    environment: Environment | None
     samples_per_call: Count
     run_folder: str | None
 
@@ -51,6 +54,7 @@ class EvaluationConfig(Composed):
                 "no problems to answer; write DATA=NAME,NAME (sets=NAME,NAME), each a file of "
                 "conf/problem_set, e.g. aime24"
             )
+        yield from environment_problems(self.environment, self.scale.max_feedback_tokens)
         rollout = self.rollout
         if rollout.temperature < 0:
             yield f"rollout.temperature={rollout.temperature:g} must be at least 0 (greedy)"

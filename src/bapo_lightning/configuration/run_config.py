@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bapo_lightning.callbacks.alarm import Alarm
+from bapo_lightning.configuration.environment import Environment, environment_problems
 from bapo_lightning.configuration.sections import (
     Algorithm,
     Callbacks,
@@ -38,6 +39,7 @@ from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
 from bapo_lightning.objectives.token_table import needs_at_entry, needs_reference
 from bapo_lightning.precision import MIXED
 from bapo_lightning.ranks.strategies import single_device
+from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rewards.functions import is_reward_function
 from bapo_lightning.values import Positive
 
@@ -57,6 +59,7 @@ class RunConfig(Composed):
     data: Data
     rollout: Rollout
     reward: Target
+    environment: Environment | None
     correction: Correction
     optimizer: Optimizer
     trainer: Target
@@ -132,10 +135,14 @@ class RunConfig(Composed):
             if is_reward_function(self.reward.object):
                 name = self.reward.name
                 yield f"reward._target_={name} returns numbers; write reward=functions reward.functions=[...]"
+            if self.environment is None and self.reward.object is environment_score:
+                yield "reward=environment without an environment scores nothing; write environment=NAME"
         yield from trainer_problems(self.trainer)
         yield from stock_problems("strategy", self.strategy, REFUSED_STRATEGIES)
         for name, node in self.callbacks.nodes.items():
             yield from stock_problems(f"callbacks.{name}", node, REFUSED_CALLBACKS)
+        yield from environment_problems(self.environment, self.scale.max_feedback_tokens)
+        yield from self._conversation_problems()
         yield from self._batch_problems()
         yield from self._optimizer_problems()
         limit = self.regime.options["max_new_tokens"]
@@ -143,6 +150,14 @@ class RunConfig(Composed):
             yield (
                 f"regime.max_new_tokens={limit} is a copy, for the age bound, of scale.max_new_tokens="
                 f"{self.scale.max_new_tokens}; write the latter only"
+            )
+
+    def _conversation_problems(self) -> Iterator[str]:
+        """What knows of no conversations."""
+        if self.environment is not None and self.algorithm.step_advantages is not None:
+            yield (
+                f"environment={self.environment.name} with algorithm.step_advantages: a critic values steps "
+                "of responses that nobody answers; write environment=none, or another algorithm"
             )
 
     def _optimizer_problems(self) -> Iterator[str]:

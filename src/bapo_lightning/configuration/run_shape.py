@@ -36,7 +36,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         compute_bytes=BYTES[config.compute_dtype],
         autocast=not sharded and BYTES[config.compute_dtype] < stored,
         micro_batch_tokens=scale.micro_batch_tokens,
-        prompt_tokens=scale.max_prompt_tokens,
+        prompt_tokens=scale.max_prompt_tokens + scale.max_feedback_tokens,  # read, and not scored
         response_tokens=scale.max_new_tokens,
         prompts_per_batch=scale.prompts_per_batch,
         group_size=scale.group_size,

@@ -116,6 +116,7 @@ class Scale(Section):
     num_rollout_batches: Size
     max_prompt_tokens: Size
     max_new_tokens: Size
+    max_feedback_tokens: CountOrZero
     partial_tokens: Size
     overlong_buffer: Size
     micro_batch_tokens: Size

@@ -22,7 +22,8 @@ from bapo_lightning.errors import ConfigError, taken
 
 S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Composed)
-RULES_READ = {"regime", "rollout", "trainer", "strategy", "optimizer"}  # rules look into their targets
+# Rules look into the targets of these.
+RULES_READ = {"regime", "rollout", "trainer", "strategy", "optimizer", "environment"}
 
 
 def validate(plain: dict[str, Any]) -> RunConfig:

@@ -45,6 +45,7 @@ _KEYS = {
     Role.LENGTH: ("scale.num_rollout_batches", "problems_per_set"),
     Role.OPERATION: (
         *("cpu_threads", "rank_timeout_minutes", "samples_per_call", "ray"),
+        "environment.workers",
         *("rollout.max_restarts", "rollout.serve_port", "rollout.weight_sync.tolerance"),
         *("rollout.engine.urls", "rollout.engine.cpu_threads", "rollout.engine.cpu_affinity"),
         *("rollout.engine.deadline_seconds", "rollout.engine.start_seconds"),
@@ -62,7 +63,8 @@ _KEYS = {
 # What decides when a schedule of asynchronous generation begins, ends and takes something.
 _SHAPES_SCHEDULE = (
     *("regime", "scale.prompts_per_batch", "scale.group_size", "scale.num_rollout_batches"),
-    *("scale.max_new_tokens", "callbacks.validation.every", "callbacks.validation.first"),
+    *("scale.max_new_tokens", "scale.max_feedback_tokens", "environment"),
+    *("callbacks.validation.every", "callbacks.validation.first"),
 )
 _SHAPES_NO_SCHEDULE = ("regime.name", "regime.schedule", "regime.wait_warning_seconds")
 _ROLE_OF_KEY = {key: role for role, keys in _KEYS.items() for key in keys}

@@ -36,6 +36,7 @@ from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEn
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
+from bapo_lightning.runs.conversations import build_conversations, turn_ends
 from bapo_lightning.runs.inputs import Inputs, read_inputs, read_recorded_schedule, stop_token_ids
 from bapo_lightning.runs.resume import RunStart
 from bapo_lightning.types import Group
@@ -142,19 +143,22 @@ def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -
     that the problems do not have.
     """
     algorithm, problems = config.algorithm, inputs.problems.train
-    stops = stop_token_ids(model_path(config.model.path), inputs.tokenizer)
+    environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
+    ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
+    limits = scale.max_new_tokens, scale.max_feedback_tokens
     sampler = RolloutSampler(
         engine=engine,
-        tokenizer=inputs.tokenizer,
+        tokenizer=tokenizer,
         prompt=inputs.prompt,
         reward=config.reward.make(),
-        sampling=SamplingParams(config.rollout.temperature, stops),
-        max_new_tokens=config.scale.max_new_tokens,
+        sampling=SamplingParams(config.rollout.temperature, ends),
+        max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
         length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
         advantages=algorithm.advantages.make(),
         experts=algorithm.experts.make() if algorithm.experts else None,
         hints=algorithm.hints.make() if algorithm.hints else None,
+        conversations=build_conversations(environment, tokenizer, *limits),
     )
     for name in ("experts", "hints"):
         if (column := getattr(getattr(sampler, name), "column", None)) is not None:

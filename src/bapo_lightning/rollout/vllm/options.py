@@ -22,7 +22,8 @@ class VLLMOptions:
 
     max_prompt_tokens: CountOrZero = 0  # longest prompt
     max_new_tokens: CountOrZero = 0  # longest response
-    max_model_len: Count | None = None  # both together; None: the sum, and room for the probe of a sync
+    max_feedback_tokens: CountOrZero = 0  # of an environment between the turns of a response
+    max_model_len: Count | None = None  # all together; None: the sum, and room for the probe of a sync
     # Of weights and cache; None: bfloat16 on a GPU, float32 on a CPU, few of which compute in bfloat16.
     dtype: Dtype | None = None
     max_num_seqs: Count = 256  # requests in one step
@@ -37,8 +38,9 @@ class VLLMOptions:
 
     @property
     def context_length(self) -> int:
-        """Tokens of prompt and response together."""
-        return self.max_model_len or max(PROBE_TOKENS, self.max_prompt_tokens + self.max_new_tokens)
+        """Tokens of prompt, response and feedback together."""
+        needed = self.max_prompt_tokens + self.max_new_tokens + self.max_feedback_tokens
+        return self.max_model_len or max(PROBE_TOKENS, needed)
 
     def engine_arguments(self, model_path: str, on_cpu: bool) -> dict[str, Any]:
         """Arguments of `vllm.LLM`.
@@ -57,7 +59,7 @@ class VLLMOptions:
             "logprobs_mode": "processed_logprobs",
             "load_format": "dummy",
             "skip_tokenizer_init": True,
-            "enable_prefix_caching": True,  # a group shares its prompt
+            "enable_prefix_caching": True,  # a group shares its prompt, and a turn what came before it
         }
         if on_cpu:
             # The CPU default of 128 leaves short prompts out of the prefix cache.

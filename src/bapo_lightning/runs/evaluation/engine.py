@@ -16,6 +16,7 @@ from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.runs.conversations import build_conversations, turn_ends
 from bapo_lightning.runs.evaluation.task import Task
 from bapo_lightning.runs.inputs import stop_token_ids
 
@@ -36,15 +37,18 @@ def make_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, re
     policy, start = load_policy(config, task, temperature), time.perf_counter()
     restarting.load_weights(policy, task.subject.version)
     print(f"the engine has the weights after {time.perf_counter() - start:.1f} s", flush=True)
-    stops = stop_token_ids(model_path(config.model.path), task.tokenizer)
+    environment, scale, tokenizer = config.environment, config.scale, task.tokenizer
+    ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
+    limits = scale.max_new_tokens, scale.max_feedback_tokens
     return RolloutSampler(
         engine=restarting,
-        tokenizer=task.tokenizer,
+        tokenizer=tokenizer,
         prompt=task.prompt,
         reward=reward,
-        sampling=SamplingParams(rollout.temperature, stops, rollout.top_p, rollout.top_k),
-        max_new_tokens=config.scale.max_new_tokens,
+        sampling=SamplingParams(rollout.temperature, ends, rollout.top_p, rollout.top_k),
+        max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
+        conversations=build_conversations(environment, tokenizer, *limits),
     )
 
 

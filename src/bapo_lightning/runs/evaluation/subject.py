@@ -32,6 +32,8 @@ INHERITED: dict[str, tuple[str, Any]] = {
     "model.dtype": ("model.dtype", "float32"),
     "data.prompt": ("data.prompt", None),
     "reward": ("reward", None),
+    "environment": ("environment", None),
+    "scale.max_feedback_tokens": ("scale.max_feedback_tokens", 0),
     "data.validation": ("data.validation", {}),
 }
 # Keys of a run's model that say which weights; kernels and memory are matters of training.
@@ -104,7 +106,7 @@ def inherit(config: DictConfig, subject: Subject) -> list[str]:
     for key, (run_key, default) in INHERITED.items():
         if OmegaConf.select(config, key) not in (None, {}):
             continue
-        value = default if run is None else OmegaConf.select(run, run_key)
+        value = default if run is None else OmegaConf.select(run, run_key, default=default)
         OmegaConf.update(config, key, value, merge=False, force_add=True)
         filled.append(f"{key}={_short(value)}")
     config.model = {**subject.model, "dtype": config.model.dtype}

@@ -79,7 +79,9 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
         config = read_evaluation(resolve(composed))
     scale = config.scale
     found = [
-        *length_problems(config.model.path, scale.max_prompt_tokens, scale.max_new_tokens),
+        *length_problems(
+            config.model.path, scale.max_prompt_tokens, scale.max_new_tokens, scale.max_feedback_tokens
+        ),
         *run_folder_problems(str(config.folder)),
     ]
     if found:
