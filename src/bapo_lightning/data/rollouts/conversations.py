@@ -67,18 +67,22 @@ class Conversations:
         self.journal.begin_pass()
         running, left = dict(enumerate(rollouts)), [request.max_new_tokens for request in requests]
         pending, waiting = dict(enumerate(requests)), dict[int, Future[Reply]]()
+        patience = 0.0
         while pending or waiting:
             begun = time.perf_counter()
-            made = sample(list(pending.values()))
+            made = sample(list(pending.values())) if pending else {}
             if len(made) < len(pending):
+                wait(waiting.values())  # replies on their way belong to the pass as well
+                self.journal.undo_pass()
                 return {}
+            patience = time.perf_counter() - begun if pending else patience
             for number, generation in zip(pending, made.values(), strict=True):
                 rollout, segment = running[number], generation.segment
                 running[number] = rollout.extended(segment, generation.finish, self.max_new_tokens)
                 left[number] -= len(segment.token_ids)
                 if generation.finish is FinishReason.STOP:
                     waiting[number] = self._asked(problems[number], running[number])
-            replies = _ready(waiting, time.perf_counter() - begun)
+            replies = _ready(waiting, patience)
             pending = {}
             for number, reply in replies.items():
                 running[number] = rollout = self._answered(running[number], reply)
@@ -115,15 +119,14 @@ class Conversations:
         try:
             state = rollout.replies[-1].state if number else self.environment.start(problem)
             is_pure = getattr(self.environment, "is_pure", False)
-            key = "" if is_pure else self.journal.key(problem, rollout, state)
-            if key and (known := self.journal.known(key)) is not None:
+            if not is_pure and (known := self.journal.known(problem, rollout, state)) is not None:
                 return known
             text = self.tokenizer.decode(rollout.turns[-1].tolist(), skip_special_tokens=True)
             reply = self.environment.respond(Turn(problem, text, number, self._is_last(rollout), state))
             if not isinstance(reply, Reply):
                 raise TypeError(f"respond returned {reply!r}; return a bapo_lightning.types.Reply")
-            if key:
-                self.journal.write(key, reply)
+            if not is_pure:
+                self.journal.write(problem, rollout, state, reply)
         except Exception as error:
             where = f"turn {number} of problem {problem.id}"
             cause = f"{type(error).__name__}: {error}"

@@ -23,43 +23,48 @@ REPLY_FILE = "replies.jsonl"
 
 
 class ReplyJournal:
-    """Keeps replies in a file; any thread may ask.
+    """Keeps replies, in a file if there is one; any thread may ask.
 
     Attributes:
         begun: bytes that were written before the last pass began, which a checkpoint may interrupt.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """`path` of the file; None keeps nothing."""
+        """`path` of the file; None keeps replies only from a pass that the engine's death ended."""
         self._journal = Journal(path) if path is not None else None
-        self._known: defaultdict[str, list[Reply]] = defaultdict(list)
+        self._known: defaultdict[str, list[Reply]] = defaultdict(list)  # for turns that come again
+        self._fresh: list[tuple[str, Reply]] = []  # of the present pass
         self._lock = threading.Lock()
         self.begun = 0
 
     def begin_pass(self) -> None:
         """Notes that a pass begins."""
+        self._fresh.clear()
         if self._journal is not None:
             self.begun = self._journal.size
 
-    def key(self, problem: Problem, rollout: Rollout, state: Any) -> str:
-        """Returns the name of a rollout's last turn, which follows from everything that led to it; empty
-        where nothing is kept.
-        """
-        if self._journal is None:
-            return ""
-        versions = [segment.version for segment in rollout.segments]
-        parts = json.dumps([problem.id, versions, state], sort_keys=True).encode()
-        return hashlib.blake2b(parts + rollout.token_ids.tobytes(), digest_size=12).hexdigest()
-
-    def known(self, key: str) -> Reply | None:
-        """Takes away a reply that an earlier life of the run got to this turn."""
+    def undo_pass(self) -> None:
+        """Notes that nothing of the pass remains; its turns may come again."""
         with self._lock:
-            return self._known[key].pop(0) if self._known.get(key) else None
+            for key, reply in self._fresh:
+                self._known[key].append(reply)
+            self._fresh.clear()
 
-    def write(self, key: str, reply: Reply) -> None:
-        """Keeps a reply; it is in the file when this returns."""
-        if self._journal is not None:
-            with self._lock:
+    def known(self, problem: Problem, rollout: Rollout, state: Any) -> Reply | None:
+        """Takes away a reply that a rollout's last turn got before."""
+        key = _key(problem, rollout, state)
+        with self._lock:
+            reply = self._known[key].pop(0) if self._known.get(key) else None
+            if reply is not None:
+                self._fresh.append((key, reply))
+        return reply
+
+    def write(self, problem: Problem, rollout: Rollout, state: Any, reply: Reply) -> None:
+        """Keeps a reply to a rollout's last turn; it is in the file when this returns."""
+        key = _key(problem, rollout, state)
+        with self._lock:
+            self._fresh.append((key, reply))
+            if self._journal is not None:
                 self._journal.append([{"key": key, "reply": asdict(reply)}])
 
     def load(self, size: int) -> None:
@@ -74,3 +79,10 @@ class ReplyJournal:
             for line in file:
                 row = json.loads(line)
                 self._known[row["key"]].append(Reply(**row["reply"]))
+
+
+def _key(problem: Problem, rollout: Rollout, state: Any) -> str:
+    """The name of a rollout's last turn, which follows from everything that led to it."""
+    versions = [segment.version for segment in rollout.segments]
+    parts = json.dumps([problem.id, versions, state], sort_keys=True).encode()
+    return hashlib.blake2b(parts + rollout.token_ids.tobytes(), digest_size=12).hexdigest()
