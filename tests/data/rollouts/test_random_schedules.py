@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
+from tests.data.rollouts.turns import FEEDBACK, Counting, TurnEngine, TurnTokenizer, random_turns, talking
 
 from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
 from bapo_lightning.data.rollouts.admission import AdmitAll, DynamicSampling
@@ -24,6 +25,7 @@ from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
 
 NUM_SCHEDULES = 2000
 NUM_PROBLEMS = 7
@@ -31,11 +33,13 @@ NUM_PROBLEMS = 7
 
 class Schedule:
     """One run with everything drawn from a seed. `train` is the trainer's side of `RolloutDataModule` without
-    tensors. With `helped`, an expert answers in every group, and all-wrong groups get hints.
+    tensors. With `helped`, an expert answers in every group, and all-wrong groups get hints; with `talks`, an
+    environment answers between turns.
     """
 
-    def __init__(self, seed, folder, helped=False):
+    def __init__(self, seed, folder, helped=False, talks=False):
         self.helped = helped
+        self.environment = Counting(random_turns) if talks else None
         self.random = rng = random.Random(seed)
         self.groups_per_batch, self.num_batches = rng.randint(1, 4), rng.randint(1, 5)
         self.regime = random_regime(rng)
@@ -43,6 +47,7 @@ class Schedule:
         self.slow_engine, self.slow_trainer = rng.choice([(0, 0), (0, 0), (1e-4, 0), (0, 1e-4), (1e-4, 1e-4)])
         self.death_rate = rng.choice([0, 0, 0.02])
         self.path = folder / f"{seed}.jsonl"
+        self.workers = rng.choice([0, 2]) if talks else 0
         self.version = self.clock = self.batches = self.oldest = 0
         self.last_version = {}
         self.helps = Counter()  # origins in a group, and its hint
@@ -50,7 +55,8 @@ class Schedule:
 
     def open(self):
         """A new process: everything that is not in a checkpoint is gone."""
-        engine = ScriptedEngine(self.regime.max_new_tokens, seed=1, dies=self.engine_dies)
+        make_engine = ScriptedEngine if self.environment is None else TurnEngine
+        engine = make_engine(self.regime.max_new_tokens, seed=1, dies=self.engine_dies)
         sizes = (self.groups_per_batch, self.num_batches, NUM_PROBLEMS)
         self.scheduler = scheduler(
             engine, self.regime, *sizes, ledger=Ledger(self.path), admission=self.admission
@@ -59,6 +65,10 @@ class Schedule:
             self.scheduler.sampler = replace(
                 self.scheduler.sampler, experts=ExpertTraces(), hints=Hints(9, "{problem}{hint}")
             )
+        if self.environment is not None:
+            talking_sampler = replace(self.scheduler.sampler, tokenizer=TurnTokenizer())
+            self.scheduler.sampler = talking(talking_sampler, self.environment, workers=self.workers)
+            self.scheduler.sampler.conversations.journal = ReplyJournal(self.path.with_suffix(".replies"))
         sampler = self.scheduler.sampler
         self.engine = sampler.engine
         if self.regime.async_generation:
@@ -104,6 +114,8 @@ class Schedule:
                 assert 0 <= self.version - trained <= self.regime.age_bound
                 self.oldest = max(self.oldest, self.version - trained)
                 assert group.oldest_version <= group.ready_version <= self.version
+                for sample in group.samples if self.environment is not None else ():
+                    self.check_turns(sample.rollout)
             if self.slow_trainer:
                 time.sleep(self.slow_trainer)
             self.version += self.random.random() > 0.05  # a skipped update leaves the version
@@ -111,6 +123,16 @@ class Schedule:
             if self.random.random() < 0.1:
                 with self.collector.exclusive_engine(self.state):
                     self.refresh()
+
+    def check_turns(self, rollout):
+        """Every token is in its place, and every turn but one that was cut has its reply."""
+        assert list(rollout.response_ids) == list(range(rollout.length))
+        expected, turns = list(rollout.prompt_ids), [list(turn) for turn in rollout.turns]
+        for number, turn in enumerate(turns):
+            expected += turn + ([FEEDBACK + number] * (number + 1) if number + 1 < len(turns) else [])
+        assert list(rollout.token_ids) == expected
+        assert len(turns) - len(rollout.replies) in (0, 1) and all(len(turn) == 2 for turn in turns[:-1])
+        self.helps["turns", len(turns)] += 1
 
     def save(self):
         store = ArrayStore()
@@ -203,6 +225,26 @@ def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_d
     # The expert answers only without a hint. Most groups need the last hint; an earlier one helps where a
     # response is cut at an even length, which depends on the timing of the threads.
     assert {(2, 0.0), (1, 0.75)} <= set(helps) <= {(2, 0.0), (1, 0.25), (1, 0.5), (1, 0.75)}
+
+
+@pytest.mark.slow
+def test_every_schedule_with_turns_keeps_ages_turns_and_fates(tmp_path, in_time):
+    fates, seen = Counter(), Counter()
+    for seed in range(NUM_SCHEDULES):
+        in_time()
+        schedule = Schedule(seed, tmp_path, talks=True)
+        try:
+            schedule.train()
+            fates += schedule.check_ledger()
+            seen += schedule.helps
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed} ({schedule.regime}): {error}") from error
+        finally:
+            with suppress(Exception):
+                schedule.collector.close()
+            schedule.scheduler.sampler.conversations.close()
+    assert fates["dropped", "too old"] and fates["trained", None] > 10 * fates["dropped", "too old"]
+    assert all(seen["turns", count] for count in (1, 2, 3))
 
 
 def test_a_windowed_fifo_keeps_within_its_bound_without_dropping_anything(tmp_path, in_time):

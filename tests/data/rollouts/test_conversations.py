@@ -1,0 +1,286 @@
+"""Conversations by hand: what is sampled, what is feedback, where limits cut, and who waits for whom."""
+
+import time
+from array import array
+from dataclasses import replace
+
+import pytest
+from tests.data.rollouts.scripted import sampler
+from tests.data.rollouts.turns import FEEDBACK, Counting, TurnEngine, TurnTokenizer, talking
+
+from bapo_lightning.data.rollouts.answers import sample_answers
+from bapo_lightning.data.rollouts.group_state import (
+    ArrayStore,
+    pack_group,
+    pack_running,
+    unpack_group,
+    unpack_running,
+)
+from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
+from bapo_lightning.errors import EnvironmentFault
+from bapo_lightning.types import NO_VERSION, FinishReason, Problem, Reply, Rollout, Segment, WorkItem
+
+ITEM = WorkItem(Problem("4", "", ""), epoch=0)
+
+
+def made(environment=None, max_new_tokens=6, engine=None, **changes):
+    engine = engine or TurnEngine(9)
+    engine.load_weights(None, 3)
+    source = sampler(engine, max_new_tokens, max_restarts=5)
+    source = replace(source, tokenizer=TurnTokenizer())
+    return talking(source, environment or Counting(), **changes)
+
+
+def one_pass(source, groups, tokens=99, once=False):
+    requests = source.requests(groups, tokens)
+    continued = source.continued(requests, groups, once=once)
+    for number, rollout in continued.items():
+        groups[requests[number].group].rollouts[requests[number].index] = rollout
+    return continued
+
+
+def test_turns_and_feedback_stand_in_order_and_only_what_was_sampled_counts():
+    source = made()
+    (group,) = groups = source.start([ITEM], 1)
+    one_pass(source, groups)
+    (rollout,) = group.rollouts
+    assert list(rollout.token_ids) == [4, 0, 1, FEEDBACK, 2, 3, FEEDBACK + 1, FEEDBACK + 1, 4, 5]
+    assert list(rollout.response_ids) == [0, 1, 2, 3, 4, 5] and list(rollout.versions) == [3] * 6
+    assert (rollout.length, rollout.num_feedback_tokens, rollout.num_versions) == (6, 3, 1)
+    assert [list(turn) for turn in rollout.turns] == [[0, 1], [2, 3], [4, 5]]
+    assert list(rollout.logprobs) == [-1.0] * 6 and rollout.finish is FinishReason.STOP
+    feedback = rollout.segments[1]
+    assert feedback.is_feedback and feedback.version == NO_VERSION and list(feedback.logprobs) == [0.0]
+    (scored,) = source.score(groups, 3)
+    assert (scored.oldest_version, scored.newest_version, scored.num_tokens) == (3, 3, 6)
+    assert scored.samples[0].text == "4 5"
+
+
+def test_a_reward_sees_all_turns_and_the_last_one_as_the_text():
+    seen = []
+    source = made()
+    source = replace(source, reward=lambda problems, completions: seen.extend(completions) or [])
+    groups = source.start([ITEM], 1)
+    one_pass(source, groups)
+    with pytest.raises(Exception, match="0 scores"):
+        source.score(groups, 3)
+    (completion,) = seen
+    assert (completion.text, completion.turns) == ("4 5", ("0 1", "2 3", "4 5"))
+    assert [reply.score for reply in completion.replies] == [None, None, 1.0] and completion.num_tokens == 6
+
+
+def test_a_conversation_goes_on_in_the_next_pass_wherever_the_pass_stopped():
+    whole = made()
+    groups = whole.start([ITEM], 1)
+    one_pass(whole, groups)
+    for tokens in range(1, 6):
+        source = made()
+        (group,) = begun = source.start([ITEM], 1)
+        version = 3
+        while not group.is_finished:
+            before = group.num_tokens
+            source.engine.load_weights(None, version := version + 1)
+            one_pass(source, begun, tokens)
+            assert group.num_tokens == min(before + tokens, 6)  # no pass gives fewer, so ages stay bounded
+            state = ArrayStore()
+            packed = pack_running(state, group)
+            restored = ArrayStore.from_state_dict(state.state_dict())
+            assert unpack_running(restored, packed, lambda _: ITEM.problem) == group
+        (rollout,), (expected,) = group.rollouts, groups[0].rollouts
+        assert rollout.token_ids == expected.token_ids and rollout.replies == expected.replies
+        assert list(rollout.versions) == [4 + token // tokens for token in range(6)]
+        assert [list(turn) for turn in rollout.turns] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_seeds_differ_by_turn_and_are_the_same_however_replies_come():
+    def seeds(workers):
+        engine, asked = TurnEngine(9), {}
+        source = made(engine=engine, workers=workers)
+        groups = source.start([ITEM, replace(ITEM, epoch=1)], 3)
+        whole = engine.generate
+
+        def generate(requests, sampling):
+            asked.update({(item.group, item.index, len(item.token_ids)): item.seed for item in requests})
+            return whole(requests, sampling)
+
+        engine.generate = generate
+        one_pass(source, groups)
+        source.conversations.close()
+        return asked
+
+    found = seeds(workers=0)
+    assert len(set(found.values())) == len(found) == 18 and seeds(workers=3) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens", "replies"),
+    [
+        ({"max_turns": 2}, 4, 2),  # the last turn is answered, and nobody reads it
+        ({"max_feedback_tokens": 1}, 4, 2),  # no room for anything after the first reply
+        ({"max_feedback_tokens": 2}, 4, 2),  # the second reply has two tokens, and one would fit
+        ({"max_new_tokens": 4}, 4, 2),
+        ({"max_new_tokens": 3}, 3, 1),  # cut within a turn, which nobody answers
+    ],
+)
+def test_limits_cut_a_conversation(changes, tokens, replies):
+    environment = Counting()
+    source = made(environment, **changes)
+    source = replace(source, max_new_tokens=changes.get("max_new_tokens", 6))
+    (group,) = groups = source.start([ITEM], 1)
+    one_pass(source, groups)
+    (rollout,) = group.rollouts
+    assert (rollout.length, len(rollout.replies), len(environment.seen)) == (tokens, replies, replies)
+    assert rollout.finish is FinishReason.LENGTH and not rollout.segments[-1].is_feedback
+
+
+def test_a_turn_knows_when_it_is_the_last():
+    last = []
+
+    class Asking(Counting):
+        def respond(self, turn):
+            last.append(turn.is_last)
+            return super().respond(turn)
+
+    source = made(Asking(turns=lambda problem: 9), max_turns=2)
+    one_pass(source, source.start([ITEM], 1))
+    source = made(Asking(turns=lambda problem: 9))  # six tokens, in turns of two
+    one_pass(source, source.start([ITEM], 1))
+    assert last == [False, True, False, False, True]
+
+
+def test_a_long_reply_is_cut_by_tokens_and_special_tokens_are_left_out():
+    class Special(TurnTokenizer):
+        all_special_tokens = ("</s>",)
+
+    class Long(Counting):
+        def respond(self, turn):
+            text = " ".join(str(FEEDBACK + place) for place in range(20))
+            return replace(super().respond(turn), text="</</s>s>" + text)
+
+    source = made(Long(), max_reply_tokens=4, tokenizer=Special())
+    (group,) = groups = source.start([ITEM], 1)
+    one_pass(source, groups)
+    assert list(group.rollouts[0].segments[1].token_ids) == [500, 501, 502, 503]
+
+
+def test_an_empty_reply_still_parts_two_turns():
+    class Silent(Counting):
+        def respond(self, turn):
+            return replace(super().respond(turn), text="")
+
+    class Engine(TurnEngine):
+        turn = 2
+
+        def generate(self, requests, sampling):
+            for request in requests:  # every turn begins where the last one ended
+                assert (len(request.token_ids) - 1) % 2 == 0
+            marked = [replace(item, token_ids=self.marked(item)) for item in requests]
+            return super().generate(marked, sampling)
+
+        def marked(self, request):
+            prompt, *rest = request.token_ids
+            parted = [token for place in range(0, len(rest), 2) for token in (*rest[place : place + 2], 500)]
+            return array("i", [prompt, *parted])
+
+    source = made(Silent(), engine=Engine(9))
+    (group,) = groups = source.start([ITEM], 1)
+    one_pass(source, groups)
+    (rollout,) = group.rollouts
+    assert [list(turn) for turn in rollout.turns] == [[0, 1], [2, 3], [4, 5]]
+    assert rollout.num_feedback_tokens == 0 and rollout.extended(
+        Segment(array("i", [6]), array("f", [-1.0]), 3), FinishReason.STOP, 9
+    ).turns[-1] == array("i", [4, 5, 6])
+
+
+def test_a_slow_answer_keeps_nobody_else_waiting():
+    def delay(turn):
+        return 0.5 if turn.problem.id == "7" and turn.number == 0 else 0.0
+
+    environment = Counting(delay=delay)
+    source = made(environment, workers=4)
+    items = [ITEM, WorkItem(Problem("7", "", ""), 0), WorkItem(Problem("5", "", ""), 0)]
+    groups = source.start(items, 2)
+    begun = time.perf_counter()
+    one_pass(source, groups)
+    assert time.perf_counter() - begun < 5 and all(group.is_finished for group in groups)
+    slow = environment.seen.index(("7", 0, "0 1"))
+    others = [place for place, (problem, _, _) in enumerate(environment.seen) if problem != "7"]
+    assert max(others) < slow  # all three turns of the others came before the slow one's first answer
+    source.conversations.close()
+
+
+def test_nothing_of_a_pass_remains_when_its_engine_dies_and_no_turn_is_answered_twice():
+    environment, alive = Counting(), iter([True, False])
+    engine = TurnEngine(9, dies=lambda: not next(alive, True))
+    source = made(environment, engine=engine)
+    groups = source.start([ITEM], 1)
+    assert one_pass(source, groups, once=True) == {}
+    assert groups[0].num_tokens == 0 and len(environment.seen) == 1
+    source.engine.restart()
+    source.engine.load_weights(None, 3)
+    one_pass(source, groups, once=True)
+    assert groups[0].is_finished and len(environment.seen) == 3  # the first reply was kept
+
+
+def test_a_killed_run_finds_the_replies_after_its_checkpoint(tmp_path):
+    path, environment = tmp_path / "replies.jsonl", Counting()
+    source = made(environment)
+    source.conversations.journal = ReplyJournal(path)
+    groups = source.start([ITEM], 2)  # both samples say the same, and are answered one by one
+    one_pass(source, groups, tokens=3)
+    saved = source.journal.begun
+    store, packed = ArrayStore(), None
+    packed = pack_running(store, groups[0])
+    one_pass(source, groups, tokens=2)
+    assert len(environment.seen) == 4
+    with path.open("a") as file:
+        file.write('{"key": "torn')
+    again = made(environment)
+    again.conversations.journal = ReplyJournal(path)
+    again.journal.load(saved)
+    resumed = [unpack_running(store, packed, lambda _: ITEM.problem)]
+    one_pass(again, resumed, tokens=2)
+    assert resumed[0].rollouts == groups[0].rollouts and len(environment.seen) == 4
+    again.engine.load_weights(None, 4)  # other weights: the same tokens are another turn
+    one_pass(again, resumed)
+    assert resumed[0].is_finished and len(environment.seen) == 6
+
+
+def test_a_fault_of_the_environment_names_the_turn():
+    class Broken(Counting):
+        def respond(self, turn):
+            return 1 / 0
+
+    class Mistyped(Counting):
+        def respond(self, turn):
+            return "four"
+
+    for environment, message in [(Broken(), "ZeroDivisionError"), (Mistyped(), "return a bapo_lightning")]:
+        source = made(environment)
+        with pytest.raises(EnvironmentFault, match=f"turn 0 of problem 4: .*{message}"):
+            one_pass(source, source.start([ITEM], 1))
+
+
+def test_held_out_problems_are_answered_in_turns():
+    (sample,) = sample_answers(made(), [(ITEM.problem, 0)])
+    assert (sample.text, len(sample.rollout.replies)) == ("4 5", 3)
+
+
+def test_a_cut_rollout_has_no_feedback_that_nobody_read():
+    begun = Rollout(array("i", [4])).extended(
+        Segment(array("i", [0, 1]), array("f", [-1.0] * 2), 0), FinishReason.STOP, 6
+    )
+    answered = begun.answered(Reply("500"), array("i", [500]))
+    assert answered.finish is None and answered.num_feedback_tokens == 1
+    assert answered.cut().num_feedback_tokens == 0 and answered.cut().finish is FinishReason.LENGTH
+
+
+def test_a_scored_conversation_comes_back_from_a_checkpoint():
+    source = made()
+    groups = source.start([ITEM], 2)
+    one_pass(source, groups)
+    (scored,) = source.score(groups, 3)
+    store = ArrayStore()
+    packed = pack_group(store, scored)
+    restored = ArrayStore.from_state_dict(store.state_dict())
+    assert unpack_group(restored, packed, lambda _: ITEM.problem) == scored

@@ -1,0 +1,106 @@
+"""A scripted engine and environments for conversations: tokens count up over all turns, feedback is negative
+numbers in texts and large ones as tokens.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from array import array
+from dataclasses import replace
+
+from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine
+
+from bapo_lightning.data.rollouts.conversations import Conversations
+from bapo_lightning.data.rollouts.feedback import PlainFeedback
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation
+from bapo_lightning.types import FinishReason, Reply, Segment
+
+FEEDBACK = 500  # tokens from here on are an environment's
+
+
+class TurnTokenizer(NumberTokenizer):
+    """Numbers, none of which is special."""
+
+    all_special_tokens = ()
+
+    def decode(self, token_ids, skip_special_tokens=False):
+        return " ".join(map(str, token_ids))
+
+
+class TurnEngine(ScriptedEngine):
+    """A response has a length drawn from its problem, in turns of `turn` tokens; sampled tokens count up, so
+    that lost, doubled and misplaced ones show.
+    """
+
+    turn = 2
+
+    def generate(self, requests, sampling):
+        assert self.version != UNSYNCED_VERSION
+        made: dict[int, Generation] = {}
+        for place, request in enumerate(requests):
+            if self.dies():
+                self.version = UNSYNCED_VERSION
+                self.num_deaths += 1
+                raise EngineDied("the script says so", made)
+            rest = request.token_ids[1:]
+            sampled = [token for token in rest if token < FEEDBACK]
+            assert sampled == list(range(len(sampled)))
+            done, in_turn = len(sampled), 0
+            for token in reversed(rest):
+                if token >= FEEDBACK:
+                    break
+                in_turn += 1
+            wanted = self.turn - in_turn
+            count = min(request.max_new_tokens, wanted)
+            ids = array("i", range(done, done + count))
+            finish = FinishReason.STOP if count == wanted else FinishReason.LENGTH
+            made[place] = Generation(Segment(ids, array("f", [-1.0] * count), self.version), finish)
+        return [made[place] for place in range(len(requests))]
+
+
+class Counting:
+    """Answers turn n with n + 1 feedback tokens, `turns` times; remembers every turn that it got."""
+
+    is_pure = False
+
+    def __init__(self, turns=lambda problem: 3, delay=lambda turn: 0.0):
+        self.turns, self.delay, self.seen, self.lock = turns, delay, [], threading.Lock()
+
+    def start(self, problem):
+        return {"turns": []}
+
+    def respond(self, turn):
+        time.sleep(self.delay(turn))
+        with self.lock:
+            self.seen.append((turn.problem.id, turn.number, turn.text))
+        assert turn.state["turns"] == list(range(turn.number))
+        text = " ".join(str(FEEDBACK + turn.number) for _ in range(turn.number + 1))
+        is_done = turn.number + 1 >= self.turns(turn.problem)
+        state = {"turns": [*turn.state["turns"], turn.number]}
+        return Reply(text, is_done, score=1.0 if is_done else None, state=state, calls=1)
+
+
+def random_turns(problem):
+    """How many turns a problem takes."""
+    return random.Random(problem.id).randint(1, 4)
+
+
+def conversations(environment, **changes) -> Conversations:
+    options = {
+        "feedback": PlainFeedback(),
+        "tokenizer": TurnTokenizer(),
+        "max_turns": 9,
+        "max_reply_tokens": 9,
+        "max_feedback_tokens": 99,
+        "max_new_tokens": 6,
+        "workers": 0,
+    }
+    return Conversations(environment, **(options | changes))
+
+
+def talking(sampler, environment, **changes):
+    """The sampler with an environment that answers."""
+    limit = {"max_new_tokens": sampler.max_new_tokens}
+    return replace(sampler, conversations=conversations(environment, **(limit | changes)))
