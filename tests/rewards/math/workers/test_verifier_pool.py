@@ -85,7 +85,7 @@ def test_when_the_server_died_everything_is_started_again(pool: VerifierPool) ->
 def test_a_worker_cannot_write_to_the_trainer(pool: VerifierPool) -> None:
     assert pool.judge([RIGHT] * 4) == [CORRECT] * 4
     assert pool._server is not None
-    ends = (pool._server.requests, pool._server.verdicts)
+    ends = (pool._server.requests, pool._server.replies)
     pipes = {os.readlink(f"/proc/self/fd/{end.fileno()}") for end in ends}
     for pid in pool.worker_pids:
         opened = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}

@@ -9,25 +9,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
+from bapo_lightning.clean_process import CleanProcess, start
 from bapo_lightning.errors import RewardError
 from bapo_lightning.phases import phase
 from bapo_lightning.types import ScoreStatus
 
-_START_SECONDS = 300.0  # to import sympy and math-verify, on a machine that is busy with other things
-_END_SECONDS = 10.0
 _SERVER = "bapo_lightning.rewards.math.workers.server"
-_SOURCE = Path(__file__).resolve().parents[4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +30,6 @@ class Verdict:
 
     status: ScoreStatus
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """The process that keeps the workers, the pipes to and from it, and the process that started it."""
-
-    process: subprocess.Popen[bytes]
-    requests: Connection
-    verdicts: Connection
-    owner: int
-
-    def end(self) -> None:
-        """Ends the server and its workers. A forked copy of the owner only lets go of its pipe."""
-        self.requests.close()
-        if self.owner != os.getpid():
-            return
-        try:
-            self.process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 class VerifierPool:
@@ -74,7 +47,7 @@ class VerifierPool:
         self.timeout_seconds, self.batch_seconds = timeout_seconds, batch_seconds
         self.refuse_unevaluated = refuse_unevaluated
         self.worker_pids: list[int] = []  # empty before the first use
-        self._server: _Server | None = None
+        self._server: CleanProcess | None = None
         self._finalizer: weakref.finalize[..., VerifierPool] | None = None
         self._lock, self._owner = threading.Lock(), os.getpid()
 
@@ -102,7 +75,7 @@ class VerifierPool:
             server = self._running()
             try:
                 server.requests.send_bytes(request)
-                verdicts, self.worker_pids = json.loads(server.verdicts.recv_bytes())
+                verdicts, self.worker_pids = json.loads(server.replies.recv_bytes())
             except BaseException as error:
                 was_closed = self._server is not server
                 self.close()  # verdicts that still come must not be taken for those of the next call
@@ -123,7 +96,7 @@ class VerifierPool:
         options = self.num_workers, self.timeout_seconds, self.memory_megabytes
         return VerifierPool, (*options, self.batch_seconds, self.refuse_unevaluated)
 
-    def _running(self) -> _Server:
+    def _running(self) -> CleanProcess:
         """Returns the server, started if there is none or if it has died."""
         if self._server is None or self._server.process.poll() is not None:
             self.close()
@@ -133,34 +106,14 @@ class VerifierPool:
 
 
 @phase("starting the verifier")
-def _start(num_workers: int, memory_megabytes: int) -> tuple[_Server, list[int]]:
+def _start(num_workers: int, memory_megabytes: int) -> tuple[CleanProcess, list[int]]:
     """Starts a server; returns it with its workers' process ids. Raises RewardError when it cannot start."""
-    (their_requests, requests), (verdicts, their_verdicts) = Pipe(duplex=False), Pipe(duplex=False)
-    environment = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
-    # Verdicts must not depend on the order of sympy's sets; secrets stay out of the sandbox.
-    environment |= {"PYTHONPATH": str(_SOURCE), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    pipes = (their_requests.fileno(), their_verdicts.fileno())
-    with their_requests, their_verdicts:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _SERVER, *map(str, (*pipes, num_workers, memory_megabytes))],
-            pass_fds=pipes,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,  # until it is ready
-            start_new_session=True,  # Ctrl-C is for the trainer to handle
-        )
+    # Verdicts must not depend on the order of sympy's sets.
+    server = start(_SERVER, str(num_workers), str(memory_megabytes), variables={"PYTHONHASHSEED": "0"})
     try:
-        if not verdicts.poll(_START_SECONDS):
-            raise EOFError
-        _, pids = json.loads(verdicts.recv_bytes())
-    except EOFError:
-        process.kill()
-        _, errors = process.communicate()
-        last_line = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        _, pids = json.loads(server.first_reply())
+    except ChildProcessError as error:
         raise RewardError(
-            f"the verifier could not start ({last_line}); try: {sys.executable} -c 'import math_verify'"
+            f"the verifier could not start ({error}); try: {sys.executable} -c 'import math_verify'"
         ) from None
-    assert process.stderr is not None
-    process.stderr.close()
-    return _Server(process, requests, verdicts, os.getpid()), pids
+    return server, pids

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import resource
 import sys
-from pathlib import Path
 from typing import Any
 
-MEGABYTE = 1 << 20
+from bapo_lightning.limits import limit_memory, set_limit
+
 _ALLOWED = {
     "import", "exec", "marshal.loads", "object.__getattr__", "object.__setattr__", "object.__delattr__",
     "sys._getframe", "os.listdir", "os.scandir", "builtins.id", "time.sleep", "sys.excepthook",
@@ -35,7 +35,7 @@ class Sandbox:
 
     def enter(self) -> None:
         """Sets all limits, for the rest of the process's life."""
-        set_limit(resource.RLIMIT_AS, address_space() + self.memory_megabytes * MEGABYTE)
+        limit_memory(self.memory_megabytes)
         set_limit(resource.RLIMIT_FSIZE, 0)
         set_limit(resource.RLIMIT_CORE, 0)
         set_limit(resource.RLIMIT_NPROC, 0)
@@ -46,31 +46,6 @@ class Sandbox:
         if event not in _ALLOWED and not is_import:
             self.refusals.append(event)
             raise Refused(event)
-
-
-def set_limit(kind: int, value: int) -> None:
-    """Lowers a resource limit of this process, soft and hard; keeps one that is lower already."""
-    _, hard = resource.getrlimit(kind)
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(kind, (value, value))
-
-
-def limit_cpu_seconds(more: float) -> None:
-    """Lets the kernel end this process after `more` further seconds of CPU time, if the server is gone."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + more) + 2, hard))
-
-
-def address_space() -> int:
-    """Address space of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _reads(arguments: tuple[Any, ...]) -> bool:

@@ -14,9 +14,10 @@ from multiprocessing.connection import Connection
 from sympy.integrals import meijerint
 from sympy.polys.monomials import MonomialOps
 
+from bapo_lightning.limits import MEGABYTE, limit_cpu_seconds, peak_memory
 from bapo_lightning.rewards.math.algebra import equivalent
 from bapo_lightning.rewards.math.size_limit import TooLarge
-from bapo_lightning.rewards.math.workers.sandbox import MEGABYTE, Sandbox, limit_cpu_seconds, peak_memory
+from bapo_lightning.rewards.math.workers.sandbox import Sandbox
 from bapo_lightning.types import ScoreStatus
 
 MAX_VARIABLES = 48  # of one polynomial; an answer with more ends as FAILED
