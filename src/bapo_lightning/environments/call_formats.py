@@ -1,0 +1,104 @@
+r"""How a policy writes a call: `[12+34]`, a block of code, or JSON.
+
+A call is what looks like one, wherever the policy wrote it: quoted, as an example, beside an answer. A format
+has no other way to tell what a policy means; what does no harm when it is run needs none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n`]*\n(.*?)(^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_TOOL_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_USUAL = ("expression", "code")  # names of an argument, where a call has several
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool."""
+
+    name: str
+    argument: str
+    problem: str | None = None  # what is wrong with the way it is written; then nothing is called
+
+
+class CallFormat(Protocol):
+    """Finds the calls in a turn. An attribute `tool` names the only tool that it can call, if it is so."""
+
+    def find(self, text: str) -> list[Call]:
+        """Returns the calls in the order of the text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bracketed:
+    """A turn that ends with `[argument]`. The environment's `stop` is `["]"]`, so that the policy hands over
+    right there; whatever else ends with a bracket, such as an interval, is taken for a call too.
+    """
+
+    tool: str = "calculator"
+
+    def find(self, text: str) -> list[Call]:
+        """Returns the call, if there is one."""
+        text = text.rstrip()
+        if not text.endswith("]"):
+            return []
+        _, bracket, argument = text[:-1].rpartition("[")
+        problem = None if bracket else "the call has no opening ["
+        return [Call(self.tool, argument.strip() if bracket else "", problem)]
+
+
+@dataclass(frozen=True, slots=True)
+class FencedCode:
+    """Blocks between lines of three backticks, the first of which names the language. Others are text."""
+
+    tool: str = "python"
+    languages: tuple[str, ...] = ("python", "py", "python3")
+
+    def find(self, text: str) -> list[Call]:
+        """Returns a call for each block."""
+        return [
+            Call(self.tool, code, None if fence else "the code has no closing ``` on a line of its own")
+            for language, code, fence in _FENCE.findall(text + "\n")
+            if language.lower() in self.languages
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls:
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as in the chat formats of Hermes and Qwen.
+    A tool takes one argument, whatever it is called.
+    """
+
+    def find(self, text: str) -> list[Call]:
+        """Returns a call for each tag."""
+        return [_read(body, closing) for body, closing in _TOOL_CALL.findall(text)]
+
+
+def _read(body: str, closing: str) -> Call:
+    if not closing:
+        return Call("", "", "the call has no closing </tool_call>")
+    try:
+        call = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return Call("", "", f"the call is not JSON ({error})")
+    if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
+        return Call("", "", 'the call must be {"name": "the tool", "arguments": {...}}')
+    argument = _argument(call.get("arguments"))
+    if argument is None:
+        return Call(name, "", f"the arguments of {name} must be an object with one text")
+    return Call(name, argument)
+
+
+def _argument(given: Any) -> str | None:
+    """Returns the one argument; None if there is none, or no way to tell which."""
+    if isinstance(given, dict):
+        usual = [given[key] for key in _USUAL if key in given]
+        values = usual if len(usual) == 1 else list(given.values())
+        given = values[0] if len(values) == 1 else None
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return str(given)
+    return given if isinstance(given, str) else None

@@ -1,0 +1,24 @@
+"""The contract between the tools and whoever calls them for a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool says to one call."""
+
+    text: str
+    failed: bool = False  # the text says why
+
+
+class Tool(Protocol):
+    """Answers calls, from several threads at once. An attribute `is_pure`, true if the text follows from the
+    argument alone and nothing else happens, and a method `close` are as those of an environment.
+    """
+
+    def __call__(self, argument: str) -> ToolResult:
+        """Returns the result. Faults of the policy are results; an exception ends the run."""
+        ...
