@@ -1,0 +1,147 @@
+"""The Python interpreter as a tool."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import asdict
+from queue import LifoQueue
+from typing import Literal
+
+from bapo_lightning.clean_process import CleanProcess, start
+from bapo_lightning.environments.python.limits import CallLimits
+from bapo_lightning.environments.tools import ToolResult
+from bapo_lightning.errors import EnvironmentFault
+from bapo_lightning.phases import phase
+from bapo_lightning.values import Count, Positive
+
+_HOST = "bapo_lightning.environments.python.host"
+_GRACE_SECONDS = 10.0  # that a host may take to clean up behind a program
+_SILENCE = "(no output)"
+
+
+class Python:
+    """Tool that runs a program in a process of its own, of which nothing survives the call but its output.
+
+    Any thread may call it. Hosts start when they are first needed, and end with the trainer, however it ends.
+
+    Args:
+        workers: programs that run at the same time; further calls wait.
+        seconds: wall-clock time of one program.
+        memory_megabytes: that a program may take.
+        file_megabytes: size of a file, and of all files together, in the program's scratch folder.
+        output_bytes: that are kept of what a program prints, half of them from the end.
+        show_last_value: show the value of the last expression of a program that printed nothing.
+        modules: that are loaded before the first call, so that programs import them in no time.
+        walls: what keeps a program in: "kernel" needs Landlock and seccomp; "interpreter" is an audit hook,
+            which a program that means harm walks around.
+    """
+
+    is_pure = False
+
+    def __init__(
+        self,
+        workers: Count = 2,
+        seconds: Positive = 5.0,
+        memory_megabytes: Count = 512,
+        file_megabytes: Count = 16,
+        output_bytes: Count = 4000,
+        show_last_value: bool = True,
+        modules: Sequence[str] = (),
+        walls: Literal["kernel", "interpreter"] = "kernel",
+    ) -> None:
+        self._limits = CallLimits(
+            seconds, memory_megabytes, file_megabytes, output_bytes, show_last_value, walls
+        )
+        self._workers, self._modules = workers, tuple(modules)
+        self._make_hosts()
+
+    def __call__(self, argument: str) -> ToolResult:
+        """Returns what the program printed, or the end of its traceback.
+
+        Raises:
+            EnvironmentFault: no host can be started, or the tool was closed meanwhile.
+        """
+        if self._owner != os.getpid():  # forked: hosts and locks belong to threads that do not exist here
+            self.close()
+            self._make_hosts()
+        host = self._idle.get()
+        try:
+            return host.run(argument)
+        finally:
+            self._idle.put(host)
+
+    def close(self) -> None:
+        """Ends all processes, even while programs run. The tool can be used again."""
+        for host in self._hosts:
+            host.close()
+
+    def _make_hosts(self) -> None:
+        self._owner = os.getpid()
+        self._hosts = [_Host(self._limits, self._modules) for _ in range(self._workers)]
+        self._idle: LifoQueue[_Host] = LifoQueue()
+        for host in self._hosts:
+            self._idle.put(host)
+
+
+class _Host:
+    """A host process, started when it is needed, which one thread uses at a time."""
+
+    def __init__(self, limits: CallLimits, modules: tuple[str, ...]) -> None:
+        self._limits, self._modules = limits, modules
+        self._process: CleanProcess | None = None
+        self._finalizer: weakref.finalize[..., _Host] | None = None
+        self._lock = threading.Lock()  # of a start against a close
+
+    def run(self, code: str) -> ToolResult:
+        process = self._running()
+        try:
+            process.requests.send_bytes(json.dumps(code).encode())
+            if not process.replies.poll(self._limits.seconds + _GRACE_SECONDS):
+                process.process.kill()
+            text, failed = json.loads(process.replies.recv_bytes())
+        except BaseException as error:
+            was_closed = self._process is not process
+            self.close()  # a result that still comes must not be taken for that of the next program
+            if not isinstance(error, EOFError | OSError):
+                raise
+            if was_closed:
+                raise EnvironmentFault("the Python interpreter was closed while a program ran") from None
+            return ToolResult("Error: the program was ended (it may have used too much memory).", failed=True)
+        return ToolResult(text or _SILENCE, failed)
+
+    def close(self) -> None:
+        with self._lock:
+            self._process = None
+            if self._finalizer is not None:
+                self._finalizer()
+
+    def _running(self) -> CleanProcess:
+        """Returns the process, started if there is none or if it has died."""
+        with self._lock:
+            if self._process is None or self._process.process.poll() is not None:
+                if self._finalizer is not None:
+                    self._finalizer()
+                self._process = _start(self._limits, self._modules)
+                self._finalizer = weakref.finalize(self, self._process.end)
+            return self._process
+
+
+@phase("starting a Python interpreter")
+def _start(limits: CallLimits, modules: tuple[str, ...]) -> CleanProcess:
+    """Starts a host. Raises EnvironmentFault when it cannot start."""
+    # One order of sets, and one thread, so that a program does the same in every call.
+    variables = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    options = json.dumps(asdict(limits)), json.dumps(modules)
+    process = start(_HOST, *options, variables=variables)
+    try:
+        problem, failed = json.loads(process.first_reply())
+    except ChildProcessError as error:
+        problem, failed = str(error), True
+    if failed:
+        process.end()
+        raise EnvironmentFault(f"the Python interpreter could not start ({problem})")
+    return process

@@ -1,0 +1,243 @@
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bapo_lightning import clean_process
+from bapo_lightning.environments.python.tool import Python
+from bapo_lightning.environments.tools import ToolResult
+from bapo_lightning.errors import EnvironmentFault
+
+FOREVER = "import time; time.sleep(1000)"
+
+
+@pytest.fixture(autouse=True)
+def _scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A host that is killed leaves the folder of its program behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[Python]:
+    tool = Python(workers=2, seconds=20.0)
+    yield tool
+    tool.close()
+
+
+def host(tool: Python) -> psutil.Process:
+    process = tool._hosts[0]._process
+    assert process is not None
+    return psutil.Process(process.process.pid)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("print(6 * 7)", "42"),
+        ("6 * 7", "42"),
+        ("x = 6\nx * 7", "42"),
+        ("print('printed')\n6 * 7", "printed"),
+        ("'text'", "'text'"),
+        ("x = 1", "(no output)"),
+        ("None", "(no output)"),
+        ("", "(no output)"),
+        ("import sys\nprint(1)\nprint(2, file=sys.stderr)\nprint(3)", "1\n2\n3"),
+        ("def f(n):\n    return 1 if n == 0 else n * f(n - 1)\nprint(f(5))", "120"),
+        ("if __name__ == '__main__':\n    print('main')", "main"),
+        ("import sys; sys.exit()", "(no output)"),
+        ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: 'int'\nA(1)", "A(x=1)"),
+        ("import tempfile\nwith tempfile.TemporaryFile() as f: print(f.write(b'abc'))", "3"),
+        ("print('ä€')", "ä€"),
+        ("import sympy\nsympy.factor(sympy.Symbol('x')**2 - 1)", "(x - 1)*(x + 1)"),
+        ("import numpy\nfloat(numpy.ones(3) @ numpy.ones(3))", "3.0"),
+    ],
+)
+def test_programs(python: Python, program: str, said: str) -> None:
+    assert python(program) == ToolResult(said)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("x = 1\n\ndef f():\n    return x / 0\nf()", "ZeroDivisionError: division by zero (line 4)"),
+        ("print('so far')\n{}['key']", "so far\nKeyError: 'key' (line 2)"),
+        ("assert 1 == 2", "AssertionError (line 1)"),
+        ("import this_is_no_module", "ModuleNotFoundError: No module named 'this_is_no_module' (line 1)"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+        (
+            "import decimal; decimal.Decimal('x')",
+            "decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] (line 1)",
+        ),
+    ],
+)  # fmt: skip
+def test_errors_are_the_end_of_a_traceback(python: Python, program: str, said: str) -> None:
+    assert python(program) == ToolResult(said, failed=True)
+
+
+def test_nothing_survives_a_call(python: Python) -> None:
+    for _ in range(2):
+        assert python("import os, math\nprint(os.listdir(), 'mine' in globals(), hasattr(math, 'mine'))") == (
+            ToolResult("[] False False")
+        )
+        assert python("mine = 1\nmath = __import__('math'); math.mine = 1\nopen('f', 'w').close()").text == (
+            "(no output)"
+        )
+
+
+def test_the_last_value_can_be_left_out() -> None:
+    tool = Python(workers=1, show_last_value=False)
+    assert tool("6 * 7") == ToolResult("(no output)")
+    tool.close()
+
+
+def test_threads_share_the_workers(python: Python) -> None:
+    results: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        results[number] = python(f"import time; time.sleep(0.05); print({number})").text
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: str(number) for number in range(8)}
+
+
+def test_a_host_that_dies_is_replaced() -> None:
+    tool = Python(workers=1)
+    tool("pass")
+    before = host(tool)
+    before.kill()
+    before.wait()
+    assert tool("6 * 7") == ToolResult("42") and host(tool).pid != before.pid
+    timer = threading.Timer(0.5, host(tool).kill)
+    timer.start()
+    result = tool(FOREVER)
+    timer.join()
+    assert result.failed and result.text.startswith("Error: the program was ended")
+    assert tool("6 * 7") == ToolResult("42")
+    tool.close()
+
+
+def test_closing_ends_a_call_of_another_thread() -> None:
+    tool = Python(workers=1, seconds=60.0)
+    tool("pass")
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            tool(FOREVER)
+        except EnvironmentFault as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    started = host(tool)
+    while not started.children():
+        time.sleep(0.01)
+    family = [started, *started.children()]
+    tool.close()
+    thread.join(20)
+    assert [str(error) for error in errors] == ["the Python interpreter was closed while a program ran"]
+    assert psutil.wait_procs(family, timeout=20)[1] == []
+    tool.close()
+    assert tool("6 * 7") == ToolResult("42")
+    tool.close()
+
+
+def test_after_an_interruption_no_result_belongs_to_an_earlier_program() -> None:
+    tool = Python(workers=1)
+    tool("pass")
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        tool("import time; time.sleep(1.5); print('late')")
+    timer.join()
+    assert tool("print('next')") == ToolResult("next")
+    tool.close()
+
+
+def test_a_tool_that_is_forgotten_ends_its_host() -> None:
+    tool = Python(workers=1)
+    tool("pass")
+    started = host(tool)
+    del tool
+    gc.collect()
+    assert psutil.wait_procs([started], timeout=20)[1] == []
+
+
+def test_a_forked_copy_has_hosts_of_its_own(python: Python) -> None:
+    python("pass")
+    answers = multiprocessing.get_context("fork").SimpleQueue()
+
+    def ask() -> None:
+        answers.put(python("6 * 7").text)
+        python.close()
+
+    child = multiprocessing.get_context("fork").Process(target=ask)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0 and answers.get() == "42"
+    assert python("6 * 7") == ToolResult("42")
+
+
+SCRIPT = f"""
+import threading
+from bapo_lightning.environments.python.tool import Python
+tool = Python(workers=1, seconds=600.0)
+tool("pass")
+thread = threading.Thread(target=tool, args=({FOREVER!r},))
+thread.start()
+print(tool._hosts[0]._process.process.pid, flush=True)
+thread.join()
+"""
+
+
+def test_all_processes_end_with_a_trainer_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        started = psutil.Process(int(trainer.stdout.readline()))
+        while not started.children():
+            time.sleep(0.01)
+        family = [started, *started.children()]
+        trainer.kill()
+    assert psutil.wait_procs(family, timeout=20)[1] == []
+
+
+def test_a_host_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvironmentFault, match=r"could not start .*No module named 'this_is_no_module'"):
+        Python(modules=["this_is_no_module"])("pass")
+    monkeypatch.setattr(clean_process.sys, "executable", "/bin/false")
+    with pytest.raises(EnvironmentFault, match=r"could not start \(no message\)"):
+        Python()("pass")
+
+
+def test_a_host_without_walls_is_refused() -> None:
+    code = (
+        "from bapo_lightning.environments.python import host\n"
+        "from bapo_lightning.environments.python.limits import CallLimits\n"
+        "host.missing_walls = lambda: ['seccomp']\n"
+        "host.main(0, 0, CallLimits(1.0, 64, 1, 100, True, 'kernel'), [])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("walls=kernel needs seccomp; walls=interpreter")
+
+
+def test_a_host_knows_nothing_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "secret")
+    tool = Python(workers=1)
+    tool("pass")
+    known = host(tool).environ()
+    tool.close()
+    assert "secret" not in json.dumps(known) and "API_KEY" not in known
