@@ -111,6 +111,8 @@ REFERENCES = {
     "luffy": Reference(luffy, luffy_at_one),
     "ghpo": Reference(clip),
     "spear": Reference(spear, "some tokens are left out", rows="a lot each"),
+    "spear_turns": Reference(spear, "some tokens are left out", rows="a lot each"),
+    "simpletir": Reference(partial(clip, dual_clip=3.0)),
     "pipo": Reference(clip),
     "aepo": Reference(aepo),
     "flowrl": Reference(flowrl, flowrl_at_one),

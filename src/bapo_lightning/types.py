@@ -11,7 +11,7 @@ seventy as tuples.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from itertools import groupby, pairwise
@@ -268,6 +268,7 @@ class Sample:
     # Nats, under the weights that the run began with; None: no objective asks.
     reference_logprobs: array[float] | None = None
     steps: Steps | None = None  # None: all of its tokens have the advantage of the response
+    is_trained: bool = True  # False: it counts in its group's baseline, and its tokens nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,17 +307,30 @@ class Group:
 
     @property
     def oldest_version(self) -> int:
-        """Policy version of the oldest token."""
+        """Policy version of the oldest token that may be trained on."""
         return min(self._versions)
 
     @property
     def newest_version(self) -> int:
-        """Policy version of the newest token."""
+        """Policy version of the newest token that may be trained on."""
         return max(self._versions)
 
     @property
+    def trained_samples(self) -> tuple[Sample, ...]:
+        """The samples that are trained on; all, without advantages, where none of the policy's would be."""
+        if not are_trained(self.samples):
+            return self.samples
+        return tuple(sample for sample in self.samples if sample.is_trained)
+
+    @property
     def _versions(self) -> list[int]:
-        return [segment.version for sample in self.samples for segment in sample.rollout.aging_segments]
+        samples = self.trained_samples
+        return [segment.version for sample in samples for segment in sample.rollout.aging_segments]
+
+
+def are_trained(samples: Iterable[Sample]) -> bool:
+    """Returns whether any is trained on of those that a policy version sampled."""
+    return any(sample.is_trained and sample.rollout.aging_segments for sample in samples)
 
 
 def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:

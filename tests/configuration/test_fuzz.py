@@ -60,6 +60,8 @@ def make_everything(plain: dict[str, Any]) -> None:
         algorithm.bounds,
         algorithm.admission,
         algorithm.length_shaping,
+        algorithm.turn_shaping,
+        algorithm.sample_filter,
         config.regime,
         config.correction.weights,
         config.optimizer.optimizer,

@@ -8,7 +8,10 @@ REUSING = {"reuse", "spear", "pipo"}
 SYNCHRONOUS = {*names("regime")} - {"async", "windowed_fifo"}
 CRITIC = "algorithm.step_advantages.critic"
 # Algorithms that need something of the regime, and the regimes that have it.
-REGIMES_OF = {"spear": REUSING, "pipo": REUSING, "aepo": SYNCHRONOUS}
+REGIMES_OF = {"spear": REUSING, "spear_turns": REUSING, "pipo": REUSING, "aepo": SYNCHRONOUS}
+# And those that need something else.
+TURNS = ["environment=calculator", "scale.max_feedback_tokens=32"]
+NEEDED = {"simpletir": TURNS, "spear_turns": TURNS}
 
 
 def test_batches_are_scored_at_entry_where_the_objective_or_a_correction_asks_for_it():
@@ -26,7 +29,9 @@ def test_batches_are_scored_at_entry_where_the_objective_or_a_correction_asks_fo
 @pytest.mark.parametrize("algorithm", names("algorithm"))
 @pytest.mark.parametrize("regime", names("regime"))
 def test_every_shipped_algorithm_and_regime_passes_or_is_refused_in_one_sentence(algorithm, regime, tmp_path):
-    needed = {"direct_advantage": [f"{CRITIC}={written_description(tmp_path)}"]}.get(algorithm, [])
+    needed = NEEDED.get(algorithm, [])
+    if algorithm == "direct_advantage":
+        needed = [f"{CRITIC}={written_description(tmp_path)}"]
     problems = found(f"algorithm={algorithm}", f"regime={regime}", *needed)
     if regime in REGIMES_OF.get(algorithm, {regime}):
         assert problems == []

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 
 from bapo_lightning.callbacks.alarm import Alarm
-from bapo_lightning.configuration.environment import Environment, environment_problems
+from bapo_lightning.configuration.environment import (
+    Environment,
+    environment_problems,
+    turn_rule_problems,
+)
 from bapo_lightning.configuration.sections import (
     Algorithm,
     Callbacks,
@@ -153,7 +157,8 @@ class RunConfig(Composed):
             )
 
     def _conversation_problems(self) -> Iterator[str]:
-        """What knows of no conversations."""
+        """What knows of no conversations, or of nothing else."""
+        yield from turn_rule_problems(self.environment, self.algorithm)
         if self.environment is not None and self.algorithm.step_advantages is not None:
             yield (
                 f"environment={self.environment.name} with algorithm.step_advantages: a critic values steps "

@@ -81,6 +81,8 @@ class Algorithm(Section):
     admission: Target
     bounds: Target
     length_shaping: Target | None
+    turn_shaping: Target | None
+    sample_filter: Target | None
     contribution_weight: Literal["rollout_prob", "none"]
     positive_share_target: Annotated[
         float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
@@ -88,7 +90,7 @@ class Algorithm(Section):
 
     def problems(self) -> Iterator[str]:
         """One set of bounds and one statistic for the same tokens, and one origin of advantages."""
-        for name in ("batch_advantages", "replay", "second_sampling", "length_shaping"):
+        for name in ("batch_advantages", "replay", "second_sampling", "length_shaping", "turn_shaping"):
             if self.step_advantages is not None and getattr(self, name) is not None:
                 yield (
                     f"{name} changes advantages, and step_advantages gives every step its own, by the "

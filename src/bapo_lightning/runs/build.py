@@ -155,6 +155,8 @@ def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
         length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
+        turn_shaping=algorithm.turn_shaping.make() if algorithm.turn_shaping else None,
+        sample_filter=algorithm.sample_filter.make() if algorithm.sample_filter else None,
         advantages=algorithm.advantages.make(),
         experts=algorithm.experts.make() if algorithm.experts else None,
         hints=algorithm.hints.make() if algorithm.hints else None,

@@ -31,7 +31,7 @@ from bapo_lightning.data.batches.places import (
 from bapo_lightning.data.batches.steps import step_fields
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import StaleDataError
-from bapo_lightning.types import Group, Rollout
+from bapo_lightning.types import Group, Rollout, are_trained
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class TrainBatch:
     @property
     def num_masked_tokens(self) -> int:
         """Number of response tokens that are too old to be trained on."""
-        return sum(rollout.length for rollout in self.rollouts) - self.num_tokens
+        trained = (sample for group in self.groups for sample in group.samples if sample.is_trained)
+        return sum(sample.rollout.length for sample in trained) - self.num_tokens
 
     @property
     def num_samples(self) -> int:
@@ -118,9 +119,10 @@ class TrainBatch:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each sample, without those that follow the trained ones."""
-        own = map(add, self.context_lengths, self.response_lengths)
-        return list(map(add, own, last_gaps(self.gaps)) if self.gaps else own)
+        """Tokens of each sample that pass through the model: those up to the last trained one."""
+        pairs = zip(self.context_lengths, self.response_lengths, strict=True)
+        own = [context + response if response else 0 for context, response in pairs]
+        return list(map(add, own, last_gaps(self.gaps))) if self.gaps else own
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -154,13 +156,19 @@ class TrainBatch:
         self, token_budget: int, weights: Tensor, layout: Layout = Layout.PADDED, mixed: bool = False
     ) -> list[MicroBatch]:
         """Splits into micro-batches of about equal size, at most `token_budget` tokens each (a longer sample
-        stands alone), whose rows are of `mixed` lengths or alike; see `rows_by_token_budget`.
+        stands alone), whose rows are of `mixed` lengths or alike; see `rows_by_token_budget`. Samples without
+        trained tokens are in none.
 
         The weights, [B, T] from `objectives.weighting`, are normalised over the global minibatch. They are
         sliced, never renormalised, so that the sum over micro-batches does not depend on the split.
         """
-        parts = rows_by_token_budget(self.lengths, token_budget, layout, self.prompts, mixed)
-        return [self._select(rows, weights, layout) for rows in parts]
+        pairs = zip(self.lengths, self.prompts, strict=True)
+        trained = [(row, *pair) for row, pair in enumerate(pairs) if pair[0]]
+        if not trained:
+            return []
+        rows, lengths, prompts = zip(*trained, strict=True)
+        parts = rows_by_token_budget(lengths, token_budget, layout, prompts, mixed)
+        return [self._select([rows[each] for each in part], weights, layout) for part in parts]
 
     def _select(self, rows: list[int], weights: Tensor, layout: Layout) -> MicroBatch:
         def of(values: Sequence[int]) -> np.ndarray:
@@ -210,10 +218,17 @@ def collate(
     The trainer had `entry_version` when they entered training; None: that of the newest token.
     Tokens of policy versions before `oldest_trained` (None: of none) are context only. Versions rise along a
     response, so the omitted part is its beginning, and the rest looks like a response to a longer prompt.
+    So are all tokens of a sample that is not trained on, which still counts among the samples. A group in
+    which nothing of the policy's is left keeps its tokens, with advantages of zero, so that no minibatch is
+    without any.
     """
+    groups = [_with_tokens(group) for group in groups]
     samples = [sample for group in groups for sample in group.samples]
     rollouts = [sample.rollout for sample in samples]
-    skipped = [rollout.num_tokens_before(oldest_trained or 0) for rollout in rollouts]
+    skipped = [
+        sample.rollout.num_tokens_before(oldest_trained or 0) if sample.is_trained else sample.rollout.length
+        for sample in samples
+    ]
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
     gaps = gaps_of(rollouts, skipped)
     context_lengths = contexts_of(rollouts, skipped)
@@ -252,3 +267,11 @@ def collate(
         entry_scores=entry_scores(samples, input_ids.shape, skipped, places),
         metrics=metrics,
     )
+
+
+def _with_tokens(group: Group) -> Group:
+    """Returns the group; one without a sample of the policy that is trained on as one without advantages."""
+    if are_trained(group.samples):
+        return group
+    samples = tuple(replace(sample, is_trained=True, steps=None) for sample in group.samples)
+    return replace(group, samples=samples, advantages=(0.0,) * len(samples))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median, pstdev
 from typing import Any, Protocol
 
+from bapo_lightning.data.rollouts.turn_rules import num_calling_turns
 from bapo_lightning.types import Group
 from bapo_lightning.values import Count, NonNegative, Positive
 
@@ -48,7 +49,8 @@ class ReplayRule(Protocol):
 class SelfImitation:
     """Replays the policy's own successes, as SPEAR does (arXiv 2509.22601).
 
-    Samples with A > `above` are kept. Their advantage becomes R - b, where b is the median of the last
+    Samples with A > `above` that are trained on are kept; with `needs_call` only those that called a tool, as
+    in the authors' runs with tools. Their advantage becomes R - b, where b is the median of the last
     `window` group means of the reward, and 0 where that is negative; their weight rises as
     (1 - cos(pi t / ramp)) / 2 over `ramp` rollout batches. Which of them enter a batch, and how old they may
     be, is the regime's (regime=spear). The authors' code waits until 1.5 x `capacity` of them are there,
@@ -60,6 +62,7 @@ class SelfImitation:
     capacity: Count | None = 2048
     window: Count = 10_240
     ramp: Count = 200
+    needs_call: bool = False
     _means: deque[float] = field(init=False)
     _batches: int = field(default=0, init=False)
 
@@ -76,7 +79,8 @@ class SelfImitation:
         pairs = [
             (sample, advantage)
             for sample, advantage in zip(group.samples, group.advantages, strict=True)
-            if advantage > self.above and sample.rollout.is_sampled
+            if advantage > self.above and sample.is_trained and sample.rollout.is_sampled
+            if not self.needs_call or num_calling_turns(sample.rollout)
         ]
         if not pairs:
             return None

@@ -145,6 +145,7 @@ def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
         "entry_scores": {name: store.add_floats(scores) for name, scores in sample.entry_scores.items()},
         "reference_logprobs": None if reference is None else store.add_floats(reference),
         "steps": None if sample.steps is None else _pack_steps(store, sample.steps),
+        "is_trained": sample.is_trained,
     }
 
 
@@ -161,6 +162,7 @@ def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[
         entry_scores={name: store.floats(span) for name, span in packed.get("entry_scores", {}).items()},
         reference_logprobs=None if reference is None else store.floats(reference),
         steps=None if steps is None else Steps(store.ints(steps[0]), store.floats(steps[1])),
+        is_trained=packed.get("is_trained", True),
     )
 
 

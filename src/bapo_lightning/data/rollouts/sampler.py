@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,12 +21,22 @@ from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
 from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.turn_rules import SampleRule, TurnShaping
 from bapo_lightning.phases import phase
 from bapo_lightning.rewards.scores import checked
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.seeds import request_seed
-from bapo_lightning.types import Completion, Group, Problem, Rollout, Sample, Score, WorkItem
+from bapo_lightning.types import (
+    Completion,
+    Group,
+    Problem,
+    Rollout,
+    Sample,
+    Score,
+    WorkItem,
+    are_trained,
+)
 
 RewardFunction = Callable[[list[Problem], list[Completion]], list[Score]]
 AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
@@ -49,6 +59,8 @@ class RolloutSampler:
     experts: ExpertTraces | None = None  # answers of an expert in each group
     hints: Hints | None = None  # in the prompts of groups without a right answer
     conversations: Conversations | None = None  # None: a response is one turn
+    turn_shaping: TurnShaping | None = None
+    sample_filter: SampleRule | None = None  # which samples are trained on; None: all
 
     def start(self, items: Sequence[WorkItem], group_size: int) -> list[RunningGroup]:
         """Returns groups without any sampled token; an expert's answers come first."""
@@ -113,10 +125,13 @@ class RolloutSampler:
         }
 
     def score(self, groups: Sequence[RunningGroup], version: int) -> list[Group]:
-        """Scores groups at policy `version`. Raises ValueError when a sample has not ended."""
+        """Scores groups at policy `version` by the rules of training. Raises ValueError for a sample that has
+        not ended.
+        """
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         problems = [group.item.problem for group in groups for _ in group.rollouts]
-        samples = iter(self.judge(problems, rollouts))
+        judged = self.judge(problems, rollouts)
+        samples = iter([self._ruled(sample, version) for sample in judged])
         rows = [tuple(next(samples) for _ in group.rollouts) for group in groups]
         return [
             Group(group.item.problem, row, advantages, group.item.epoch, version, hint=group.hint)
@@ -133,6 +148,14 @@ class RolloutSampler:
             Sample(rollout, completion.text, score, score.value + shaping(rollout.length))
             for rollout, completion, score in zip(rollouts, completions, scores, strict=True)
         ]
+
+    def _ruled(self, sample: Sample, version: int) -> Sample:
+        """Returns the sample as it is trained on by policy `version`, if it is."""
+        if self.turn_shaping is not None:
+            sample = replace(sample, reward=sample.reward + self.turn_shaping(sample.rollout, version))
+        if self.sample_filter is None:
+            return sample
+        return replace(sample, is_trained=bool(self.sample_filter(sample)))
 
     @property
     def journal(self) -> ReplyJournal:
@@ -175,10 +198,14 @@ class RolloutSampler:
         return str(self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
-        """Advantages of each row of samples; the same whatever is scored beside it."""
+        """Advantages of each row of samples; the same whatever is scored beside it. A row in which nothing
+        is trained on has none.
+        """
         if self.advantages is None or not rows:
             return [()] * len(rows)
         rewards = torch.tensor([[sample.reward for sample in row] for row in rows], dtype=torch.float32)
         if len(rows) == 1:  # torch sums a lone row in another order
             rewards = rewards.repeat(2, 1)
-        return [tuple(row) for row in self.advantages(rewards)[: len(rows)].tolist()]
+        found = self.advantages(rewards)[: len(rows)].tolist()
+        trained = map(are_trained, rows)
+        return [tuple(row) if kept else (0.0,) * len(row) for row, kept in zip(found, trained, strict=True)]

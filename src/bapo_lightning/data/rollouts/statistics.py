@@ -27,6 +27,7 @@ class RolloutStatistics:
     reward_timeouts: int = 0
     reward_failures: int = 0  # answers on which the verifier broke
     unparsable: int = 0  # responses without a final answer
+    filtered_samples: int = 0  # responses that only their group's baseline knows of
     uniform_groups: int = 0  # groups whose scores are all equal, admitted or not
     expert_traces: int = 0  # put into groups; no engine sampled them
     hinted_groups: int = 0  # begun again with a hint, since every answer was wrong
@@ -46,6 +47,7 @@ class RolloutStatistics:
         self.reward_timeouts += statuses[ScoreStatus.TIMEOUT]
         self.reward_failures += statuses[ScoreStatus.FAILED]
         self.unparsable += statuses[ScoreStatus.UNPARSABLE]
+        self.filtered_samples += sum(not sample.is_trained for sample in every)
         self.uniform_groups += sum(group.is_uniform for group in groups)
 
     def count_hinted(self, groups: Sequence[Group]) -> None:

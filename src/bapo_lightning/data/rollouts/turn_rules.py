@@ -1,0 +1,117 @@
+"""Rules about what happened in the turns of a conversation: what is added to its reward, and whether it is
+trained on.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bapo_lightning.types import FinishReason, Rollout, Sample, ScoreStatus
+from bapo_lightning.values import Count, CountOrZero, Positive
+
+TurnShaping = Callable[[Rollout, int], float]  # rollout, policy version -> addition to the reward
+SampleRule = Callable[[Sample], bool]  # whether a sample is trained on
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallReward:
+    """SPEAR's reward for calling tools, in right and in wrong answers (arXiv 2509.22601). After t updates it
+    is
+
+    mu(t) * min(most, per_call * turns that called a tool),    mu(t) = (1 + cos(pi t / decay_updates)) / 2,
+
+    and 0 from `decay_updates` on. Failed calls count. The defaults are the authors', whose right and wrong
+    answers have rewards of 1 and -1: where these are 1 and 0, half of `per_call` and `most` weighs as much.
+    """
+
+    per_call: Positive = 0.1
+    most: Positive = 1.0
+    decay_updates: Count = 200
+
+    def __call__(self, rollout: Rollout, version: int) -> float:
+        """Returns the reward at policy `version`, in [0, most]."""
+        if version >= self.decay_updates:
+            return 0.0
+        left = (1 + math.cos(math.pi * version / self.decay_updates)) / 2
+        return left * min(self.most, self.per_call * num_calling_turns(rollout))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFormatReward:
+    """A bonus for conversations that keep to the format: they ended by themselves, within all limits, with an
+    answer or a call in every turn, and no call failed.
+
+    A positive bonus is added where the format is kept; a negative one where it is not, as in
+    `rewards.format_reward`.
+    """
+
+    bonus: float = 0.1
+
+    def __call__(self, rollout: Rollout, version: int) -> float:
+        """Returns the bonus or 0, whatever the policy version."""
+        failed = any(reply.is_void or reply.errors for reply in rollout.replies)
+        kept = rollout.finish is FinishReason.STOP and not failed
+        return self.bonus if kept == (self.bonus > 0) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFilter:
+    """Decides whether a sample is trained on; each option leaves out some samples.
+
+    Args:
+        void_turns: those with a turn without a call and without an answer (SimpleTIR, arXiv 2509.02479). A
+            turn that a limit cut off counts as one unless the verifier found an answer in it.
+        unanswered: those without a final answer, by the verifier.
+        cut: those that a limit of tokens or turns ended.
+        repeats: those in which the same n-gram of tokens stands so often; 0: none. SPEAR's code takes 10.
+        ngram: n, in tokens of one turn. SPEAR's code takes 20.
+    """
+
+    void_turns: bool = False
+    unanswered: bool = False
+    cut: bool = False
+    repeats: CountOrZero = 0
+    ngram: Count = 20
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong between the options."""
+        if not any(options[name] for name in ("void_turns", "unanswered", "cut", "repeats")):
+            yield "void_turns, unanswered, cut and repeats are all off; write algorithm.sample_filter=null"
+        if options["repeats"] == 1:
+            yield "repeats=1 leaves out every response of ngram tokens; write repeats=10"
+
+    def __call__(self, sample: Sample) -> bool:
+        """Returns whether the sample is trained on."""
+        is_unanswered = sample.score.status is ScoreStatus.UNPARSABLE
+        return not (
+            (self.unanswered and is_unanswered)
+            or (self.cut and sample.rollout.finish is FinishReason.LENGTH)
+            or (self.void_turns and has_void_turn(sample.rollout, is_unanswered))
+            or (self.repeats and most_repeated(sample.rollout.turns, self.ngram) >= self.repeats)
+        )
+
+
+def has_void_turn(rollout: Rollout, is_unanswered: bool) -> bool:
+    """Returns whether a turn had neither a call nor an answer, one that was cut off included."""
+    is_cut_off = rollout.finish is FinishReason.LENGTH and len(rollout.turns) > len(rollout.replies)
+    return any(reply.is_void for reply in rollout.replies) or (is_cut_off and is_unanswered)
+
+
+def num_calling_turns(rollout: Rollout) -> int:
+    """Returns the number of turns in which the policy called a tool."""
+    return sum(reply.calls > 0 for reply in rollout.replies)
+
+
+def most_repeated(turns: Iterable[array[int]], ngram: int) -> int:
+    """Returns how often the most frequent n-gram of tokens stands in some turns; none reaches over two."""
+    counts: Counter[bytes] = Counter()
+    for turn in turns:
+        ids, size = turn.tobytes(), turn.itemsize
+        counts.update(ids[size * first : size * (first + ngram)] for first in range(len(turn) - ngram + 1))
+    return max(counts.values(), default=0)

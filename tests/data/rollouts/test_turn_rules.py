@@ -1,0 +1,236 @@
+"""What is added to a reward for turns, and which samples are trained on, by hand."""
+
+from array import array
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from tests.configuration.compositions import found
+from tests.data.rollouts.scripted import ScriptedEngine, sampler
+from tests.data.rollouts.test_sampler import ITEMS, finished
+
+from bapo_lightning.data.batches.replay_rules import SelfImitation
+from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
+from bapo_lightning.data.rollouts.second_sampling import SecondSampling
+from bapo_lightning.data.rollouts.statistics import RolloutStatistics
+from bapo_lightning.data.rollouts.turn_rules import (
+    SampleFilter,
+    ToolCallReward,
+    TurnFormatReward,
+    most_repeated,
+)
+from bapo_lightning.types import (
+    FinishReason,
+    Reply,
+    Rollout,
+    Sample,
+    Score,
+    ScoreStatus,
+    Segment,
+)
+
+CALL, FAILED, VOID, ANSWER = Reply(calls=1), Reply(calls=1, errors=1), Reply(is_void=True), Reply()
+TURNS = ["environment=calculator", "scale.max_feedback_tokens=32"]
+
+
+def talk(*replies, finish=FinishReason.STOP, cut_off=False, tokens=(1, 2)):
+    """A conversation with these replies to its turns, and one more turn if that was cut off."""
+    turn = Segment(array("i", tokens), array("f", [-1.0] * len(tokens)), 0)
+    segments = [turn]
+    for _ in range(len(replies) - 1 + cut_off):
+        segments += [Segment.of_feedback(array("i", [500])), turn]
+    return Rollout(array("i", [4]), tuple(segments), finish, replies=replies)
+
+
+def sample(rollout, status=ScoreStatus.WRONG):
+    return Sample(rollout, "", Score(0.0, status), 0.0)
+
+
+def test_turns_with_a_call_are_rewarded_up_to_a_limit_and_less_and_less():
+    rule = ToolCallReward(per_call=0.1, most=0.25, decay_updates=4)
+    counts = {n: rule(talk(*[CALL] * n, ANSWER), 0) for n in range(5)}
+    assert list(counts.values()) == pytest.approx([0.0, 0.1, 0.2, 0.25, 0.25])
+    several = replace(CALL, calls=7)
+    assert rule(talk(several, FAILED, VOID), 0) == pytest.approx(
+        0.2
+    )  # one for each turn, whatever came of it
+    over_time = [rule(talk(CALL, CALL), version) for version in range(7)]
+    assert over_time == pytest.approx([0.2, 0.2 * (1 + 0.5**0.5) / 2, 0.1, 0.2 * (1 - 0.5**0.5) / 2, 0, 0, 0])
+    assert all(earlier >= later for earlier, later in pairwise(over_time))
+
+
+@pytest.mark.parametrize(
+    ("rollout", "kept"),
+    [
+        (talk(CALL, ANSWER), True),
+        (talk(ANSWER), True),
+        (talk(FAILED, ANSWER), False),
+        (talk(CALL, VOID), False),
+        (talk(CALL, ANSWER, finish=FinishReason.LENGTH), False),  # a limit of turns
+        (talk(CALL, finish=FinishReason.LENGTH, cut_off=True), False),
+    ],
+)
+def test_a_bonus_for_the_format_is_added_and_a_malus_for_its_lack(rollout, kept):
+    assert TurnFormatReward(0.2)(rollout, 3) == (0.2 if kept else 0.0)
+    assert TurnFormatReward(-0.2)(rollout, 3) == (0.0 if kept else -0.2)
+
+
+def test_samples_with_a_void_turn_are_left_out():
+    keeps = SampleFilter(void_turns=True)
+    assert keeps(sample(talk(CALL, ANSWER))) and keeps(sample(talk(FAILED, ANSWER)))
+    assert not keeps(sample(talk(CALL, VOID))) and not keeps(sample(talk(VOID, ANSWER)))
+    # The last turn that is allowed called a tool: no answer, but not void either.
+    unanswered = ScoreStatus.UNPARSABLE
+    assert keeps(sample(talk(CALL, CALL, finish=FinishReason.LENGTH), unanswered))
+    within = talk(CALL, finish=FinishReason.LENGTH, cut_off=True)
+    assert not keeps(sample(within, unanswered)) and keeps(sample(within))
+    assert keeps(sample(talk(), unanswered))  # an expert's answer, which nobody replied to
+
+
+def test_samples_without_an_answer_cut_or_repeating_themselves_are_left_out():
+    unparsable, cut = sample(talk(ANSWER), ScoreStatus.UNPARSABLE), talk(CALL, finish=FinishReason.LENGTH)
+    assert not SampleFilter(unanswered=True)(unparsable) and SampleFilter(cut=True)(unparsable)
+    assert not SampleFilter(cut=True)(sample(cut)) and SampleFilter(unanswered=True)(sample(cut))
+    babble = sample(talk(CALL, ANSWER, tokens=(5, 6, 5, 6, 5)))  # in each turn 5 6 and 6 5 twice
+    assert SampleFilter(repeats=5, ngram=2)(babble) and not SampleFilter(repeats=4, ngram=2)(babble)
+    assert SampleFilter(repeats=3, ngram=4)(babble) and not SampleFilter(repeats=2, ngram=4)(babble)
+
+
+def test_repeats_are_those_of_a_plain_count_and_never_reach_over_two_turns():
+    generator = torch.Generator().manual_seed(0)
+    for ngram in (1, 2, 3):
+        turns = [
+            array("i", torch.randint(-1, 2, (length,), generator=generator).tolist())
+            for length in (0, 1, 7, 30)
+        ]
+        every = [tuple(turn[at : at + ngram]) for turn in turns for at in range(len(turn) - ngram + 1)]
+        assert most_repeated(turns, ngram) == max(map(every.count, every))
+    assert most_repeated([array("i", [1]), array("i", [2])], 2) == 0
+    assert most_repeated([array("i", [256, 1, 256])], 1) == 2  # tokens, not bytes
+
+
+def made(**changes):
+    return replace(sampler(ScriptedEngine(9), max_new_tokens=6, max_restarts=0), **changes)
+
+
+def scored(source, version=0):
+    return source.score(finished(source.start(ITEMS, 2), 2, 3, 1, 4), version)
+
+
+def test_rules_change_rewards_and_leave_out_tokens_but_not_the_baseline():
+    source = made(
+        advantages=lambda rewards: rewards - rewards.mean(1, True),
+        turn_shaping=lambda rollout, version: 0.1 * version * rollout.length,
+        sample_filter=lambda sample: sample.reward > 0.5,
+    )
+    first, second = scored(source, version=2)
+    assert first.rewards == pytest.approx((1.4, 0.6)) and second.rewards == pytest.approx((0.2, 1.8))
+    assert first.samples[0].score.value == 1.0  # the verdict stays
+    assert [[each.is_trained for each in group.samples] for group in (first, second)] == [
+        [True, True],
+        [False, True],
+    ]
+    assert second.advantages == pytest.approx((-0.8, 0.8)) and second.trained_samples == second.samples[1:]
+    statistics = RolloutStatistics()
+    statistics.count_groups([first, second])
+    assert statistics.metrics()["rollout/filtered_samples"] == 1
+
+
+def test_a_group_without_any_sample_left_has_no_advantages():
+    source = made(
+        advantages=lambda rewards: rewards - rewards.mean(1, True), sample_filter=lambda sample: False
+    )
+    for group in scored(source):
+        assert group.advantages == (0.0, 0.0) and group.trained_samples == group.samples
+        assert SelfImitation().kept(replace(group, advantages=(1.0, 1.0))) is None
+
+
+def test_ages_are_those_of_the_samples_that_are_trained_on():
+    source = made(sample_filter=lambda sample: sample.rollout.length > 2)
+    groups = source.start(ITEMS[:1], 2)
+    for index, (length, version) in enumerate([(2, 7), (3, 4)]):
+        segment = Segment(array("i", range(length)), array("f", [-1.0] * length), version)
+        groups[0].rollouts[index] = groups[0].rollouts[index].extended(segment, FinishReason.STOP, 6)
+    (group,) = source.score(groups, 8)
+    assert (group.oldest_version, group.newest_version) == (4, 4)
+    (whole,) = replace(source, sample_filter=None).score(groups, 8)
+    assert (whole.oldest_version, whole.newest_version) == (4, 7)
+
+
+def test_held_out_answers_are_scored_without_rules():
+    source = made(turn_shaping=lambda rollout, version: 1 / 0, sample_filter=lambda sample: 1 / 0)
+    (group,) = finished(source.start(ITEMS[:1], 2), 2, 3)
+    assert len(source.judge([ITEMS[0].problem] * 2, group.rollouts)) == 2
+
+
+def test_a_checkpoint_keeps_what_is_not_trained_on():
+    (group, _) = scored(made(sample_filter=lambda sample: sample.rollout.length > 2))
+    store = ArrayStore()
+    packed = pack_group(store, group)
+    restored = ArrayStore.from_state_dict(store.state_dict())
+    again = unpack_group(restored, packed, lambda _: ITEMS[0].problem)
+    assert again == group and [each.is_trained for each in again.samples] == [False, True]
+    for old in packed["samples"]:
+        del old["is_trained"]  # of a checkpoint from before
+    again = unpack_group(restored, packed, lambda _: ITEMS[0].problem)
+    assert all(each.is_trained for each in again.samples)
+
+
+def test_self_imitation_can_ask_for_calls_and_never_keeps_what_is_not_trained_on():
+    (group, _) = scored(made())
+    calling, silent = sample(talk(FAILED, ANSWER)), sample(talk(ANSWER))
+    left_out = replace(calling, is_trained=False)
+    mixed = replace(group, samples=(silent, calling, left_out), advantages=(1.0, 2.0, 3.0))
+    assert SelfImitation().kept(mixed).samples == (silent, calling)
+    kept = SelfImitation(needs_call=True).kept(mixed)
+    assert (kept.samples, kept.advantages) == ((calling,), (2.0,))
+    assert SelfImitation(needs_call=True).kept(replace(mixed, samples=(silent,) * 3)) is None
+
+
+def test_a_second_sampling_follows_the_same_rules():
+    engine = ScriptedEngine(9)
+    source = replace(
+        sampler(engine, max_new_tokens=6, max_restarts=0),
+        advantages=lambda rewards: rewards - rewards.mean(1, True),
+        sample_filter=lambda sample: False,
+    )
+    engine.load_weights(None, 0)
+    groups = source.score(finished(source.start(ITEMS, 2), 2, 3, 1, 4), 0)
+    second, metrics = SecondSampling(share=1.0)(source, groups, 0.0, 0)
+    assert metrics["rollout/second_right"] == 0 and [group.advantages for group in second] == [(0.0, 0.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["algorithm=simpletir"], "algorithm.sample_filter.void_turns without an environment: a response is"),
+        (
+            ["algorithm=spear_turns", "regime=spear"],
+            "algorithm.turn_shaping, algorithm.replay.needs_call without an environment",
+        ),
+        (
+            [*TURNS, "algorithm=simpletir", "algorithm.sample_filter.void_turns=false"],
+            "void_turns, unanswered, cut and repeats are all off; write algorithm.sample_filter=null",
+        ),
+        (
+            [*TURNS, "algorithm=simpletir", "+algorithm.sample_filter.repeats=1"],
+            "write algorithm.sample_filter.repeats=10",
+        ),
+        ([*TURNS, "algorithm=simpletir", "+algorithm.sample_filter.ngram=0"], "ngram=0 must be"),
+        (
+            [*TURNS, "algorithm=spear_turns", "regime=spear", "algorithm.turn_shaping.decay_updates=0"],
+            "decay_updates=0 must be",
+        ),
+    ],
+)
+def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
+    (text,) = found(*overrides)
+    assert complaint in text
+
+
+def test_filters_that_need_no_turns_go_without_an_environment():
+    target = "bapo_lightning.data.rollouts.turn_rules.SampleFilter"
+    assert found("algorithm=grpo", f"+algorithm.sample_filter={{_target_: {target}, cut: true}}") == []
+    assert found(*TURNS, "algorithm=simpletir") == []
+    assert found(*TURNS, "algorithm=spear_turns", "regime=spear") == []
