@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import bapo_lightning
+from bapo_lightning.callbacks.monitors.turns import POSITIVE_SHARE
 from bapo_lightning.configuration.renamed import RENAMED, RENAMED_CHOICES
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.evaluation.metrics import evaluation_metrics
@@ -22,8 +23,8 @@ from bapo_lightning.objectives.entropy_rule import QuadrantMasses
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 METRIC = re.compile(
-    r"(train|policy|bapo|critic|entropy_rule|staleness|mismatch|correction|sync|rollout|fleet|reuse|time"
-    r"|progress)/[a-z_]+"
+    r"(train|policy|bapo|critic|entropy_rule|staleness|mismatch|correction|sync|turns|rollout|fleet|reuse"
+    r"|time|progress)/[a-z_]+"
 )
 
 
@@ -140,6 +141,7 @@ def logged_metrics() -> set[str]:
     composed = {f"mismatch/{key}" for key in mismatch(nothing, nothing)}
     composed |= {f"entropy_rule/{key}" for key in QuadrantMasses._fields}
     composed |= set(RolloutStatistics().metrics())
+    composed |= {f"turns/{POSITIVE_SHARE}_<turn>"}
     return written | composed
 
 

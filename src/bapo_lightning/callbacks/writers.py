@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import TOKEN_FILE
-from bapo_lightning.types import Group, Rollout
+from bapo_lightning.types import Group, Reply, Rollout
 from bapo_lightning.values import Count, CountOrZero
 
 IN_PROGRESS_BAR = {
@@ -97,8 +98,8 @@ class ConsoleLogger(Callback):
 
 @dataclass(eq=False)
 class RolloutWriter(Callback):
-    """Appends whole groups to `rollouts.jsonl`: problem, texts, scores, rewards, advantages, versions, and
-    what the update knew of each token.
+    """Appends whole groups to `rollouts.jsonl`: problem, texts, turns where an environment answered, scores,
+    rewards, advantages, versions, and what the update knew of each token.
     """
 
     order: ClassVar[Order] = Order.WRITE
@@ -112,9 +113,9 @@ class RolloutWriter(Callback):
         """Writes on every `every`-th update, the first included."""
         if batch_idx % self.every == 0 and trainer.is_global_zero:
             groups = (batch.global_batch or batch).groups[: self.num_groups]
-            rows = [{"step": batch_idx, **row} for group in groups for row in group_rows(group)]
-            rollouts = [sample.rollout for group in groups for sample in group.samples]
             tokenizer = trainer.datamodule.sampler.tokenizer  # type: ignore[attr-defined]
+            rows = [{"step": batch_idx, **row} for group in groups for row in group_rows(group, tokenizer)]
+            rollouts = [sample.rollout for group in groups for sample in group.samples]
             for row, found in zip(rows, known_tokens(rollouts, outputs["tokens"], tokenizer), strict=True):
                 row["tokens"] = found
             Journal(Path(self.folder, "rollouts.jsonl")).append(rows)
@@ -153,30 +154,49 @@ def to_floats(metrics: Mapping[str, float | torch.Tensor]) -> dict[str, float]:
     return {name: value for name, value in sorted(numbers.items()) if math.isfinite(value)}  # type: ignore[misc]
 
 
-def group_rows(group: Group) -> Iterator[dict[str, Any]]:
-    """Yields one flat row per sample."""
+def group_rows(group: Group, tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """Yields one row per sample; one of a conversation has its `turns`."""
     for sample, advantage in zip(group.samples, group.advantages, strict=True):
+        rollout = sample.rollout
         yield {
             "problem": group.problem.id,
             "prompt": group.problem.prompt,
             "gold": group.problem.answer,
             "response": sample.text,
-            "finish": sample.rollout.finish,
+            "finish": rollout.finish,
             "status": sample.score.status,
             "score": sample.score.value,
             "reward": sample.reward,
             "advantage": advantage,
-            "num_tokens": sample.rollout.length,
-            "versions": [segment.version for segment in sample.rollout.segments],
-            "origin": sample.rollout.origin.name.lower(),
+            "num_tokens": rollout.length,
+            "versions": [segment.version for segment in rollout.sampled_segments],
+            "origin": rollout.origin.name.lower(),
             "hint": group.hint,
+            **({"turns": list(turn_rows(rollout, tokenizer))} if rollout.replies else {}),
         }
 
 
+def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """Yields the turns of a conversation, `by` the policy and the environment in alternation, each with its
+    `text` as the policy saw it, special tokens included. One of the policy has the number of `calls` and of
+    `errors` that it led to, unless they are 0, and whether it was `void`.
+    """
+    replies = iter(rollout.replies)
+    for is_feedback, run in groupby(rollout.segments, key=lambda segment: segment.is_feedback):
+        text = tokenizer.decode([token for segment in run for token in segment.token_ids])
+        if is_feedback:
+            yield {"by": "environment", "text": text}
+            continue
+        reply = next(replies, Reply())  # none to a turn that the limit of tokens ended
+        marks = {"calls": reply.calls, "errors": reply.errors, "void": reply.is_void}
+        yield {"by": "policy", "text": text, **{name: mark for name, mark in marks.items() if mark}}
+
+
 def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any) -> Iterator[dict[str, Any]]:
-    """Yields for each of a minibatch's first rollouts the `text` of its tokens; the number of the `first` one
-    that was trained on; and from there on each token's `ratio`, its `age` in updates, and whether its
-    gradient was `clipped`.
+    """Yields for each of a minibatch's first rollouts the `text` of the tokens that were sampled; the number
+    of the `first` one that was trained on; and from there on each token's `ratio`, its `age` in updates, and
+    whether its gradient was `clipped`. In a conversation, `feedback_at` has for each text of the environment
+    the number of sampled tokens before it.
     """
     clipped = clipped_mask(tokens.slope, tokens.advantage)
     for number, rollout in enumerate(rollouts):
@@ -190,6 +210,7 @@ def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any
             "ratio": [_short(value) for value in ratio],
             "age": age,
             "clipped": [int(value) for value in cut],
+            **({"feedback_at": list(accumulate(map(len, rollout.turns)))[:-1]} if rollout.replies else {}),
         }
 
 

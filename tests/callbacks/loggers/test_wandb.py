@@ -52,6 +52,15 @@ def test_texts_are_sent_while_training_once(tmp_path):
     assert (row[STEP], row["samples"].data) == (8, [[8, "2+2=", "8"]])
 
 
+def test_a_conversation_is_a_transcript_in_one_cell(tmp_path):
+    made, _, logged = stand_in(tmp_path)
+    turns = [{"by": "policy", "text": "[1+1]", "calls": 1}, {"by": "environment", "text": "2"}]
+    made.log_texts([{"step": 0, "turns": [*turns, {"by": "policy", "text": "2#"}]}, {"step": 0}])
+    table = logged[0]["samples"]
+    assert table.columns == ["step", "turns"]
+    assert table.data == [[0, "policy: [1+1]\nenvironment: 2\npolicy: 2#"], [0, None]]
+
+
 def test_an_offline_directory_of_an_earlier_session_is_superseded(tmp_path):
     (tmp_path / "wandb/offline-run-1-id").mkdir(parents=True)
     stand_in(tmp_path)[0].describe({})

@@ -212,11 +212,12 @@ def _table(rows: Sequence[Row]) -> Any:
     import wandb
 
     columns: list[str | int] = list(dict.fromkeys(name for row in rows for name in row if name != "tokens"))
-    return wandb.Table(
-        columns=columns, data=[[_cell(row.get(str(name))) for name in columns] for row in rows]
-    )
+    return wandb.Table(columns=columns, data=[[_cell(row, str(name)) for name in columns] for row in rows])
 
 
-def _cell(value: Any) -> Any:
+def _cell(row: Row, name: str) -> Any:
     # A column of W&B's tables has one type, and lists are not among those that it shows.
+    value = row.get(name)
+    if name == "turns" and value is not None:
+        return "\n".join(f"{turn['by']}: {turn['text']}" for turn in value)
     return " ".join(map(str, value)) if isinstance(value, list) else value

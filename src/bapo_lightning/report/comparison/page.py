@@ -28,7 +28,7 @@ def render_page(comparison: Comparison, title: str, command: str, made_at: str) 
 def _content(comparison: Comparison) -> dict[str, Any]:
     """Variables of the template."""
     drawn = {metric for (_, _, metric), curve in comparison.curves.items() if curve.steps}
-    recorded = [quantity for quantity in QUANTITIES if quantity.metric in drawn]
+    recorded = [quantity for quantity in comparison.quantities if quantity.metric in drawn]
     return {
         "comparison": comparison,
         "looks": comparison.looks,

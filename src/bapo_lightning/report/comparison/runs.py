@@ -58,6 +58,19 @@ QUANTITIES = (
     Quantity("staleness/age_generating_mean", "Age: part until generated", "updates", "largest"),
     Quantity("staleness/age_queueing_mean", "Age: part in the queue", "updates", "largest"),
 )
+# Compared as well where a run recorded them: those whose policy an environment answers.
+TURN_QUANTITIES = (
+    Quantity("turns/mean", "Turns of a conversation", "mean", "largest"),
+    Quantity("turns/calls_mean", "Calls of tools", "per conversation", "largest"),
+    Quantity("turns/error_share", "Failed calls", "share of the calls", "largest"),
+    Quantity("turns/void_share", "Conversations with a void turn", "fraction", "largest"),
+    Quantity("turns/cut_share", "Conversations that a limit ended", "fraction", "largest"),
+    Quantity("turns/feedback_tokens_mean", "Feedback", "tokens per conversation", "largest"),
+    *(
+        Quantity(f"turns/positive_share_{turn}", f"Positive share, turn {turn}", "fraction", "lowest")
+        for turn in range(1, 9)
+    ),
+)
 # What of the regime sets apart conditions of one staleness.
 CONDITION_KEYS = tuple(
     f"regime.{key}" for key in ("partial_tokens", "async_generation", "max_age", "reuse_share")
@@ -65,7 +78,7 @@ CONDITION_KEYS = tuple(
 METRIC_NAMES = tuple(quantity.metric for quantity in QUANTITIES)
 # What an update cost, for horizontal axes; the last is of one update, the others of all so far.
 COSTS = {"samples": "progress/samples", "tokens": "progress/tokens", "minutes": "time/step_seconds"}
-COMPARED_CURVES = (*METRIC_NAMES, *COSTS.values())
+COMPARED_CURVES = (*METRIC_NAMES, *COSTS.values(), *(quantity.metric for quantity in TURN_QUANTITIES))
 STATISTICS = {
     "final": "mean of the last tenth",
     "extreme": "best or most extreme moving average",
@@ -85,7 +98,7 @@ COLUMNS = (
 COMPARED = dict.fromkeys(
     [*product(METRIC_NAMES, STATISTICS), *((column.metric, column.statistic) for column in COLUMNS)]
 )
-_EXTREMES = {quantity.metric: quantity.extreme for quantity in QUANTITIES}
+_EXTREMES = {quantity.metric: quantity.extreme for quantity in (*QUANTITIES, *TURN_QUANTITIES)}
 
 
 @dataclass
@@ -148,7 +161,7 @@ def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
 
     Args:
         run: with the curve of the metric.
-        metric: one of `METRIC_NAMES`.
+        metric: one of `METRIC_NAMES`, or of `TURN_QUANTITIES`.
         statistic: one of `STATISTICS`, `gain` (last minus first tenth), or `last` (the last value).
     """
     values = run.curves[metric][1]
@@ -167,6 +180,15 @@ def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
     if metric in SPIKY:
         return max(values)
     return min(averages) if _EXTREMES[metric] == "lowest" else max(averages)
+
+
+def recorded_turns(runs: Sequence[Run]) -> tuple[Quantity, ...]:
+    """Those of `TURN_QUANTITIES` that one of the runs recorded."""
+    return tuple(
+        quantity
+        for quantity in TURN_QUANTITIES
+        if any(run.curves.get(quantity.metric, ([], []))[1] for run in runs)
+    )
 
 
 def damage(run: Run) -> dict[str, int]:

@@ -10,10 +10,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
-from bapo_lightning.report.comparison.runs import COMPARED, NOT_BEGUN, QUANTITIES, Column, Run, statistic_of
+from bapo_lightning.report.comparison.runs import (
+    COMPARED,
+    NOT_BEGUN,
+    QUANTITIES,
+    STATISTICS,
+    Column,
+    Quantity,
+    Run,
+    recorded_turns,
+    statistic_of,
+)
 from bapo_lightning.report.comparison.settings import (
     choose_reference,
     conditions_in_order,
@@ -63,6 +74,7 @@ class Comparison:
     settings: list[str]
     conditions: list[str]
     reference: str
+    quantities: tuple[Quantity, ...]  # `QUANTITIES`, and what was recorded of turns
     cells: dict[Cell, list[Run]]  # usable runs, condition by condition
     results: dict[ResultKey, Result]
     curves: dict[tuple[str, str, str], MeanCurve]  # by (setting, condition, metric)
@@ -105,7 +117,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
-    """Compares runs that were collected with `METRIC_NAMES`.
+    """Compares runs that were collected with `COMPARED_CURVES`.
 
     Raises:
         DataError: no run can be compared, or none has the setting `reference`.
@@ -122,6 +134,8 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
         for setting in settings
         if (found := [run for run in usable if (run.setting, run.condition) == (setting, condition)])
     }
+    turns = recorded_turns(usable)
+    quantities = (*QUANTITIES, *turns)
     curves = {
         (*cell, quantity.metric): mean_curve(
             [run.curves[quantity.metric] for run in found],
@@ -130,22 +144,23 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
             limits_of(quantity.metric),
         )
         for cell, found in cells.items()
-        for quantity in QUANTITIES
+        for quantity in quantities
     }
     results: dict[ResultKey, Result] = {}
-    for metric, statistic in COMPARED:
+    for metric, statistic in (*COMPARED, *product((quantity.metric for quantity in turns), STATISTICS)):
         results |= _results(cells, chosen, metric, statistic)
     return Comparison(
         runs=list(runs),
         settings=settings,
         conditions=conditions,
         reference=chosen,
+        quantities=quantities,
         cells=cells,
         results=results,
         curves=curves,
         differing=differing_keys(usable, settings),
         notes=_unlike_runs(usable, conditions),
-        limits=_limits(cells, curves),
+        limits=_limits(cells, curves, turns),
     )
 
 
@@ -186,9 +201,13 @@ def _unlike_runs(usable: Sequence[Run], conditions: Sequence[str]) -> list[str]:
 
 
 def _limits(
-    cells: Mapping[Cell, Sequence[Run]], curves: Mapping[tuple[str, str, str], MeanCurve]
+    cells: Mapping[Cell, Sequence[Run]],
+    curves: Mapping[tuple[str, str, str], MeanCurve],
+    turns: Sequence[Quantity],
 ) -> list[str]:
-    """Notes on cells with one seed only, curves that end early, and metrics that some runs lack."""
+    """Notes on cells with one seed only, curves that end early, and metrics that some runs lack; a cell may
+    lack those of `turns` altogether, since its runs have none.
+    """
     notes = []
     for (setting, condition), cell in cells.items():
         where = f"{setting} at staleness {condition}"
@@ -200,9 +219,9 @@ def _limits(
                 f"{where}: curves end at update {shortest}, with the shortest of its runs; the longest goes "
                 f"on to {longest}"
             )
-        for quantity in QUANTITIES:
+        for quantity in (*QUANTITIES, *turns):
             lacking = [run.seed for run in cell if not run.curves[quantity.metric][1]]
-            if lacking:
+            if lacking and not (quantity in turns and len(lacking) == len(cell)):
                 runs = "any run" if len(lacking) == len(cell) else f"seeds {lacking}"
                 notes.append(f"{where}: {quantity.title} was not recorded by {runs}")
     return notes

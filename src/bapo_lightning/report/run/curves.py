@@ -26,7 +26,8 @@ def limits_of(metric: str) -> tuple[float, float] | None:
     """
     if metric == "train/reward":
         return None
-    return (0.0, 1.0) if metric in _SHARES or "@" in metric else (0.0, math.inf)
+    is_share = metric in _SHARES or "@" in metric or ("_share" in metric and metric.startswith("turns/"))
+    return (0.0, 1.0) if is_share else (0.0, math.inf)
 
 
 def series(record: RunRecord, metric: str) -> tuple[list[int], list[float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Any
 
 from bapo_lightning.report import style
@@ -16,6 +16,8 @@ from bapo_lightning.run_folder.record import Row, RunRecord, finite
 
 _MOST_POINTS = 400  # of a curve
 _SMOOTHED = 15  # a curve is averaged over so many parts of the run
+_SHARE = "turns/positive_share_"  # and the number of the turn
+_DASHES = ("", "8 3 2 3", "5 3", "2 3")  # of turns, one after another
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,37 @@ def charts_of(algorithm: str) -> tuple[Chart, ...]:
     )  # fmt: skip
 
 
+def turn_charts(algorithm: str, record: RunRecord) -> tuple[Chart, ...]:
+    """The panels of a run whose policy an environment answers; none of any other."""
+    recorded = {name for row in record.rows for name in row if name.startswith("turns/")}
+    if not recorded:
+        return ()
+    colour = style.algorithm_colour(algorithm)
+    light, dark = style.shades(colour, 2)
+    shares = sorted(name for name in recorded if name.startswith(_SHARE))
+    looks = zip(shares, style.shades(colour, len(shares)), cycle(_DASHES), strict=False)
+    return (
+        Chart("Turns and calls of a conversation", (
+            Line("turns/mean", "turns", colour),
+            Line("turns/max", "most turns", style.NEUTRAL, "5 3", smooth=False),
+            Line("turns/calls_mean", "calls", dark, "8 3 2 3"),
+        )),
+        Chart("Faults in conversations, shares", (
+            Line("turns/error_share", "failed calls", light),
+            Line("turns/void_share", "void turn", dark, "8 3 2 3"),
+            Line("turns/cut_share", "cut", style.NEUTRAL, "5 3"),
+        )),
+        Chart("Positive share, turn by turn", tuple(
+            Line(name, f"turn {name.removeprefix(_SHARE)}", shade, dash) for name, shade, dash in looks
+        ), has_target=True),
+    )  # fmt: skip
+
+
 def drawn(record: RunRecord) -> list[dict[str, Any]]:
     """Every chart of the run, as `plot.js` takes it; one without values says so."""
     places = _places(record.rows)
-    charts = charts_of(str(record.manifest.get("algorithm", "")))
+    algorithm = str(record.manifest.get("algorithm", ""))
+    charts = (*charts_of(algorithm), *turn_charts(algorithm, record))
     return [_chart(chart, record, places, number) for number, chart in enumerate(charts)]
 
 

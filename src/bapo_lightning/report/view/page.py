@@ -16,7 +16,7 @@ PAGE = "view.html"  # in the run folder
 TEMPLATES = Path(__file__).with_name("templates")
 ALARM = "alarms/"
 _MOST_STEPS = 40  # updates whose samples are in the page, evenly spread, with the first and the last
-_MOST_CHARACTERS = 4000  # of a response
+_MOST_CHARACTERS = 4000  # of a response, and of an environment's replies to it
 _MOST_TOKENS = 1000  # of a response, coloured
 _MOST_CHOICES = 8  # pairs of bounds that are listed one by one
 
@@ -46,6 +46,7 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
     listed, rest = choices[:_MOST_CHOICES], choices[_MOST_CHOICES:]
     if rest:
         listed = [*listed, {"low": None, "high": None, "share": sum(choice["share"] for choice in rest)}]
+    samples = samples_by_update(rollouts)
     template = page_environment(TEMPLATES).get_template("view.html.j2")
     return template.render(
         record=record,
@@ -57,7 +58,8 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
         phases=phases(record.rows),
         alarms=sorted(name.removeprefix(ALARM) for name, on in last.items() if name.startswith(ALARM) and on),
         reward=finite(last.get("train/reward")),
-        samples=samples_by_update(rollouts),
+        samples=samples,
+        has_turns=any("turns" in row for update in samples for row in update["rows"]),
         reload_seconds=reload_seconds,
     )
 
@@ -69,6 +71,8 @@ def samples_by_update(rollouts: list[Row]) -> list[dict[str, Any]]:
         shown = {**row, "response": _cut(str(row.get("response", "")))}
         if "tokens" in row:
             shown["tokens"] = _first_tokens(row["tokens"])
+        if "turns" in row:
+            shown["turns"] = _cut_turns(row["turns"])
         by_step.setdefault(int(row["step"]), []).append(shown)
     steps = sorted(by_step)
     if len(steps) > _MOST_STEPS:
@@ -87,9 +91,22 @@ def _first_tokens(tokens: dict[str, Any]) -> dict[str, Any]:
     per_token = {name: tokens[name][:known] for name in ("ratio", "age", "clipped")}
     left_out = len(tokens["text"]) - _MOST_TOKENS
     rest = [f" ... ({left_out} tokens more)"] if left_out > 0 else []
-    return {"text": tokens["text"][:_MOST_TOKENS] + rest, "first": tokens["first"], **per_token}
+    first = {"text": tokens["text"][:_MOST_TOKENS] + rest, "first": tokens["first"], **per_token}
+    if "feedback_at" in tokens:
+        first["feedback_at"] = [place for place in tokens["feedback_at"] if place <= _MOST_TOKENS]
+    return first
 
 
-def _cut(text: str) -> str:
-    left_out = len(text) - _MOST_CHARACTERS
-    return text if left_out <= 0 else f"{text[:_MOST_CHARACTERS]} ... ({left_out} characters more)"
+def _cut_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The turns of a conversation, of which the policy and the environment have so many characters each."""
+    left = dict.fromkeys((turn["by"] for turn in turns), _MOST_CHARACTERS)
+    cut = []
+    for turn in turns:
+        cut.append({**turn, "text": _cut(turn["text"], left[turn["by"]])})
+        left[turn["by"]] = max(0, left[turn["by"]] - len(turn["text"]))
+    return cut
+
+
+def _cut(text: str, most: int = _MOST_CHARACTERS) -> str:
+    left_out = len(text) - most
+    return text if left_out <= 0 else f"{text[:most]} ... ({left_out} characters more)"

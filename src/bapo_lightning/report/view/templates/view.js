@@ -57,6 +57,9 @@ const answer = (row) => {
   const versions = [...new Set(row.versions)];
   const policy = versions.length > 1 ? `policies ${versions[0]} to ${versions.at(-1)}` : `policy ${versions[0]}`;
   box.append(element("small", `${row.status}, reward ${row.reward.toFixed(2)}, advantage ${signed(row.advantage)}, ${row.num_tokens} tokens, ${row.finish}, ${policy}`));
+{% if has_turns %}
+  if (row.turns) { box.append(...conversation(row)); return box; }
+{% endif %}
   box.append(colour && colour.value && row.tokens ? written(row) : element("pre", row.response));
   return box;
 };

@@ -1,0 +1,91 @@
+"""Conversations of an update: how many turns they took, what the environment said of them, and which of the
+turns the gradient comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+import numpy as np
+from lightning import LightningModule, Trainer
+from torch import Tensor
+
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.data.batches.transfer import on_device
+from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.types import FinishReason, Rollout
+
+MOST_TURNS = 8  # that have a positive share of their own
+POSITIVE_SHARE = "positive_share"  # its name begins so, and the number of the turn follows
+
+
+@dataclass(eq=False)
+class TurnMonitor(Monitor):
+    """Emits, where an environment answers the policy, `turns/{mean, max}` (the policy's turns in a
+    conversation), `turns/calls_mean` (calls of tools in one), `turns/error_share` (of the calls, those that
+    failed), `turns/void_share` (of the conversations, those with a turn that had neither a call nor an
+    answer), `turns/feedback_tokens_mean` (of the environment, in a conversation), `turns/cut_share` (of the
+    conversations, those that a limit ended) and `turns/positive_share_1`, `_2` and so on:
+    `bapo/positive_share` of the tokens of that turn alone.
+
+    An expert's answers are no conversations.
+    """
+
+    weight: ContributionWeight  # as for `contributions.contribution_weight`
+    has_environment: bool = field(default=False, init=False)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sees whether an environment answers; only ranks that sample have one."""
+        sampler = getattr(trainer.datamodule, "sampler", None)  # type: ignore[attr-defined]
+        self.has_environment = getattr(sampler, "conversations", None) is not None
+
+    def measure(self, update: Update) -> Metrics:
+        """Returns the metrics of one update."""
+        if not self.has_environment:
+            return {}
+        rollouts = update.batch.rollouts
+        turn = turn_numbers(rollouts, update.tokens)
+        most = min(MOST_TURNS, max(len(rollout.turns) for rollout in rollouts))
+        return {
+            **conversation_metrics([rollout for rollout in rollouts if rollout.aging_segments]),
+            **{f"turns/{POSITIVE_SHARE}_{n + 1}": self._share(update.tokens, turn == n) for n in range(most)},
+        }
+
+    def _share(self, tokens: TokenTable, chosen: Tensor) -> Tensor:
+        """Positive tokens' share of what the chosen ones contribute; NaN if that is nothing."""
+        return positive_shares(replace(tokens, weight=tokens.weight * chosen), self.weight)[0]
+
+
+def conversation_metrics(rollouts: Sequence[Rollout]) -> Metrics:
+    """Means and shares over conversations; a share of no calls is left out, and so is all of nothing."""
+    if not rollouts:
+        return {}
+    turns = [len(rollout.turns) for rollout in rollouts]
+    calls = sum(reply.calls for rollout in rollouts for reply in rollout.replies)
+    errors = sum(reply.errors for rollout in rollouts for reply in rollout.replies)
+    return {
+        "turns/mean": fmean(turns),
+        "turns/max": max(turns),
+        "turns/calls_mean": calls / len(rollouts),
+        **({"turns/error_share": errors / calls} if calls else {}),
+        "turns/void_share": fmean(any(reply.is_void for reply in rollout.replies) for rollout in rollouts),
+        "turns/feedback_tokens_mean": fmean(rollout.num_feedback_tokens for rollout in rollouts),
+        "turns/cut_share": fmean(rollout.finish is FinishReason.LENGTH for rollout in rollouts),
+    }
+
+
+def turn_numbers(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
+    """Returns the number of the turn that each token belongs to, from 0 on, [N].
+
+    Args:
+        rollouts: of the minibatch of all ranks, in row order.
+        tokens: of that minibatch.
+    """
+    lengths = [[len(turn) for turn in rollout.turns] for rollout in rollouts]
+    numbers = np.concatenate([np.repeat(np.arange(len(turns)), turns) for turns in lengths])
+    starts = np.cumsum([0, *map(sum, lengths)])
+    device = tokens.sequence.device
+    return on_device(numbers, device)[on_device(starts, device)[tokens.sequence] + tokens.position]

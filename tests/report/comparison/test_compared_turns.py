@@ -1,0 +1,59 @@
+"""Metrics of turns are compared where a run recorded them, and change nothing where none did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.report.synthetic_runs import RunMaker
+
+from bapo_lightning.report.comparison.files import write_results
+from bapo_lightning.report.comparison.page import render_page
+from bapo_lightning.report.comparison.runs import QUANTITIES, TURN_QUANTITIES
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.comparison.table import Comparison, compare
+from bapo_lightning.report.run.curves import limits_of
+
+
+def compared(make_run: RunMaker, turns: dict[tuple[str, int], float]) -> Comparison:
+    """Compares two algorithms over two seeds; `turns` has the mean number of turns of the runs with any."""
+    folders = []
+    for algorithm in ("grpo", "bapo"):
+        for seed in range(2):
+            mean = turns.get((algorithm, seed))
+            found = {} if mean is None else {"turns/mean": mean, "turns/positive_share_2": 0.5}
+            rows = [{"step": step, "train/reward": 0.5, **found} for step in range(4)]
+            folders.append(make_run(f"{algorithm}{seed}", rows=rows, algorithm=algorithm, seed=seed))
+    return compare(collect(folders))
+
+
+def test_runs_with_turns_are_compared_by_them(make_run: RunMaker, tmp_path: Path) -> None:
+    comparison = compared(make_run, {("grpo", 0): 1.0, ("grpo", 1): 2.0, ("bapo", 0): 2.0, ("bapo", 1): 4.0})
+    added = [quantity.title for quantity in comparison.quantities[len(QUANTITIES) :]]
+    assert added == ["Turns of a conversation", "Positive share, turn 2"]
+    result = comparison.results["bapo", "8", "turns/mean", "final"]
+    assert result.value is not None and result.value.mean == 3.0
+    assert result.difference is not None and result.difference.mean == 1.5
+    page = render_page(comparison, "title", "make compare", "today")
+    assert "Turns of a conversation" in page and "Positive share, turn 2" in page
+    assert "turns/mean,final" in write_results(comparison, tmp_path / "results.csv").read_text()
+
+
+def test_runs_without_turns_are_compared_as_ever(make_run: RunMaker, tmp_path: Path) -> None:
+    comparison = compared(make_run, {})
+    assert comparison.quantities == QUANTITIES
+    page = render_page(comparison, "title", "make compare", "today")
+    assert all(quantity.title not in page for quantity in TURN_QUANTITIES)
+    assert "turns/" not in write_results(comparison, tmp_path / "results.csv").read_text()
+
+
+def test_a_setting_may_be_without_turns_but_not_one_of_its_runs(make_run: RunMaker) -> None:
+    notes = compared(make_run, {("bapo", 0): 2.0}).limits
+    assert "bapo at staleness 8: Turns of a conversation was not recorded by seeds [1]" in notes
+    assert not any("grpo" in note and "Turns" in note for note in notes)
+
+
+def test_shares_end_at_1_and_numbers_of_turns_nowhere() -> None:
+    limits = {quantity.metric: limits_of(quantity.metric) for quantity in TURN_QUANTITIES}
+    bounded = {metric for metric, found in limits.items() if found == (0.0, 1.0)}
+    assert bounded == {metric for metric in limits if "share" in metric}
+    assert len(limits) - len(bounded) == 3
