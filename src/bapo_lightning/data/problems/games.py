@@ -1,0 +1,48 @@
+"""Problems that are games of TextArena (pip extra `textarena`), for `environments.textarena.TextArena`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bapo_lightning.data.problems.held_out import Part
+from bapo_lightning.environments.textarena import Game
+from bapo_lightning.types import Problem
+from bapo_lightning.values import CountOrZero, Size
+
+
+def textarena_problems(
+    game: str, count: Size, split: Part, options: dict[str, Any] | None = None, first: CountOrZero = 0
+) -> list[Problem]:
+    """Returns `count` deals of a game, whose prompt is its rules and what can be seen of its beginning.
+
+    Even seeds train and odd ones validate, so that the splits share no seed whatever their sizes. A game with
+    few beginnings has equal ones under different seeds, and some games (TowerOfHanoi, Countdown) begin
+    alike under every seed.
+
+    Args:
+        game: of TextArena, for one player, e.g. "Mastermind-v0".
+        count: of deals.
+        split: whose seeds are used.
+        options: of the game, in place of those that belong to its name, e.g. {"max_turns": 10}.
+        first: deals of the split that are left out before.
+
+    Returns:
+        Problems with `id` "game/seed", with the options if there are any, the game as `source`, no answer,
+        and as `metadata` what the environment deals the game from.
+
+    Raises:
+        DataError: textarena is missing, has no such game, or cannot deal it with these options.
+    """
+    given = dict(options or {})
+    name = game + (f"({', '.join(f'{key}={given[key]}' for key in sorted(given))})" if given else "")
+    begin = 2 * first + (split == "validation")
+    return [
+        Problem(
+            f"{name}/{seed}",
+            Game(game, given, seed).rules,
+            "",
+            game,
+            {"game": game, "options": given, "seed": seed},
+        )
+        for seed in range(begin, begin + 2 * count, 2)
+    ]

@@ -1,0 +1,240 @@
+"""TextArena's games for one player (pip extra `textarena`), played by a policy move by move.
+
+    problem (game, options, seed) -> its rules -> move -> what the game says -> move -> ... -> reward
+
+A game is dealt from the seed and its moves are played again whenever the policy makes another one, so that
+nothing of a conversation is kept between turns. TextArena draws from Python's global generator in mid-game,
+too, and would reseed the process; here each game draws from its own, and other threads see nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import random
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import import_module
+from numbers import Real
+from types import ModuleType
+from typing import Any
+
+from bapo_lightning.environments.environment import Turn
+from bapo_lightning.errors import DataError, taken
+from bapo_lightning.types import Problem, Reply
+
+COMMAND = ".venv/bin/python -m pip install textarena==0.7.4"
+UNREADABLE = "The game cannot read this move. Please submit another one."
+
+MAX_CHARACTERS = 4000  # of a move: some games search it in quadratic time
+
+# Families of games for one player that need no network and are dealt alike in every process.
+FAMILIES = frozenset({
+    "2048", "Bandit", "Blackjack", "Countdown", "Crosswords", "Cryptarithm", "FifteenPuzzle", "FrozenLake",
+    "GuessTheNumber", "LightsOut", "LogicPuzzle", "Mastermind", "Minesweeper", "PegJump", "RushHour",
+    "Secretary", "Set", "Slitherlink", "Sokoban", "Sudoku", "ThreeCardMonte", "TowerOfHanoi",
+})  # fmt: skip
+NEED_THE_NETWORK = {
+    **dict.fromkeys(("Hangman", "WordLadder", "WordSearch", "Wordle"), "downloads the word lists of NLTK"),
+    **dict.fromkeys(("GuessWho", "TwentyQuestions"), "asks a model at OpenRouter about every move"),
+}
+
+
+def textarena() -> ModuleType:
+    """Returns the library; raises DataError with the command that installs it if it is missing."""
+    try:
+        return import_module("textarena")
+    except ImportError as error:
+        raise DataError(f"textarena cannot be imported ({error}); {COMMAND}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What came of a move."""
+
+    text: str  # what the game says; at its end, why it ended
+    is_done: bool
+    is_invalid: bool  # against the rules: a warning, or the end of the game
+    score: float | None  # TextArena's reward, at the end
+
+
+class Game:
+    """One game in progress, which only one thread may play.
+
+    Args:
+        name: of TextArena, e.g. "Mastermind-v0".
+        options: that take the place of the name's own, e.g. {"max_turns": 10}.
+        seed: of all that the game draws.
+
+    Raises:
+        DataError: textarena is missing, has no such game, or cannot deal it with these options.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any], seed: int) -> None:
+        self._env, self._dice = pickle.loads(_dealt(name, json.dumps(options, sort_keys=True), seed))
+        self.rules = self._news()
+
+    def play(self, move: str) -> Move:
+        """Makes a move. Raises whatever the game raises on a text that it does not foresee."""
+        with _drawing_from(self._dice):
+            is_done, _ = self._env.step(move)
+        rewards, (info, *_) = self._env.state.rewards, self._env.state.game_info.values()
+        is_invalid = bool(info["invalid_move"]) or self._env.state.error_count > 0
+        lines = [self._news(), (info.get("reason") or "") if is_done else ""]
+        score = _number(rewards[0]) if is_done else None
+        return Move("\n".join(filter(None, lines)), bool(is_done), is_invalid, score)
+
+    def _news(self) -> str:
+        """What the game has said since the last time, without the player's own words."""
+        own = textarena().ObservationType.PLAYER_ACTION
+        _, messages = self._env.get_observation()
+        # Some games file those under a wrong kind, with a number for the text.
+        return "\n".join(text for _, text, kind in messages if kind is not own and isinstance(text, str))
+
+
+class TextArena:
+    """Environment that plays the game of a problem (`data.problems.games`) with the policy.
+
+    The conversation ends with the game, and its score is TextArena's reward: 1 for a win and, in most games,
+    a share of it for a position near to one. A conversation that a limit ends before has no score.
+
+    Args:
+        move: regular expression; the last match in a turn is what the game gets, its first group if it has
+            one, and a turn without a match is an empty move. None: the game gets the whole turn.
+            Of a longer text it gets the last 4000 characters.
+    """
+
+    is_pure = True
+
+    def __init__(self, move: str | None = None) -> None:
+        if found := list(self.problems({"move": move})):
+            raise ValueError("; ".join(found))
+        self._move = None if move is None else re.compile(move, re.DOTALL)
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong with the options of the constructor."""
+        try:
+            re.compile(options["move"] or "")
+        except re.error as error:
+            yield f"move={options['move']} is no regular expression ({error}); null gives the game every word"
+
+    def start(self, problem: Problem) -> list[str]:
+        """Returns the moves so far."""
+        if not {"game", "options", "seed"} <= set(problem.metadata):
+            raise DataError(
+                f"problem {problem.id} is no game of TextArena; write environment=none, or data whose "
+                "_target_ is bapo_lightning.data.problems.games.textarena_problems"
+            )
+        return []
+
+    def respond(self, turn: Turn) -> Reply:
+        """Returns what the game says to a move; at the last turn, too, as the move may end the game."""
+        game = _replayed(turn.problem, turn.state)
+        text = self._move_in(turn.text)
+        try:
+            move = game.play(text)
+        except Exception:  # foreign code on text that the policy made up: the game stays as it was
+            return Reply(UNREADABLE, state=turn.state, calls=1, errors=1, is_void=not text.strip())
+        return Reply(
+            move.text,
+            is_done=move.is_done,
+            score=move.score,
+            state=[*turn.state, text],
+            calls=1,
+            errors=int(move.is_invalid),
+            is_void=not text.strip(),
+        )
+
+    def _move_in(self, text: str) -> str:
+        if self._move is not None:
+            matches = list(self._move.finditer(text))
+            text = (matches[-1][min(1, self._move.groups)] or "") if matches else ""
+        return text[-MAX_CHARACTERS:]
+
+
+def _replayed(problem: Problem, moves: Sequence[str]) -> Game:
+    game = Game(problem.metadata["game"], problem.metadata["options"], problem.metadata["seed"])
+    for move in moves:
+        game.play(move)
+    return game
+
+
+def _number(reward: Any) -> float:
+    """A reward as a number; some games put their explanation there where an invalid move ends them."""
+    return float(reward) if isinstance(reward, Real) and math.isfinite(reward) else 0.0
+
+
+@lru_cache(maxsize=1024)  # some take seconds to deal, and every turn of every response begins with it
+def _dealt(name: str, options: str, seed: int) -> bytes:
+    """Returns a game before its first move, and its dice, pickled. Options are JSON."""
+    make = _maker(name)
+    dice, given = random.Random(seed), json.loads(options)
+    try:
+        with _drawing_from(dice):
+            env = make(f"{name}-raw", **given)
+            env.reset(num_players=1, seed=seed)
+    except Exception as error:  # foreign code on options that the user made up
+        raise DataError(
+            f"TextArena cannot deal game={name} with options={given} ({type(error).__name__}: {error}); "
+            "write other options"
+        ) from error
+    return pickle.dumps((env, dice))
+
+
+@cache
+def _maker(name: str) -> Any:
+    """Returns TextArena's function that makes a game, after the game's modules were given dice."""
+    library = textarena()
+    registry = import_module("textarena.envs.registration").ENV_REGISTRY
+    family = name.partition("-v")[0]
+    if name in registry and family in NEED_THE_NETWORK:
+        reason = NEED_THE_NETWORK[family]
+        raise DataError(f"game={name} {reason}, which needs the network; write another game")
+    known = [other.removesuffix("-raw") for other in registry if other.endswith("-raw")]
+    known = [other for other in known if other.partition("-v")[0] in FAMILIES]
+    if name not in known:
+        what = "game of TextArena for one player" if name in registry else "game of TextArena"
+        raise DataError(f"game={name} is no {what}; {taken(name, known)}")
+    import_module(registry[name].entry_point.partition(":")[0])
+    _give_dice()
+    return library.make
+
+
+class _Dice(threading.local):
+    """Takes the place of the module `random` in TextArena's modules: each thread draws from its own game."""
+
+    own: random.Random | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own if hasattr(self.own, name) else random, name)
+
+
+_DICE = _Dice()
+
+
+def _give_dice() -> None:
+    """Gives TextArena's modules dice, and takes from them the means to print."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("textarena.") and vars(module).get("random") is random:
+            vars(module)["random"] = _DICE
+            vars(module)["print"] = _silent
+
+
+def _silent(*_: object, **__: object) -> None:
+    """Prints nothing."""
+
+
+@contextmanager
+def _drawing_from(dice: random.Random) -> Iterator[None]:
+    before, _DICE.own = _DICE.own, dice
+    try:
+        yield
+    finally:
+        _DICE.own = before
