@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +24,8 @@ from bapo_lightning.tiny_worlds.additions import measure as additions_measure
 from bapo_lightning.tiny_worlds.additions import task as additions
 from bapo_lightning.tiny_worlds.locks import measure as locks_measure
 from bapo_lightning.tiny_worlds.locks import task as locks
+from bapo_lightning.tiny_worlds.sums import measure as sums_measure
+from bapo_lightning.tiny_worlds.sums import task as sums
 from bapo_lightning.tiny_worlds.tokenizer import build_tokenizer
 from bapo_lightning.types import Problem
 
@@ -47,31 +50,46 @@ class Figures(Protocol):
         ...
 
 
+Demonstration = Callable[[Problem, random.Random], list[str]]  # turns, with feedback between them
+
+
 @dataclass(frozen=True)
 class World:
     """What the warm start needs to know of a toy language."""
 
     characters: str  # the last one ends a response
     problems: Callable[[], list[Problem]]  # that demonstrations are about
-    demonstration: Callable[[Problem, random.Random], str]
+    demonstration: Demonstration
     measure: Callable[[LlamaForCausalLM, PreTrainedTokenizerFast], Figures]
     steps: int  # supervised updates
+
+
+def one_turn(response: Callable[[Problem, random.Random], str]) -> Demonstration:
+    """Returns demonstrations in which nobody answers the policy."""
+    return lambda problem, generator: [response(problem, generator)]
 
 
 WORLDS = {
     "additions": World(
         characters=additions.CHARACTERS,
         problems=partial(additions.addition_problems, "train"),
-        demonstration=additions.demonstration,
+        demonstration=one_turn(additions.demonstration),
         measure=additions_measure.measure,
         steps=2000,
     ),
     "locks": World(
         characters=locks.CHARACTERS,
         problems=locks.all_lock_problems,
-        demonstration=locks.demonstration,
+        demonstration=one_turn(locks.demonstration),
         measure=locks_measure.measure,
         steps=5000,
+    ),
+    "sums": World(
+        characters=sums.CHARACTERS,
+        problems=partial(sums.sum_problems, "train"),
+        demonstration=sums.demonstration,
+        measure=sums_measure.measure,
+        steps=3000,
     ),
 }
 
@@ -107,8 +125,8 @@ def train(
     generator, problems, loss = random.Random(seed), world.problems(), torch.tensor(float("nan"))
     for step in range(1, steps + 1):
         chosen = [generator.choice(problems) for _ in range(BATCH_SIZE)]
-        responses = [world.demonstration(problem, generator) for problem in chosen]
-        input_ids, labels = _batch(tokenizer, chosen, responses)
+        texts = [[problem.prompt, *world.demonstration(problem, generator)] for problem in chosen]
+        input_ids, labels = labelled(tokenizer, texts)
         loss = model(input_ids=input_ids, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -120,15 +138,19 @@ def train(
     return loss.item()
 
 
-def _batch(
-    tokenizer: PreTrainedTokenizerFast, problems: list[Problem], responses: list[str]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns right-padded token ids and labels [B, T]; prompt and padding carry no loss."""
-    texts = [problem.prompt + response for problem, response in zip(problems, responses, strict=True)]
-    encoded = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
+def labelled(tokenizer: PreTrainedTokenizerFast, texts: list[list[str]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns right-padded token ids and labels [B, T].
+
+    In each text the policy wrote every second piece; the others, which are the prompt and feedback, carry no
+    loss, as padding does not. A character is a token.
+    """
+    joined = ["".join(pieces) for pieces in texts]
+    encoded = tokenizer(joined, padding=True, padding_side="right", return_tensors="pt")
     labels = encoded.input_ids.masked_fill(encoded.attention_mask == 0, IGNORED)
-    for row, problem in enumerate(problems):
-        labels[row, : len(problem.prompt)] = IGNORED
+    for row, pieces in enumerate(texts):
+        ends = list(accumulate(len(piece) for piece in pieces))
+        for start, end in zip([0, *ends[1::2]], ends[::2], strict=False):
+            labels[row, start:end] = IGNORED
     return encoded.input_ids, labels
 
 

@@ -1,0 +1,1 @@
+"""Sums that are out of the model's reach without a calculator."""
