@@ -8,7 +8,7 @@ generation depends on timing, but its schedule is recorded: a run that is left a
 of the killed one must end as that did, to the bit. Where the killed run follows a recorded schedule itself,
 it must end as one that follows it undisturbed. Always, each work item must have exactly one fate, each update
 its row, and no token may be older than the bound. Every update writes a checkpoint, so that many kills come
-while one is written.
+while one is written. With turns, an environment that cannot take anything back is asked each of them once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from recording_environment import CALLS_FILE
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
@@ -48,6 +50,17 @@ SETTINGS = (
     "cpu_threads=1",
     "+data.train.limit=30",  # eight epochs
 )
+# A turn ends with `;` too, and an environment answers that must not get the same turn twice.
+TURNS = (
+    "environment=calculator",
+    "environment.stop=[';']",
+    "environment.max_turns=4",
+    "environment.workers=2",
+    "environment.feedback.template='{feedback}'",
+    "scale.max_feedback_tokens=8",
+    "~environment.answers",
+    "+environment.answers={_target_: recording_environment.Recording}",
+)
 REGIMES = {
     "replay": ("regime=replay",),
     "replay, dynamic sampling": ("regime=replay", "algorithm=dapo"),
@@ -58,6 +71,10 @@ REGIMES = {
     "async, partial": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11"),
     "async, following": ("regime=async",),
     "async, partial, following": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11"),
+    "replay, turns": ("regime=replay", *TURNS),
+    "partial, mask, turns": ("regime=partial", "regime.max_age=9", "regime.stale_action=mask", *TURNS),
+    "reuse, turns": ("regime=reuse", *TURNS),
+    "async, partial, turns": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11", *TURNS),
 }
 
 
@@ -105,6 +122,8 @@ def drill(
         whole = folder / "again"
         finish(whole, [*overrides, f"regime.schedule={killed}"])
     problems += differences(whole, killed)
+    if "turns" in name:
+        problems += call_problems(whole, killed, every="async" not in name)
     resumes = len(read_run(killed).manifest.get("resumes", []))
     where = ", ".join(f"{count} {moment}" for moment, count in kills.items())
     result = "FAILED" if problems else "as if it had never stopped"
@@ -163,6 +182,7 @@ def start_run(folder: Path, overrides: Sequence[str]) -> int:
     os.dup2(log, 2)
     status = 1
     try:
+        os.environ[CALLS_FILE] = str(calls_file(folder))
         run(validate(compose_run([*SETTINGS, *overrides, f"run_folder={folder}", "resume=auto"])))
         status = 0
     except BaseException as error:
@@ -191,6 +211,21 @@ def row_problems(folder: Path) -> list[str]:
     if regime["max_age"] is not None and oldest > regime["max_age"]:
         problems.append(f"a token of age {oldest}")
     return problems
+
+
+def call_problems(whole: Path, killed: Path, every: bool) -> list[str]:
+    """Checks that the environment of the killed run got what the other's did: the same turns as often, or
+    without `every`, where passes were begun again under newer weights, at least those.
+    """
+    calls = [Counter(calls_file(folder).read_text().splitlines()) for folder in (whole, killed)]
+    missing, extra = calls[0] - calls[1], (calls[1] - calls[0] if every else Counter())
+    problems = [f"{missing.total()} turns were never asked"] * bool(missing)
+    return problems + [f"{extra.total()} turns were asked again"] * bool(extra)
+
+
+def calls_file(folder: Path) -> Path:
+    """Returns the file of what the environment of a run was asked."""
+    return folder.parent / f"{folder.name}-calls.jsonl"
 
 
 def differences(whole: Path, killed: Path) -> list[str]:

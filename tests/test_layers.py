@@ -13,9 +13,9 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = "bapo_lightning"
 LAYER_OF_ROOM = {
-    "types": 0, "errors": 0, "values": 0, "orphans": 0, "hub": 0, "phases": 0,
+    "types": 0, "errors": 0, "values": 0, "orphans": 0, "hub": 0, "phases": 0, "limits": 0, "clean_process": 0,
     "random_states": 1, "precision": 1, "run_folder": 1, "ranks": 1,
-    "objectives": 1, "rewards": 1, "evaluation": 1, "plan": 1,
+    "objectives": 1, "rewards": 1, "environments": 1, "evaluation": 1, "plan": 1,
     "report": 2, "rollout": 2, "tiny_worlds": 2,
     "data": 3,
     "modules": 4, "simulation": 4,
@@ -27,7 +27,7 @@ LAYER_OF_ROOM = {
     "__main__": 9,
 }  # fmt: skip
 FACE = "library"  # all that the package itself imports, when it is asked for it
-TORCH_FREE_ROOMS = {"types", "errors", "phases", "run_folder", "rewards", "report", "plan"}
+TORCH_FREE_ROOMS = {"types", "errors", "phases", "run_folder", "rewards", "environments", "report", "plan"}
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 

@@ -56,7 +56,6 @@ from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
 from bapo_lightning.data.rollouts.regime import Regime
-from bapo_lightning.data.rollouts.reply_journal import REPLY_FILE, ReplyJournal
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
@@ -120,18 +119,16 @@ class RolloutDataModule(L.LightningDataModule):
         self._entry_scores, self._score_by_reference = entry_scores, score_by_reference
         self._batch_advantages, self._admits = batch_advantages, admission.admits
         self._second_sampling, self._critic = second_sampling, critic
-        self._share_policy = share_policy
-        self._stream = stream
+        self._share_policy, self._stream = share_policy, stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed, regime.reuse_minibatches)
         self._replay, self._reuse = replay, ReuseBuffer(regime, prompts_per_batch, replay)
         self._clock = 0  # updates attempted
         self._entry_version = 0  # of the trainer when the batch in the queue entered training
-        if folder is not None and sampler.conversations is not None:
-            sampler.conversations.journal = ReplyJournal(folder / REPLY_FILE)
+        sampler.keep_replies(folder)
         ledger = Ledger(folder / "ledger.jsonl" if folder else None)
         recorder = ScheduleRecorder(folder / SCHEDULE_FILE if folder and regime.async_generation else None)
-        sizes = (group_size, prompts_per_batch, num_rollout_batches)
-        self._scheduler = RolloutScheduler(stream, sampler, admission, regime, ledger, *sizes, recorder)
+        parts = (ledger, group_size, prompts_per_batch, num_rollout_batches, recorder)
+        self._scheduler = RolloutScheduler(stream, sampler, admission, regime, *parts)
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
         if schedule is not None:
             asked = (self.push_weights, prompts_per_batch, schedule)

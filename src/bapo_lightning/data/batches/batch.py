@@ -22,6 +22,7 @@ from bapo_lightning.data.batches.layout import Layout, padded_ids, prompt_number
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.data.batches.model_input import ModelInput, laid_out
 from bapo_lightning.data.batches.places import (
+    Place,
     Spans,
     contexts_of,
     gaps_of,
@@ -31,7 +32,7 @@ from bapo_lightning.data.batches.places import (
 from bapo_lightning.data.batches.steps import step_fields
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import StaleDataError
-from bapo_lightning.types import Group, Rollout, are_trained
+from bapo_lightning.types import Group, Rollout, Sample, are_trained
 
 
 @dataclass(frozen=True)
@@ -234,23 +235,11 @@ def collate(
     context_lengths = contexts_of(rollouts, skipped)
     places = places_of(context_lengths, response_lengths, gaps)
     input_ids = padded_ids(rollouts)
-    version, mask = np.zeros(input_ids.shape, np.int64), np.zeros(input_ids.shape, np.bool_)
-    behaviour, proximal, reference = np.zeros((3, *input_ids.shape), np.float32)
-    for row, (sample, rollout) in enumerate(zip(samples, rollouts, strict=True)):
-        skip, place = skipped[row], places[row]
-        behaviour[row, place] = rollout.logprobs[skip:]
-        recomputed, initial = sample.proximal_logprobs, sample.reference_logprobs
-        proximal[row, place] = behaviour[row, place] if recomputed is None else recomputed[skip:]
-        reference[row, place] = np.nan if initial is None else initial[skip:]
-        version[row, place], mask[row, place] = rollout.versions[skip:], True
+    grids = _token_grids(samples, input_ids.shape, skipped, places)
     return TrainBatch(
         **step_fields(groups, input_ids.shape, places, skipped),
+        **grids,
         input_ids=torch.from_numpy(input_ids),
-        response_mask=torch.from_numpy(mask),
-        behaviour_logp=torch.from_numpy(behaviour),
-        proximal_logp=torch.from_numpy(proximal),
-        reference_logp=torch.from_numpy(reference),
-        version=torch.from_numpy(version),
         advantage=torch.tensor([each for group in groups for each in group.advantages], dtype=torch.float32),
         context_lengths=context_lengths,
         response_lengths=response_lengths,
@@ -263,10 +252,31 @@ def collate(
         origins=tuple(int(rollout.origin) for rollout in rollouts),
         factor=torch.tensor([group.weight for group in groups for _ in group.samples], dtype=torch.float32),
         groups=tuple(groups),
-        entry_version=int(version.max()) if entry_version is None else entry_version,
+        entry_version=int(grids["version"].max()) if entry_version is None else entry_version,
         entry_scores=entry_scores(samples, input_ids.shape, skipped, places),
         metrics=metrics,
     )
+
+
+def _token_grids(
+    samples: Sequence[Sample], shape: tuple[int, ...], skipped: Sequence[int], places: Sequence[Place]
+) -> dict[str, Any]:
+    """Returns what is known of the trained tokens, each [B, T]."""
+    version, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    behaviour, proximal, reference = np.zeros((3, *shape), np.float32)
+    for row, (sample, skip, place) in enumerate(zip(samples, skipped, places, strict=True)):
+        behaviour[row, place] = sample.rollout.logprobs[skip:]
+        recomputed, initial = sample.proximal_logprobs, sample.reference_logprobs
+        proximal[row, place] = behaviour[row, place] if recomputed is None else recomputed[skip:]
+        reference[row, place] = np.nan if initial is None else initial[skip:]
+        version[row, place], mask[row, place] = sample.rollout.versions[skip:], True
+    return {
+        "response_mask": torch.from_numpy(mask),
+        "behaviour_logp": torch.from_numpy(behaviour),
+        "proximal_logp": torch.from_numpy(proximal),
+        "reference_logp": torch.from_numpy(reference),
+        "version": torch.from_numpy(version),
+    }
 
 
 def _with_tokens(group: Group) -> Group:

@@ -41,7 +41,7 @@ def sample_answers(sampler: RolloutSampler, asked: Sequence[Asked]) -> list[Samp
     ]
     groups = [RunningGroup(WorkItem(problem, 0), [Rollout(prompts[problem])]) for problem, _ in asked]
     continued = sampler.continued(requests, groups)
-    rollouts = [continued[number] for number in range(len(asked))]
+    rollouts = [rollout if rollout.finish else rollout.cut() for _, rollout in sorted(continued.items())]
     return sampler.judge([problem for problem, _ in asked], rollouts)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import torch
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
 from bapo_lightning.data.rollouts.conversations import Conversations
-from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
+from bapo_lightning.data.rollouts.reply_journal import REPLY_FILE, ReplyJournal
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.turn_rules import SampleRule, TurnShaping
 from bapo_lightning.phases import phase
@@ -156,6 +157,11 @@ class RolloutSampler:
         if self.sample_filter is None:
             return sample
         return replace(sample, is_trained=bool(self.sample_filter(sample)))
+
+    def keep_replies(self, folder: Path | None) -> None:
+        """Keeps the environment's replies in a run's folder, for a resume after a kill."""
+        if folder is not None and self.conversations is not None:
+            self.conversations.journal = ReplyJournal(folder / REPLY_FILE)
 
     @property
     def journal(self) -> ReplyJournal:

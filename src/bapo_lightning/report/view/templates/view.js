@@ -84,7 +84,7 @@ for (const select of document.querySelectorAll(".update")) {
 if (colour) {
   colour.value = kept("colour") ?? "ratio";
   const recolour = () => {
-    document.getElementById("key").textContent = keys[colour.value] + (colour.value ? "; dotted: the gradient was clipped; pale: too old to be trained on" : "");
+    document.getElementById("key").textContent = keys[colour.value] + (colour.value ? "; dotted: the gradient was clipped; pale: not trained on" : "");
     document.querySelectorAll(".update").forEach(show);
   };
   colour.addEventListener("change", () => { keep("colour", colour.value); recolour(); });

@@ -1,18 +1,9 @@
-"""The nouns of the system, on the way from a problem to a training batch. Frozen, picklable, without torch.
-
-    Problem -> WorkItem -> Rollout of Segments (engine) -> Sample (reward) -> Group (advantages) -> TrainBatch
-
-In a conversation an environment answers between the policy's turns: its tokens are Segments of feedback.
-
-Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes a token instead of some
-seventy as tuples.
-"""
+"""Tokens of a response and where they come from."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from itertools import groupby, pairwise
 from typing import Any
@@ -35,38 +26,6 @@ class Origin(IntEnum):
 
 
 NO_VERSION = -1  # of tokens that no policy of the run sampled
-
-
-class ScoreStatus(StrEnum):
-    """The verifier's verdict on an answer."""
-
-    CORRECT = "correct"
-    WRONG = "wrong"
-    UNPARSABLE = "unparsable"  # no final answer was found in the text
-    TIMEOUT = "timeout"  # the verifier did not decide within its deadline
-    FAILED = "failed"  # the verifier could not decide: too large a number, out of memory, dead
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One question with a verifiable answer."""
-
-    id: str  # unique in its data set
-    prompt: str  # text the policy continues
-    answer: str  # gold answer
-    source: str = ""  # data set it comes from
-    # Input of the data set's own scorer. Left out of comparisons, so that a problem stays hashable.
-    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkItem:
-    """One use of a problem. An epoch of the problem stream holds every problem once, so epoch and problem id
-    together are unique in a run.
-    """
-
-    problem: Problem
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,122 +174,6 @@ class Rollout:
             for is_feedback, run in runs
             if not is_feedback
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A reward's view of a finished rollout."""
-
-    text: str  # decoded response without special tokens; in a conversation the policy's last turn
-    num_tokens: int  # sampled, in all turns
-    finish: FinishReason
-    turns: tuple[str, ...] = ()  # of the policy, where an environment answers between them
-    replies: tuple[Reply, ...] = ()  # of the environment, one to each turn that ended
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Verdict on one answer. `value` is 1.0 for correct and 0.0 otherwise unless the reward says
-    differently.
-    """
-
-    value: float
-    status: ScoreStatus
-    # Final answer as the verifier read it, equal answers as equal strings: its vote in maj@k. Empty: none.
-    answer: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps of a response, token by token, and what each was worth."""
-
-    numbers: array[int]  # typecode "i": of each token's step, from 0 on
-    advantages: array[float]  # typecode "f": of each token's step
-
-    @property
-    def count(self) -> int:
-        """Number of steps."""
-        return self.numbers[-1] + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A finished rollout with its verdict."""
-
-    rollout: Rollout
-    text: str  # decoded response without special tokens; in a conversation the policy's last turn
-    score: Score
-    reward: float  # used in training: the score's value plus shaping
-    # Nats, under the trainer's weights when the batch entered training; None: not recomputed.
-    proximal_logprobs: array[float] | None = None
-    # What else the objective needs of its tokens at that moment, by the name of the score, in nats.
-    entry_scores: Mapping[str, array[float]] = field(default_factory=dict)
-    # Nats, under the weights that the run began with; None: no objective asks.
-    reference_logprobs: array[float] | None = None
-    steps: Steps | None = None  # None: all of its tokens have the advantage of the response
-    is_trained: bool = True  # False: it counts in its group's baseline, and its tokens nowhere
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """All samples of one problem; advantages are relative to the group."""
-
-    problem: Problem
-    samples: tuple[Sample, ...]
-    advantages: tuple[float, ...] = ()
-    epoch: int = 0  # of the problem stream, see `WorkItem`
-    # Trainer version when the last sample finished; splits a token's age into time in generation and time in
-    # the queue.
-    ready_version: int = 0
-    weight: float = 1.0  # of its tokens in the loss, beside those of other groups
-    hint: float = 0.0  # share of the solution that its prompt shows
-
-    @property
-    def item(self) -> WorkItem:
-        """The work item that the group answers."""
-        return WorkItem(self.problem, self.epoch)
-
-    @property
-    def rewards(self) -> tuple[float, ...]:
-        """Reward of each sample."""
-        return tuple(sample.reward for sample in self.samples)
-
-    @property
-    def is_uniform(self) -> bool:
-        """True when every score is equal, so that advantages relative to the group carry no signal."""
-        return len({sample.score.value for sample in self.samples}) <= 1
-
-    @property
-    def num_tokens(self) -> int:
-        """Response tokens of all samples."""
-        return sum(sample.rollout.length for sample in self.samples)
-
-    @property
-    def oldest_version(self) -> int:
-        """Policy version of the oldest token that may be trained on."""
-        return min(self._versions)
-
-    @property
-    def newest_version(self) -> int:
-        """Policy version of the newest token that may be trained on."""
-        return max(self._versions)
-
-    @property
-    def trained_samples(self) -> tuple[Sample, ...]:
-        """The samples that are trained on; all, without advantages, where none of the policy's would be."""
-        if not are_trained(self.samples):
-            return self.samples
-        return tuple(sample for sample in self.samples if sample.is_trained)
-
-    @property
-    def _versions(self) -> list[int]:
-        samples = self.trained_samples
-        return [segment.version for sample in samples for segment in sample.rollout.aging_segments]
-
-
-def are_trained(samples: Iterable[Sample]) -> bool:
-    """Returns whether any is trained on of those that a policy version sampled."""
-    return any(sample.is_trained and sample.rollout.aging_segments for sample in samples)
 
 
 def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:

@@ -1,0 +1,40 @@
+"""The nouns of the system, on the way from a problem to a training batch. Frozen, picklable, without torch.
+
+    Problem -> WorkItem -> Rollout of Segments (engine) -> Sample (reward) -> Group (advantages) -> TrainBatch
+
+In a conversation an environment answers between the policy's turns: its tokens are Segments of feedback.
+
+Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes a token instead of some
+seventy as tuples.
+"""
+
+from bapo_lightning.types.groups import (
+    Completion,
+    Group,
+    Problem,
+    Sample,
+    Score,
+    ScoreStatus,
+    Steps,
+    WorkItem,
+    are_trained,
+)
+from bapo_lightning.types.rollouts import NO_VERSION, FinishReason, Origin, Reply, Rollout, Segment
+
+__all__ = [
+    "NO_VERSION",
+    "Completion",
+    "FinishReason",
+    "Group",
+    "Origin",
+    "Problem",
+    "Reply",
+    "Rollout",
+    "Sample",
+    "Score",
+    "ScoreStatus",
+    "Segment",
+    "Steps",
+    "WorkItem",
+    "are_trained",
+]
