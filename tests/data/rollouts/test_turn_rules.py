@@ -1,6 +1,7 @@
 """What is added to a reward for turns, and which samples are trained on, by hand."""
 
 from array import array
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from tests.configuration.compositions import found
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
+from tests.data.rollouts.test_random_schedules import Schedule
 from tests.data.rollouts.test_sampler import ITEMS, finished
 
 from bapo_lightning.data.batches.replay_rules import SelfImitation
@@ -234,3 +236,26 @@ def test_filters_that_need_no_turns_go_without_an_environment():
     assert found("algorithm=grpo", f"+algorithm.sample_filter={{_target_: {target}, cut: true}}") == []
     assert found(*TURNS, "algorithm=simpletir") == []
     assert found(*TURNS, "algorithm=spear_turns", "regime=spear") == []
+
+
+class FilteredSchedule(Schedule):
+    """A schedule in which a third of the responses is not trained on."""
+
+    def open(self):
+        super().open()
+        self.scheduler.sampler = self.collector.sampler = replace(
+            self.scheduler.sampler,
+            sample_filter=lambda sample: (sample.rollout.length + int(sample.rollout.prompt_ids[0])) % 3 > 0,
+        )
+
+
+def test_random_schedules_keep_the_ages_of_what_is_trained_on(tmp_path):
+    fates, filtered = Counter(), 0
+    for seed in range(200):
+        schedule = FilteredSchedule(seed, tmp_path, talks=seed % 2 > 0)
+        schedule.train()  # which checks the ages
+        fates += schedule.check_ledger()
+        filtered += schedule.scheduler.statistics.filtered_samples
+        if schedule.scheduler.sampler.conversations is not None:
+            schedule.scheduler.sampler.conversations.close()
+    assert filtered and fates["trained", None] > 10 * fates["dropped", "too old"]
