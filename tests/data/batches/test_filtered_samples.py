@@ -174,3 +174,12 @@ def test_their_tokens_are_in_no_metric_and_their_rewards_and_lengths_in_those_of
     found, before = (TrainingMonitor().measure(each) for each in (filtered, whole))
     for name in ("reward", "shaped_reward", "response_length"):
         assert found[f"train/{name}"] == before[f"train/{name}"]
+    advantage, length = first.advantages[0], "train/response_length_"
+    sign = "positive" if advantage > 0 else "negative"
+    alike = [
+        sample.rollout.length
+        for each in batch.groups
+        for sample, other in zip(each.samples, each.advantages, strict=True)
+        if other * advantage > 0 and sample is not first.samples[0]
+    ]
+    assert found[length + sign] == pytest.approx(sum(alike) / len(alike))

@@ -69,7 +69,7 @@ def length_by_sign(update: Update) -> Metrics:
     lengths: dict[str, list[int]] = {positive: [], negative: []}
     for group in update.batch.groups:
         for sample, advantage in zip(group.samples, group.advantages, strict=True):
-            if advantage and sample.rollout.aging_segments:
+            if advantage and sample.is_trained and sample.rollout.aging_segments:
                 lengths[positive if advantage > 0 else negative].append(sample.rollout.length)
     return {name: fmean(values) for name, values in lengths.items() if values}
 
