@@ -39,7 +39,6 @@ CASES = [
     *(f"fsdp 2 file -> {variant}" for variant in ("single", "ddp 2", "fsdp 4")),
 ]
 RUN = [
-    "experiment=additions",
     *("trainer.accelerator=cpu", "callbacks.checkpoint.every=5"),
     *("callbacks.validation.every=5", "scale.validation_problems=3", "callbacks.console.every=5"),
     *("scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256"),
@@ -51,7 +50,7 @@ METRICS = {
     "gradient norm": ("train/grad_norm",),
     "entropy": ("policy/entropy",),
     "reward": ("train/reward",),
-    "held out": ("val/additions/response_length",),
+    "held out": ("val/additions/response_length", "val/sums/response_length"),
 }
 
 
@@ -62,6 +61,7 @@ def train(folder: Path, variant: str, num_batches: int, changes: Sequence[str], 
         "-m",
         "bapo_lightning.cli.train",
         *RUN,
+        *(["experiment=additions"] if not any(text.startswith("experiment=") for text in changes) else []),
         *changes,
         *VARIANTS[variant],
         f"run_folder={folder}",

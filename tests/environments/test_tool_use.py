@@ -60,7 +60,7 @@ def test_an_answer_may_have_a_form() -> None:
 def test_the_calls_of_the_last_turn_are_not_run() -> None:
     echo = Echo()
     tools = ToolUse({"python": echo}, FencedCode())
-    assert tools.respond(turn("```python\n1\n```", is_last=True)) == Reply()
+    assert tools.respond(turn("```python\n1\n```", is_last=True)) == Reply(calls=1)
     assert echo.heard == []
 
 

@@ -20,7 +20,9 @@ def test_killed_runs_end_as_if_they_had_never_stopped():
         "partial, mask",
         "async, partial",
         "async, partial, following",
+        "partial, mask, turns",
+        "async, partial, turns",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("as if it had never stopped") == 3
+    assert done.stdout.count("as if it had never stopped") == 5

@@ -13,13 +13,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "algorithm"),
-    # FlowRL has a reference policy and a head, both sharded.
-    [("ddp 2", "bapo"), ("fsdp 2 -> single", "bapo"), ("fsdp 2 -> single", "flowrl")],
+    ("case", "choice"),
+    # FlowRL has a reference policy and a head, both sharded; the sums are conversations.
+    [
+        ("ddp 2", "algorithm=bapo"),
+        ("fsdp 2 -> single", "algorithm=bapo"),
+        ("fsdp 2 -> single", "algorithm=flowrl"),
+        ("ddp 2 -> single", "experiment=sums"),
+    ],
 )
-def test_two_ranks_train_as_one_process_does_and_one_goes_on_from_the_shards_of_two(case, algorithm):
+def test_two_ranks_train_as_one_process_does_and_one_goes_on_from_the_shards_of_two(case, choice):
     """The bounds are those of `bench/ranks.py`: 1e-6 relative for weights, 1e-4 for metrics, texts equal."""
-    command = [sys.executable, "bench/ranks.py", "--cases", case, "--set", f"algorithm={algorithm}"]
+    command = [sys.executable, "bench/ranks.py", "--cases", case, "--set", choice]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[0].split("  ")[0] == case

@@ -60,7 +60,7 @@ class ToolUse:
             has_answer = bool(turn.text.strip()) and self._answer.search(turn.text) is not None
             return Reply(is_done=True, is_void=not has_answer)
         if turn.is_last:  # nobody would read the results
-            return Reply()
+            return Reply(calls=len(calls))
         results = [self._result(call) for call in calls[: self._max_calls]]
         texts = [result.text for result in results]
         if (left := len(calls) - len(results)) > 0:

@@ -97,6 +97,19 @@ def test_a_run_samples_in_process_and_its_log_probs_are_the_trainers(tmp_path):
         assert row["sync/transfer_seconds"] > 0
 
 
+def test_turns_of_a_conversation_go_on_in_its_engine_and_their_log_probs_are_the_trainers(tmp_path):
+    sizes = ["scale.num_rollout_batches=2", "scale.prompts_per_batch=16", "correction=recomputed"]
+    vllm = [*SERVER[5:6], "rollout=vllm", "rollout.engine.options.dtype=float32"]
+    finish(start(tmp_path / "run", "experiment=sums", "debug=fast", *vllm, *sizes))
+    metrics = rows(tmp_path / "run")
+    assert max(row["turns/max"] for row in metrics) == 2
+    for row in metrics:
+        if row["staleness/age_max"] == 0:
+            assert row["mismatch/abs_logp_diff_mean"] < 1e-5
+    talks = [row for row in rows(tmp_path / "run", "rollouts.jsonl") if len(row["turns"]) > 1]
+    assert talks and all(turn["by"] == "environment" for row in talks for turn in row["turns"][1::2])
+
+
 def test_a_server_killed_at_three_random_times_loses_and_doubles_nothing(tmp_path):
     # Every group of every update is written down. Regime: two passes, so each problem is trained twice.
     # Long enough that after each death something is left to sample.
