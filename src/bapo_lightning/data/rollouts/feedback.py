@@ -87,12 +87,14 @@ class ChatFeedback:
         own = [{"role": "assistant", "content": f"{thought}{_ANSWER} {number}"} for number in range(3)]
         replies = [{"role": self.role, "content": f"{_REPLY} {number}"} for number in range(2)]
         messages = [*asked, own[0], replies[0], own[1], replies[1], own[2]]
-        pieces = [self.rendered(tokenizer, asked, True)]
-        for message, reply in zip(own, [*replies, None], strict=True):
-            pieces.append(message["content"].removeprefix(self.opening or "") + eos)
-            pieces += [self.between(tokenizer, reply["content"])] if reply is not None else []
         try:
+            pieces = [self.rendered(tokenizer, asked, True)]
+            for message, reply in zip(own, [*replies, None], strict=True):
+                pieces.append(message["content"].removeprefix(self.opening or "") + eos)
+                pieces += [self.between(tokenizer, reply["content"])] if reply is not None else []
             whole = self.rendered(tokenizer, messages, False)
+        except DataError:
+            raise
         except Exception as error:  # whatever a template raises for a role that it does not know
             raise DataError(f"{_refused(tokenizer)}: {error}; {self._remedy}") from None
         ids = [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
