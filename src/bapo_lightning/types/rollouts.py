@@ -158,6 +158,8 @@ class Rollout:
     @property
     def length(self) -> int:
         """Number of sampled tokens."""
+        if len(self.segments) == 1:  # of nearly all, and asked for all the time
+            return len(self.segments[0].token_ids)
         return sum(len(segment.token_ids) for segment in self.sampled_segments)
 
     @property
@@ -177,6 +179,8 @@ class Rollout:
 
 
 def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:
+    if len(parts) == 1:
+        return parts[0][:]
     joined: array[Any] = array(typecode)
     for part in parts:
         joined.extend(part)
