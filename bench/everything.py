@@ -113,6 +113,13 @@ PARTS = {
         ("verifier.py",),
         ("--rounds", "3", "--integers", "1000", "--expressions", "160"),
     ),
+    "conversations": Part(
+        "Conversations without a model, beside responses of one turn",
+        ("conversations.py",),
+        ("--rounds", "8"),
+        in_all=False,
+        has_json=False,
+    ),
     "async": Part("Asynchronous against synchronous training", ("async_overlap.py", "tiny"), ASYNC_SMALL),
     "scaling": Part("Time of an update over its size", ("scaling.py",), ("--repeats", "5"), has_threads=True),
     "partial": Part("Partial against whole rollouts", ("partial_rollouts.py",), in_all=False, has_json=False),

@@ -1,173 +1,88 @@
-"""What conversations cost where there are none, and where there are: rollout batches without a model.
+"""Two trainers in processes of their own take turns: one cycle (a rollout batch and all updates on it) of the
+one, then one of the other.
 
-    python bench/turns.py [--rounds 20] [--before FOLDER]
+    runner:  Worker(command)   --go-->   worker: works until its cycle ends   --what it took-->   runner
 
-An engine answers at once, so that only the package's own work counts: requests, passes, scoring, advantages,
-collating and the split into micro-batches. Sides take turns, each in a process that has warmed up; times are
-CPU milliseconds of a rollout batch of 512 responses of 32 tokens.
-
-    none        no environment: a response is one turn
-    one turn    an environment that ends every conversation at once
-    two turns   a reply of four tokens after 16, so that each batch has two passes of the engine
-    before      none, by the package of another checkout of this repository: --before FOLDER
+The idle one waits for its pipe and uses no core. Standard library only: one of the two runs in TRL's
+environment.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import time
-from array import array
-from functools import partial
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-PROMPTS, GROUP_SIZE, TOKENS, MINIBATCHES = 64, 8, 32, 8
-SIDES = ("none", "one turn", "two turns")
+PIPE = "BENCH_TURNS_PIPE"  # environment variable with the number of the worker's end
 
 
-def main() -> None:
-    """Prints the table, or serves as one of its sides."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=20, help="rollout batches of each side")
-    parser.add_argument("--before", type=Path, help="another checkout, whose package is a side")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.side:
-        serve(arguments.side)
-        return
-    sides = {name: started(name, ROOT) for name in SIDES}
-    if arguments.before:
-        sides["before"] = started("none", arguments.before)
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(arguments.rounds):
-        for name, process in sides.items():
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            times[name].append(float(process.stdout.readline()))
-    for process in sides.values():
-        process.communicate()
-    for name, found in times.items():
-        ratios = [own / other for own, other in zip(found, times["none"], strict=True)]
-        low, middle, high = quantiles(ratios, n=4)
-        print(
-            f"{name:10}{median(found):8.1f} ms of CPU a rollout batch; {middle:.3f} of none "
-            f"(quartiles {low:.3f} to {high:.3f})"
-        )
+class Worker:
+    """The runner's side: a process that works when told to."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+        """
+        Args:
+            command: starts the process.
+            log: gets what it prints.
+            environment: added to this process's own.
+        """
+        self._log = log
+        self._pipe, theirs = Pipe()
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=os.environ | environment | {PIPE: str(theirs.fileno())},
+            )
+        theirs.close()
+        self._started = False
+
+    def cycle(self) -> dict[str, Any]:
+        """Let it make one cycle; the first one includes its start. Ends this program when the process
+        dies.
+        """
+        try:
+            if self._started:
+                self._pipe.send("go")
+            self._started = True
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            words = " ".join(map(str, self._process.args))  # type: ignore[arg-type, union-attr]
+            sys.exit(f"{words}\nended with {self._process.wait()}:\n{self._log.read_text()[-3000:]}")
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
 
 
-def started(side: str, checkout: Path) -> subprocess.Popen[str]:
-    """Starts a side's process with the package of a checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--side", side]
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment, **pipes)
+class Turns:
+    """The worker's side."""
 
+    def __init__(self) -> None:
+        self._pipe = Connection(int(os.environ[PIPE]))
+        self._start()
 
-def serve(side: str) -> None:
-    """Makes a rollout batch for each line of stdin, and prints its CPU milliseconds."""
-    one_batch = rollout_batches(side)
-    for _ in range(3):
-        one_batch()
-    for _ in sys.stdin:
-        begun = time.process_time()
-        one_batch()
-        print(1000 * (time.process_time() - begun), flush=True)
+    def hand_over(self, measured: dict[str, Any]) -> None:
+        """A cycle is done: say what was measured, with its wall and CPU seconds, and wait for the next turn.
+        The process ends when the runner is gone.
+        """
+        taken = {"wall": time.perf_counter() - self._wall, "cpu": time.process_time() - self._cpu}
+        self._pipe.send(taken | measured)
+        try:
+            self._pipe.recv()
+        except EOFError:
+            os._exit(0)
+        self._start()
 
-
-def rollout_batches(side: str) -> Any:
-    """Returns a function that collects a rollout batch and lays out its minibatches."""
-    from bapo_lightning.data.batches.batch import collate
-    from bapo_lightning.data.problems.stream import ProblemStream
-    from bapo_lightning.data.rollouts.admission import AdmitAll
-    from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
-    from bapo_lightning.data.rollouts.ledger import Ledger
-    from bapo_lightning.data.rollouts.regime import Regime
-    from bapo_lightning.data.rollouts.sampler import RolloutSampler
-    from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-    from bapo_lightning.objectives.advantages.group import group_advantages
-    from bapo_lightning.rollout.engine import Generation, SamplingParams
-    from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
-
-    class Engine:
-        version = -MINIBATCHES
-
-        def generate(self, requests: Any, sampling: Any) -> list[Generation]:
-            turn = TOKENS // 2 if side == "two turns" else TOKENS
-            ids, logprobs = array("i", range(turn)), array("f", [-1.0] * turn)
-            segment = Segment(ids, logprobs, self.version)
-            return [Generation(segment, FinishReason.STOP) for _ in requests]
-
-        def sleep(self) -> None:
-            pass
-
-    class Tokenizer:
-        all_special_tokens = ()
-
-        def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-            return list(range(len(text)))
-
-        def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
-            return "x" * len(ids)
-
-    def reward(problems: Any, completions: Any) -> list[Score]:
-        right, wrong = Score(1.0, ScoreStatus.CORRECT), Score(0.0, ScoreStatus.WRONG)
-        return [right if number % 3 else wrong for number, _ in enumerate(problems)]
-
-    engine: Any = Engine()
-    sampler = RolloutSampler(
-        engine,
-        Tokenizer(),
-        lambda tokenizer, problem: array("i", range(8)),
-        reward,
-        SamplingParams(1.0, (0,)),
-        TOKENS + 1,
-        0,
-        advantages=partial(group_advantages, scale="std"),
-        **({} if side == "none" else {"conversations": conversations(side, Tokenizer())}),
-    )
-    regime = Regime("replay", 1, MINIBATCHES, TOKENS + 1)
-    stream = ProblemStream([Problem(str(number), "", "") for number in range(5000)], 0)
-    sizes = (GROUP_SIZE, PROMPTS, 10**9)
-    admission: Any = AdmitAll()
-    scheduler = RolloutScheduler(stream, sampler, admission, regime, Ledger(None), *sizes)
-    collector = SyncCollector(scheduler, sampler, lambda: None)
-
-    def one_batch() -> None:
-        engine.version += MINIBATCHES
-        groups = collector.next_groups(PROMPTS, TrainerState(engine.version, engine.version))
-        size = PROMPTS // MINIBATCHES
-        for first in range(0, PROMPTS, size):
-            batch = collate(groups[first : first + size], {})
-            batch.split(2048, batch.response_mask.float())
-
-    return one_batch
-
-
-def conversations(side: str, tokenizer: Any) -> Any:
-    """Returns turn taking with an environment that replies once, or not at all."""
-    from bapo_lightning.data.rollouts.conversations import Conversations
-    from bapo_lightning.data.rollouts.feedback import PlainFeedback
-    from bapo_lightning.types import Reply
-
-    class Environment:
-        is_pure = True
-
-        def start(self, problem: Any) -> None:
-            pass
-
-        def respond(self, turn: Any) -> Reply:
-            return Reply("four", is_done=side == "one turn" or turn.number == 1)
-
-    return Conversations(Environment(), PlainFeedback(), tokenizer, 2, 8, 8, TOKENS + 1, workers=0)
-
-
-if __name__ == "__main__":
-    main()
+    def _start(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()

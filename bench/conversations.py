@@ -1,0 +1,169 @@
+"""What conversations cost where there are none, and where there are: rollout batches without a model.
+
+    python bench/conversations.py [--rounds 20] [--before FOLDER]
+
+An engine answers at once, so that only the package's own work counts: requests, passes, scoring, advantages,
+collating and the split into micro-batches. Sides take turns, each in a process that has warmed up; times are
+CPU milliseconds of a rollout batch of 512 responses of 32 tokens.
+
+    none        no environment: a response is one turn
+    one turn    an environment that ends every conversation at once
+    two turns   a reply of four tokens after 16, so that each batch has two passes of the engine
+    before      none, by the package of another checkout of this repository: --before FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from array import array
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from turns import Turns, Worker
+
+ROOT = Path(__file__).resolve().parents[1]
+PROMPTS, GROUP_SIZE, TOKENS, MINIBATCHES = 64, 8, 32, 8
+SIDES = ("none", "one turn", "two turns")
+
+
+def main() -> None:
+    """Prints the table, or serves as one of its sides."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=20, help="rollout batches of each side")
+    parser.add_argument("--before", type=Path, help="another checkout, whose package is a side")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        serve(arguments.side)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        sides = {name: started(name, ROOT, Path(folder, name)) for name in SIDES}
+        if arguments.before:
+            sides["before"] = started("none", arguments.before, Path(folder, "before"))
+        for _ in range(3):
+            for worker in sides.values():
+                worker.cycle()
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(arguments.rounds):
+            for name, worker in sides.items():
+                times[name].append(1000 * worker.cycle()["cpu"])
+        for worker in sides.values():
+            worker.close()
+    for name, found in times.items():
+        ratios = [own / other for own, other in zip(found, times["none"], strict=True)]
+        low, middle, high = quantiles(ratios, n=4)
+        print(
+            f"{name:10}{median(found):8.1f} ms of CPU a rollout batch; {middle:.3f} of none "
+            f"(quartiles {low:.3f} to {high:.3f})"
+        )
+
+
+def started(side: str, checkout: Path, log: Path) -> Worker:
+    """Starts a side's process with the package of a checkout."""
+    command = [sys.executable, __file__, "--side", side]
+    return Worker(command, log, {"PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"})
+
+
+def serve(side: str) -> None:
+    """Makes a rollout batch in each of its turns."""
+    one_batch, turns = rollout_batches(side), Turns()
+    while True:
+        one_batch()
+        turns.hand_over({})
+
+
+def rollout_batches(side: str) -> Any:
+    """Returns a function that collects a rollout batch and lays out its minibatches."""
+    from bapo_lightning.data.batches.batch import collate
+    from bapo_lightning.data.problems.stream import ProblemStream
+    from bapo_lightning.data.rollouts.admission import AdmitAll
+    from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
+    from bapo_lightning.data.rollouts.ledger import Ledger
+    from bapo_lightning.data.rollouts.regime import Regime
+    from bapo_lightning.data.rollouts.sampler import RolloutSampler
+    from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
+    from bapo_lightning.objectives.advantages.group import group_advantages
+    from bapo_lightning.rollout.engine import Generation, SamplingParams
+    from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
+
+    class Engine:
+        version = -MINIBATCHES
+
+        def generate(self, requests: Any, sampling: Any) -> list[Generation]:
+            turn = TOKENS // 2 if side == "two turns" else TOKENS
+            ids, logprobs = array("i", range(turn)), array("f", [-1.0] * turn)
+            segment = Segment(ids, logprobs, self.version)
+            return [Generation(segment, FinishReason.STOP) for _ in requests]
+
+        def sleep(self) -> None:
+            pass
+
+    class Tokenizer:
+        all_special_tokens = ()
+
+        def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+            return list(range(len(text)))
+
+        def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+            return "x" * len(ids)
+
+    def reward(problems: Any, completions: Any) -> list[Score]:
+        right, wrong = Score(1.0, ScoreStatus.CORRECT), Score(0.0, ScoreStatus.WRONG)
+        return [right if number % 3 else wrong for number, _ in enumerate(problems)]
+
+    engine: Any = Engine()
+    sampler = RolloutSampler(
+        engine,
+        Tokenizer(),
+        lambda tokenizer, problem: array("i", range(8)),
+        reward,
+        SamplingParams(1.0, (0,)),
+        TOKENS + 1,
+        0,
+        advantages=partial(group_advantages, scale="std"),
+        **({} if side == "none" else {"conversations": conversations(side, Tokenizer())}),
+    )
+    regime = Regime("replay", 1, MINIBATCHES, TOKENS + 1)
+    stream = ProblemStream([Problem(str(number), "", "") for number in range(5000)], 0)
+    sizes = (GROUP_SIZE, PROMPTS, 10**9)
+    admission: Any = AdmitAll()
+    scheduler = RolloutScheduler(stream, sampler, admission, regime, Ledger(None), *sizes)
+    collector = SyncCollector(scheduler, sampler, lambda: None)
+
+    def one_batch() -> None:
+        engine.version += MINIBATCHES
+        groups = collector.next_groups(PROMPTS, TrainerState(engine.version, engine.version))
+        size = PROMPTS // MINIBATCHES
+        for first in range(0, PROMPTS, size):
+            batch = collate(groups[first : first + size], {})
+            batch.split(2048, batch.response_mask.float())
+
+    return one_batch
+
+
+def conversations(side: str, tokenizer: Any) -> Any:
+    """Returns turn taking with an environment that replies once, or not at all."""
+    from bapo_lightning.data.rollouts.conversations import Conversations
+    from bapo_lightning.data.rollouts.feedback import PlainFeedback
+    from bapo_lightning.types import Reply
+
+    class Environment:
+        is_pure = True
+
+        def start(self, problem: Any) -> None:
+            pass
+
+        def respond(self, turn: Any) -> Reply:
+            return Reply("four", is_done=side == "one turn" or turn.number == 1)
+
+    return Conversations(Environment(), PlainFeedback(), tokenizer, 2, 8, 8, TOKENS + 1, workers=0)
+
+
+if __name__ == "__main__":
+    main()
