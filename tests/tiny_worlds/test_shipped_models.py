@@ -17,7 +17,7 @@ from bapo_lightning.tiny_worlds.locks.task import Locks
 from bapo_lightning.tiny_worlds.tokenizer import build_tokenizer
 
 ROOT = Path(bapo_lightning.tiny_worlds.__file__).parent
-WORLDS = pytest.mark.parametrize("world", ["additions", "locks"])
+WORLDS = pytest.mark.parametrize("world", ["additions", "locks", "sums"])
 
 
 def loaded(world: str) -> tuple[Any, Any]:
