@@ -180,7 +180,7 @@ class Rollout:
 
 def _joined(typecode: str, parts: list[array[Any]]) -> array[Any]:
     if len(parts) == 1:
-        return parts[0][:]
+        return array(typecode, parts[0])
     joined: array[Any] = array(typecode)
     for part in parts:
         joined.extend(part)
