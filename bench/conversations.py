@@ -18,12 +18,25 @@ import argparse
 import sys
 import tempfile
 from array import array
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from turns import Turns, Worker
+
+from bapo_lightning.data.batches.batch import collate
+from bapo_lightning.data.problems.stream import ProblemStream
+from bapo_lightning.data.rollouts.admission import AdmitAll
+from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
+from bapo_lightning.data.rollouts.ledger import Ledger
+from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
+from bapo_lightning.objectives.advantages.group import group_advantages
+from bapo_lightning.rollout.engine import Generation, SamplingParams
+from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPTS, GROUP_SIZE, TOKENS, MINIBATCHES = 64, 8, 32, 8
@@ -78,46 +91,47 @@ def serve(side: str) -> None:
         turns.hand_over({})
 
 
-def rollout_batches(side: str) -> Any:
+class Engine:
+    """Answers at once: all tokens of a response, or half of them in each of two turns."""
+
+    def __init__(self, side: str) -> None:
+        """`side` of the comparison."""
+        self.version, self._turn = -MINIBATCHES, TOKENS // 2 if side == "two turns" else TOKENS
+
+    def generate(self, requests: Any, sampling: Any) -> list[Generation]:
+        """Returns equal answers."""
+        ids, logprobs = array("i", range(self._turn)), array("f", [-1.0] * self._turn)
+        segment = Segment(ids, logprobs, self.version)
+        return [Generation(segment, FinishReason.STOP) for _ in requests]
+
+    def sleep(self) -> None:
+        """Does nothing."""
+
+
+class Tokenizer:
+    """A token is a letter."""
+
+    all_special_tokens = ()
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Returns a token for each letter."""
+        return list(range(len(text)))
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        """Returns a letter for each token."""
+        return "x" * len(ids)
+
+
+def reward(problems: Any, completions: Any) -> list[Score]:
+    """Scores two of three responses as right."""
+    right, wrong = Score(1.0, ScoreStatus.CORRECT), Score(0.0, ScoreStatus.WRONG)
+    return [right if number % 3 else wrong for number, _ in enumerate(problems)]
+
+
+def rollout_batches(side: str) -> Callable[[], None]:
     """Returns a function that collects a rollout batch and lays out its minibatches."""
-    from bapo_lightning.data.batches.batch import collate
-    from bapo_lightning.data.problems.stream import ProblemStream
-    from bapo_lightning.data.rollouts.admission import AdmitAll
-    from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
-    from bapo_lightning.data.rollouts.ledger import Ledger
-    from bapo_lightning.data.rollouts.regime import Regime
-    from bapo_lightning.data.rollouts.sampler import RolloutSampler
-    from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-    from bapo_lightning.objectives.advantages.group import group_advantages
-    from bapo_lightning.rollout.engine import Generation, SamplingParams
-    from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
-
-    class Engine:
-        version = -MINIBATCHES
-
-        def generate(self, requests: Any, sampling: Any) -> list[Generation]:
-            turn = TOKENS // 2 if side == "two turns" else TOKENS
-            ids, logprobs = array("i", range(turn)), array("f", [-1.0] * turn)
-            segment = Segment(ids, logprobs, self.version)
-            return [Generation(segment, FinishReason.STOP) for _ in requests]
-
-        def sleep(self) -> None:
-            pass
-
-    class Tokenizer:
-        all_special_tokens = ()
-
-        def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-            return list(range(len(text)))
-
-        def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
-            return "x" * len(ids)
-
-    def reward(problems: Any, completions: Any) -> list[Score]:
-        right, wrong = Score(1.0, ScoreStatus.CORRECT), Score(0.0, ScoreStatus.WRONG)
-        return [right if number % 3 else wrong for number, _ in enumerate(problems)]
-
-    engine: Any = Engine()
+    engine: Any = Engine(side)
+    admission: Any = AdmitAll()
     sampler = RolloutSampler(
         engine,
         Tokenizer(),
@@ -127,12 +141,11 @@ def rollout_batches(side: str) -> Any:
         TOKENS + 1,
         0,
         advantages=partial(group_advantages, scale="std"),
-        **({} if side == "none" else {"conversations": conversations(side, Tokenizer())}),
+        **({} if side == "none" else {"conversations": conversations(side)}),
     )
     regime = Regime("replay", 1, MINIBATCHES, TOKENS + 1)
     stream = ProblemStream([Problem(str(number), "", "") for number in range(5000)], 0)
     sizes = (GROUP_SIZE, PROMPTS, 10**9)
-    admission: Any = AdmitAll()
     scheduler = RolloutScheduler(stream, sampler, admission, regime, Ledger(None), *sizes)
     collector = SyncCollector(scheduler, sampler, lambda: None)
 
@@ -147,8 +160,8 @@ def rollout_batches(side: str) -> Any:
     return one_batch
 
 
-def conversations(side: str, tokenizer: Any) -> Any:
-    """Returns turn taking with an environment that replies once, or not at all."""
+def conversations(side: str) -> Any:
+    """Returns turn taking with an environment that replies once, or not at all; other checkouts have none."""
     from bapo_lightning.data.rollouts.conversations import Conversations
     from bapo_lightning.data.rollouts.feedback import PlainFeedback
     from bapo_lightning.types import Reply
@@ -162,7 +175,7 @@ def conversations(side: str, tokenizer: Any) -> Any:
         def respond(self, turn: Any) -> Reply:
             return Reply("four", is_done=side == "one turn" or turn.number == 1)
 
-    return Conversations(Environment(), PlainFeedback(), tokenizer, 2, 8, 8, TOKENS + 1, workers=0)
+    return Conversations(Environment(), PlainFeedback(), Tokenizer(), 2, 8, 8, TOKENS + 1, workers=0)
 
 
 if __name__ == "__main__":

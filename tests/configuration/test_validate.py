@@ -69,11 +69,9 @@ def test_every_shipped_data_set_reward_and_scale_passes(override):
         "data=table": "data.train.path=mine.jsonl",
         "reward=environment": "environment=calculator scale.max_feedback_tokens=8",
     }
-    own = needed.get(override, "").split()
+    complaints = found(override, *needed.get(override, "").split())
     # The tiny model's positions do not do for larger scales.
-    assert [
-        complaint for complaint in found(override, *own) if "the model has 128 positions" not in complaint
-    ] == []
+    assert [text for text in complaints if "the model has 128 positions" not in text] == []
 
 
 def test_the_bare_text_can_be_chosen_where_a_data_set_has_a_chat_prompt():
