@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +33,7 @@ from recording_environment import CALLS_FILE
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
-from bapo_lightning.run_folder.record import read_run
+from bapo_lightning.run_folder.record import read_rollouts, read_run
 
 # Imported before the forks below, so that a killed run costs no start of Python. This process computes
 # nothing and therefore has no threads.
@@ -60,6 +60,8 @@ TURNS = (
     "scale.max_feedback_tokens=8",
     "~environment.answers",
     "+environment.answers={_target_: recording_environment.Recording}",
+    "callbacks.rollout_writer.every=1",  # all that is trained on
+    "callbacks.rollout_writer.num_groups=8",
 )
 REGIMES = {
     "replay": ("regime=replay",),
@@ -123,7 +125,7 @@ def drill(
         finish(whole, [*overrides, f"regime.schedule={killed}"])
     problems += differences(whole, killed)
     if "turns" in name:
-        problems += call_problems(whole, killed, every="async" not in name)
+        problems += call_problems(whole, killed, is_async="async" in name)
     resumes = len(read_run(killed).manifest.get("resumes", []))
     where = ", ".join(f"{count} {moment}" for moment, count in kills.items())
     result = "FAILED" if problems else "as if it had never stopped"
@@ -213,14 +215,28 @@ def row_problems(folder: Path) -> list[str]:
     return problems
 
 
-def call_problems(whole: Path, killed: Path, every: bool) -> list[str]:
-    """Checks that the environment of the killed run got what the other's did: the same turns as often, or
-    without `every`, where passes were begun again under newer weights, at least those.
+def call_problems(whole: Path, killed: Path, is_async: bool) -> list[str]:
+    """Checks that the environment of the killed run got the same turns as the other's, each as often. With
+    asynchronous generation the two end in different passes, so that it must have got all that was trained on.
     """
-    calls = [Counter(calls_file(folder).read_text().splitlines()) for folder in (whole, killed)]
-    missing, extra = calls[0] - calls[1], (calls[1] - calls[0] if every else Counter())
+    asked, others = (Counter(calls_file(folder).read_text().splitlines()) for folder in (killed, whole))
+    if is_async:
+        others = Counter(set(answered_turns(killed)))
+        asked &= others
+    missing, extra = others - asked, asked - others
     problems = [f"{missing.total()} turns were never asked"] * bool(missing)
     return problems + [f"{extra.total()} turns were asked again"] * bool(extra)
+
+
+def answered_turns(folder: Path) -> Iterator[str]:
+    """Yields each turn of a trained sample that feedback came to, as `recording_environment` writes it."""
+    for row in read_rollouts(folder):
+        said: list[str] = []
+        for turn in row.get("turns", ()):
+            if turn["by"] == "environment":
+                yield json.dumps([row["problem"], *said])
+            else:
+                said.append(turn["text"])
 
 
 def calls_file(folder: Path) -> Path:

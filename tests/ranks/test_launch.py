@@ -1,13 +1,14 @@
 """When a run starts its ranks itself, and what it says when one is lost."""
 
 import json
+import socket
 import subprocess
 import sys
 
 import pytest
 from tests.commands import Command, wait_until
 
-from bapo_lightning.ranks.launch import exit_code, leads, report_lost, starts_ranks, threads, watch
+from bapo_lightning.ranks.launch import exit_code, free_port, leads, report_lost, starts_ranks, threads, watch
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,21 @@ def test_the_ranks_save_and_end_when_the_process_that_started_them_is_killed(tmp
     launcher.communicate()
     manifest = folder / "manifest.json"
     wait_until(lambda: json.loads(manifest.read_text())["status"] == "interrupted", launcher)
+
+
+def test_a_free_port_is_not_given_to_programs_that_ask_for_any():
+    def asked_for_any():
+        with socket.socket() as program:
+            program.bind(("", 0))
+            return program.getsockname()[1]
+
+    first_served = min(asked_for_any() for _ in range(200))
+    assert all(20_000 <= free_port() < first_served for _ in range(50))
+
+
+def test_without_a_port_outside_of_the_range_that_is_served_any_free_one_is_taken(monkeypatch, tmp_path):
+    (tmp_path / "range").write_text("1024\t65535\n")
+    monkeypatch.setattr("bapo_lightning.ranks.launch.PORT_RANGE", tmp_path / "range")
+    assert 1024 <= free_port() <= 65535
+    monkeypatch.setattr("bapo_lightning.ranks.launch.PORT_RANGE", tmp_path / "no such file")
+    assert 20_000 <= free_port() < 49_152

@@ -9,13 +9,16 @@ torchrun and SLURM nothing here is used, because they do this themselves.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
@@ -24,6 +27,9 @@ from bapo_lightning.orphans import started_by_this
 STARTED_BY_RUN = "BAPO_RANKS"  # variable set in the ranks that a run started itself, to their number
 LOOK_SECONDS = 0.1
 END_SECONDS = 20  # for the remaining ranks to end by themselves after one is lost
+FIRST_PORT = 20_000  # above those of well-known services and of the workers that `ray start` makes
+SERVED_ELSEWHERE = 49_152  # first port that systems other than Linux serve to programs that ask for any
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a run after the current update
 
 
@@ -174,7 +180,23 @@ def pass_on(ranks: Sequence[Rank]) -> Any:
 
 
 def free_port() -> int:
-    """A port of this machine that is free now."""
+    """A free port of this machine that stays free until it is used: programs that ask the system for any port,
+    such as the workers of a Ray cluster, get others.
+    """
+    first_served = _first_served_port()
+    for port in random.SystemRandom().sample(range(FIRST_PORT, first_served), first_served - FIRST_PORT):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+def _first_served_port() -> int:
+    """The lowest port that a program can get that asks for any; at least `FIRST_PORT`."""
+    try:
+        first = int(PORT_RANGE.read_text().split()[0])
+    except OSError:  # not Linux
+        first = SERVED_ELSEWHERE
+    return max(first, FIRST_PORT)

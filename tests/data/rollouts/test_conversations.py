@@ -246,6 +246,18 @@ def test_a_killed_run_finds_the_replies_after_its_checkpoint(tmp_path):
     assert resumed[0].is_finished and len(environment.seen) == 6
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_finds_all_replies(tmp_path):
+    environment = Counting()
+    killed, again = made(environment), made(environment)
+    texts = []
+    for source in (killed, again):
+        source.keep_replies(tmp_path)
+        groups = source.start([ITEM], 2)
+        one_pass(source, groups)
+        texts.append(groups[0].rollouts)
+    assert texts[0] == texts[1] and len(environment.seen) == sum(len(one.replies) for one in texts[0])
+
+
 def test_a_fault_of_the_environment_names_the_turn():
     class Broken(Counting):
         def respond(self, turn):

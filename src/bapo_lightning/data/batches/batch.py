@@ -24,8 +24,7 @@ from bapo_lightning.data.batches.model_input import ModelInput, laid_out
 from bapo_lightning.data.batches.places import (
     Place,
     Spans,
-    contexts_of,
-    gaps_of,
+    contexts_and_gaps,
     last_gaps,
     places_of,
 )
@@ -231,8 +230,7 @@ def collate(
         for sample in samples
     ]
     response_lengths = tuple(rollout.length - skip for rollout, skip in zip(rollouts, skipped, strict=True))
-    gaps = gaps_of(rollouts, skipped)
-    context_lengths = contexts_of(rollouts, skipped)
+    context_lengths, gaps = contexts_and_gaps(rollouts, skipped)
     places = places_of(context_lengths, response_lengths, gaps)
     input_ids = padded_ids(rollouts)
     grids = _token_grids(samples, input_ids.shape, skipped, places)

@@ -20,7 +20,7 @@ from bapo_lightning.data.batches.layout import (
     padded_ids,
     prompt_numbers,
 )
-from bapo_lightning.data.batches.places import Spans, gaps_of
+from bapo_lightning.data.batches.places import Spans, contexts_and_gaps
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.types import Rollout
 
@@ -46,7 +46,8 @@ def model_input(
     responses = np.array([rollout.length for rollout in rollouts])
     input_ids = on_device(padded_ids(rollouts), device)
     numbers = np.array(prompt_numbers(rollouts))
-    spans = Spans(numbers, prompts, prompts, responses, gaps_of(rollouts, [0] * len(rollouts)))
+    _, gaps = contexts_and_gaps(rollouts, [0] * len(rollouts))
+    spans = Spans(numbers, prompts, prompts, responses, gaps)
     return laid_out(input_ids, range(len(rollouts)), layout, spans)[0]
 
 

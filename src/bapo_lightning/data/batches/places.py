@@ -22,7 +22,7 @@ class Spans:
     prompt_lengths: np.ndarray
     contexts: np.ndarray  # tokens before the first trained one
     responses: np.ndarray  # trained tokens
-    gaps: Sequence[np.ndarray] = ()  # see `gaps_of`
+    gaps: Sequence[np.ndarray] = ()  # see `contexts_and_gaps`
 
     @property
     def lengths(self) -> np.ndarray:
@@ -42,29 +42,23 @@ def last_gaps(gaps: Sequence[np.ndarray]) -> list[int]:
     return [int(gap[-1]) if len(gap) else 0 for gap in gaps]
 
 
-def gaps_of(rollouts: Sequence[Rollout], skipped: Sequence[int]) -> tuple[np.ndarray, ...]:
-    """Returns for each rollout the feedback tokens before each of its trained tokens, counted from the first
-    trained one on; nothing where no environment answered any of them.
+def contexts_and_gaps(
+    rollouts: Sequence[Rollout], skipped: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[np.ndarray, ...]]:
+    """Returns for each rollout the number of tokens before its first trained one, and for each of its trained
+    tokens the feedback tokens that lie between; no gaps where no environment answered any of them.
 
     Args:
         rollouts: finished.
         skipped: sampled tokens of each that are not trained on, the first ones.
     """
-    if not any(rollout.replies for rollout in rollouts):
-        return ()
-    return tuple(
-        (before := _feedback_before(rollout))[skip:-1] - before[skip]
-        for rollout, skip in zip(rollouts, skipped, strict=True)
-    )
-
-
-def contexts_of(rollouts: Sequence[Rollout], skipped: Sequence[int]) -> tuple[int, ...]:
-    """Returns the number of tokens before the first trained one of each rollout."""
     counts = map(add, (len(rollout.prompt_ids) for rollout in rollouts), skipped)
-    return tuple(
-        count + (int(_feedback_before(rollout)[skip]) if rollout.replies else 0)
-        for count, rollout, skip in zip(counts, rollouts, skipped, strict=True)
-    )
+    if not any(rollout.replies for rollout in rollouts):
+        return tuple(counts), ()
+    before = [_feedback_before(rollout) for rollout in rollouts]
+    firsts = [int(own[skip]) for own, skip in zip(before, skipped, strict=True)]
+    gaps = (own[skip:-1] - first for own, skip, first in zip(before, skipped, firsts, strict=True))
+    return tuple(map(add, counts, firsts)), tuple(gaps)
 
 
 def places_of(
