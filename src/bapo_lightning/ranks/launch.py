@@ -180,8 +180,8 @@ def pass_on(ranks: Sequence[Rank]) -> Any:
 
 
 def free_port() -> int:
-    """A port that nothing uses, and that the system does not give to programs that ask it for any port, such as
-    the workers of a Ray cluster: it stays free until it is used.
+    """A port that nothing uses and nothing gets that asks the system for any port, such as a worker of a Ray
+    cluster: it stays free until it is used.
     """
     first_served = _first_served_port()
     for port in random.SystemRandom().sample(range(FIRST_PORT, first_served), first_served - FIRST_PORT):
