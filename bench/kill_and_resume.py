@@ -220,10 +220,9 @@ def call_problems(whole: Path, killed: Path, is_async: bool) -> list[str]:
     asynchronous generation the two end in different passes, so that it must have got all that was trained on.
     """
     asked, others = (Counter(calls_file(folder).read_text().splitlines()) for folder in (killed, whole))
-    if is_async:
-        others = Counter(set(answered_turns(killed)))
-        asked &= others
     missing, extra = others - asked, asked - others
+    if is_async:
+        missing, extra = Counter(set(answered_turns(killed)) - asked.keys()), Counter()
     problems = [f"{missing.total()} turns were never asked"] * bool(missing)
     return problems + [f"{extra.total()} turns were asked again"] * bool(extra)
 

@@ -5,7 +5,6 @@ laid out.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
@@ -28,6 +27,7 @@ from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.objectives.token_table import needs_log_z
+from bapo_lightning.ranks.launch import free_port
 from zoo import algorithms
 from zoo.algorithms import Method
 
@@ -117,9 +117,7 @@ def over_ranks(names: Sequence[str], folder: Path) -> dict[str, float | str]:
     process, for each algorithm of these names. All share one launch.
     """
     kept = [name for name in names if not searches_each_micro_batch(algorithms.method(name).rule)]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     start_ranks(_rank, args=(port, kept, str(folder)), nprocs=NUM_RANKS)
     found = torch.load(folder / "gradients.pt")
     measured: dict[str, float | str] = dict.fromkeys(names, OWN_SEARCH)

@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import signal
-import socket
 from pathlib import Path
 
 import lightning as L
@@ -13,6 +12,7 @@ from tests.commands import start_ranks
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop, stop_code
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO, RunCheckpoint
+from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.run_folder.checkpoint import list_checkpoints, verify
 
 
@@ -178,9 +178,7 @@ def train_on_rank(rank, port, folder):
 
 
 def test_two_ranks_stop_save_and_go_on_together(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     start_ranks(train_on_rank, args=(port, str(tmp_path)), nprocs=2)
     for rank in range(2):
         (first, rest), codes = torch.load(tmp_path / f"{rank}.pt")

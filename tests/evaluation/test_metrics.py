@@ -1,7 +1,6 @@
 """Metrics of sets against enumeration, and over real gloo ranks with uneven shares of the problems."""
 
 import random
-import socket
 from fractions import Fraction
 from functools import partial
 from itertools import combinations, pairwise
@@ -20,6 +19,7 @@ from bapo_lightning.evaluation.outcome import (
     passed,
     problem_values,
 )
+from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.types import ScoreStatus
 
 CORRECT, WRONG, UNPARSABLE, TIMEOUT = (
@@ -169,9 +169,7 @@ def compute_on_rank(rank, num_ranks, port, folder):
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_ranks_with_uneven_shares_agree_with_one_process(tmp_path, num_ranks):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     start_ranks(compute_on_rank, args=(num_ranks, port, str(tmp_path)), nprocs=num_ranks)
     problems = random_problems(9, 4)
     num_correct = sum(sample.is_correct for problem in problems for sample in problem)

@@ -28,6 +28,7 @@ STARTED_BY_RUN = "BAPO_RANKS"  # variable set in the ranks that a run started it
 LOOK_SECONDS = 0.1
 END_SECONDS = 20  # for the remaining ranks to end by themselves after one is lost
 FIRST_PORT = 20_000  # above those of well-known services and of the workers that `ray start` makes
+PORTS_TRIED = 100
 SERVED_ELSEWHERE = 49_152  # first port that systems other than Linux serve to programs that ask for any
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a run after the current update
@@ -183,8 +184,8 @@ def free_port() -> int:
     """A port that nothing uses and nothing gets that asks the system for any port, such as a worker of a Ray
     cluster: it stays free until it is used.
     """
-    first_served = _first_served_port()
-    for port in random.SystemRandom().sample(range(FIRST_PORT, first_served), first_served - FIRST_PORT):
+    ports = range(FIRST_PORT, _first_served_port())
+    for port in random.SystemRandom().sample(ports, min(PORTS_TRIED, len(ports))):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
             return port

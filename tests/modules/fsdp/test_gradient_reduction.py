@@ -2,7 +2,6 @@
 ranks.
 """
 
-import socket
 from types import SimpleNamespace
 
 import torch
@@ -14,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from bapo_lightning.modules.fsdp import Sharding, gradient_sync
 from bapo_lightning.modules.policy.factory import decoder_layers
 from bapo_lightning.ranks.collectives import full_tensor
+from bapo_lightning.ranks.launch import free_port
 
 
 def gradients(every, mesh):
@@ -39,9 +39,7 @@ def on_rank(rank, port, folder):
 
 
 def test_both_ways_give_the_same_gradients_and_one_shards_them_at_once(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     start_ranks(on_rank, args=(port, tmp_path), nprocs=2)
     (once, counts_once), (every, counts_every) = torch.load(tmp_path / "0.pt")
     assert once.keys() == every.keys()

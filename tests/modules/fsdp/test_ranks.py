@@ -1,6 +1,5 @@
 """Bounds over two real gloo ranks equal those of one process that sees all tokens."""
 
-import socket
 from functools import partial
 
 import torch
@@ -10,6 +9,7 @@ from tests.commands import start_ranks
 
 from bapo_lightning.modules.token_tables import token_table
 from bapo_lightning.ranks.collectives import count_over_ranks
+from bapo_lightning.ranks.launch import free_port
 
 
 def halves(batch):
@@ -28,9 +28,7 @@ def choose_on_rank(rank, port, path):
 
 
 def test_two_ranks_choose_the_bounds_that_one_process_would(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     start_ranks(partial(choose_on_rank), args=(port, str(tmp_path)), nprocs=2)
     made = module(random_policy(), adaptive(target=0.52))
     tables = [

@@ -1,7 +1,5 @@
 """Adapters and checkpointed layers under FSDP2, on two real gloo ranks."""
 
-import socket
-
 import torch
 import torch.distributed as dist
 from tests.builders import stale_batch
@@ -14,6 +12,7 @@ from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.ranks.collectives import full_tensor
+from bapo_lightning.ranks.launch import free_port
 
 
 def options(folder):
@@ -60,9 +59,7 @@ def on_rank(rank, port, folder):
 
 def test_gradients_and_merged_weights_of_two_ranks_are_those_of_one_process(tmp_path):
     family_folder("qwen2", tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     start_ranks(on_rank, args=(port, tmp_path), nprocs=2)
     policy = build_policy(options(tmp_path), 1.0)
     batch = make_ready(policy)

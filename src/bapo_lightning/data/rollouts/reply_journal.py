@@ -32,15 +32,18 @@ class ReplyJournal:
     def __init__(self, path: Path | None = None) -> None:
         """`path` of the file; None keeps replies only from a pass that the engine's death ended."""
         self._journal = Journal(path) if path is not None else None
+        self._is_read = path is None  # what an earlier session wrote
         self._known: defaultdict[str, list[Reply]] = defaultdict(list)  # for turns that come again
         self._fresh: list[tuple[str, Reply]] = []  # of the present pass
         self._lock = threading.Lock()
         self.begun = 0
 
     def begin_pass(self) -> None:
-        """Notes that a pass begins."""
+        """Notes that a pass begins; the first one reads what an earlier session wrote."""
         self._fresh.clear()
         if self._journal is not None:
+            if not self._is_read:
+                self._read(self._journal)
             self.begun = self._journal.size
 
     def undo_pass(self) -> None:
@@ -68,13 +71,17 @@ class ReplyJournal:
                 self._journal.append([{"key": key, "reply": asdict(reply)}])
 
     def load(self, size: int) -> None:
-        """Reads the replies that were written after the first `size` bytes."""
-        if self._journal is None or not self._journal.path.exists():
+        """Leaves out the first `size` bytes, whose passes a checkpoint holds."""
+        self.begun, self._is_read = size, self._journal is None
+
+    def _read(self, journal: Journal) -> None:
+        """Reads the replies after `begun`, to turns that may come again."""
+        self._is_read = True
+        journal.repair()
+        if not journal.path.exists():
             return
-        self._journal.repair()
-        self.begun = size
-        with self._journal.path.open("rb") as file, self._lock:
-            file.seek(size)
+        with journal.path.open("rb") as file, self._lock:
+            file.seek(self.begun)
             self._known.clear()
             for line in file:
                 row = json.loads(line)

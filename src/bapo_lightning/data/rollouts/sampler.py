@@ -159,12 +159,9 @@ class RolloutSampler:
         return replace(sample, is_trained=bool(self.sample_filter(sample)))
 
     def keep_replies(self, folder: Path | None) -> None:
-        """Keeps the environment's replies in a run's folder, for a resume after a kill. Those that are there
-        already are of a session that was killed before its first checkpoint, or `ReplyJournal.load` is told.
-        """
+        """Keeps the environment's replies in a run's folder, for a resume after a kill."""
         if folder is not None and self.conversations is not None:
             self.conversations.journal = ReplyJournal(folder / REPLY_FILE)
-            self.conversations.journal.load(0)
 
     @property
     def journal(self) -> ReplyJournal:
