@@ -97,7 +97,7 @@ def statistics_of_update(
         num_micro_batches: this rank's; those without a table are blank.
     """
     if statistic is None:
-        return [torch.tensor(torch.nan)] * num_micro_batches
+        return [torch.full((), torch.nan, device=bounds.low.device)] * num_micro_batches
     whole, start = gather_everywhere([table.detach().within(bounds.low, bounds.high) for table in tables])
     values = statistic(whole).expand_as(whole.ratio)
     sizes = [len(table.ratio) for table in tables]
