@@ -98,20 +98,19 @@ def ready_module(policy: Policy, budget: int, algorithm: str = "bapo") -> BapoMo
     """
     config = additions(algorithm)
     chosen, optimizer = config.algorithm, config.optimizer
-    return attach(
-        BapoModule(
-            make_policy=lambda: policy,
-            bound_rule=chosen.bounds.make(),
-            objective=chosen.objective.make(),
-            weighting=chosen.weighting.make(),
-            optimizer=optimizer.optimizer.make(),
-            scheduler=optimizer.scheduler.make(),
-            micro_batch_tokens=budget,
-            max_grad_norm=1.0,
-            max_age=8,
-            max_nonfinite_in_a_row=1,
-        )
+    module = BapoModule(
+        make_policy=lambda: policy,
+        bound_rule=chosen.bounds.make(),
+        objective=chosen.objective.make(),
+        weighting=chosen.weighting.make(),
+        optimizer=optimizer.optimizer.make(),
+        scheduler=optimizer.scheduler.make(),
+        micro_batch_tokens=budget,
+        max_grad_norm=1.0,
+        max_age=8,
+        max_nonfinite_in_a_row=1,
     )
+    return attach(module).to(policy.model.device)
 
 
 def run_shape(architecture: Architecture, size: Size, **differing: Any) -> RunShape:

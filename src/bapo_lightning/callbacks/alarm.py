@@ -9,11 +9,13 @@ from difflib import get_close_matches
 from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
+import torch
 from annotated_types import Gt, MinLen
 from lightning import LightningModule, Trainer
 
-from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update, in_numbers
 from bapo_lightning.callbacks.order import Order
+from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.errors import TrainingError
 from bapo_lightning.values import Advice, Count
 
@@ -152,6 +154,14 @@ class Alarm(Monitor):
     def state_key(self) -> str:
         """Key of the state in Lightning's checkpoint, since a run may have several alarms."""
         return f"Alarm.{self.name}"
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
+    ) -> None:
+        """Fetches what the monitors measured, once for all alarms, and compares."""
+        outputs["metrics"] = in_numbers(outputs["metrics"])
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def measure(self, update: Update) -> Metrics:
         """Returns the number of updates in which the alarm was on, this one included."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -15,7 +15,7 @@ from lightning import Callback, LightningModule, Trainer
 from rich import get_console
 
 from bapo_lightning.callbacks.loggers.run_logger import RunLogger
-from bapo_lightning.callbacks.monitors.monitor import Metrics
+from bapo_lightning.callbacks.monitors.monitor import Metrics, in_numbers
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.objectives.surrogate import clipped_mask
@@ -144,14 +144,11 @@ class TokenWriter(Callback):
             Journal(Path(self.folder, TOKEN_FILE)).append([row])
 
 
-def to_floats(metrics: Mapping[str, float | torch.Tensor]) -> dict[str, float]:
-    """Returns all finite metrics as Python numbers, tensors fetched in one transfer. A metric that is not
-    finite is undefined in this update and left out.
+def to_floats(metrics: Metrics) -> dict[str, float]:
+    """Returns all finite metrics as Python numbers. A metric that is not finite is undefined in this update
+    and left out.
     """
-    tensors = {name: value for name, value in metrics.items() if isinstance(value, torch.Tensor)}
-    fetched = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
-    numbers: Metrics = {**metrics, **dict(zip(tensors, fetched, strict=True))}
-    return {name: value for name, value in sorted(numbers.items()) if math.isfinite(value)}  # type: ignore[misc]
+    return {name: value for name, value in sorted(in_numbers(metrics).items()) if math.isfinite(value)}
 
 
 def group_rows(group: Group, tokenizer: Any) -> Iterator[dict[str, Any]]:
@@ -199,11 +196,13 @@ def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any
     the number of sampled tokens before it.
     """
     clipped = clipped_mask(tokens.slope, tokens.advantage)
+    chosen = tokens.sequence < len(rollouts)
+    sequence, *columns = (
+        column[chosen].cpu()
+        for column in (tokens.sequence, tokens.ratio, tokens.age, clipped, tokens.position)
+    )
     for number, rollout in enumerate(rollouts):
-        own = tokens.sequence == number
-        ratio, age, cut, position = (
-            column[own].tolist() for column in (tokens.ratio, tokens.age, clipped, tokens.position)
-        )
+        ratio, age, cut, position = (column[sequence == number].tolist() for column in columns)
         yield {
             "text": [tokenizer.decode([token]) for token in rollout.response_ids],
             "first": position[0] if position else rollout.length,

@@ -62,11 +62,6 @@ class TokenTable:
         """Whether `behaviour_logp` is that of a policy version at the temperature of the run, [N] bool."""
         return self.origin <= Origin.REPLAYED
 
-    def sampled(self) -> TokenTable:
-        """Returns the rows of which that holds; the device is waited for."""
-        rows = self.is_sampled
-        return TokenTable(*(getattr(self, name)[rows] for name in NAMES))
-
     def detach(self) -> TokenTable:
         """Returns the same numbers without the graph."""
         return TokenTable(*(getattr(self, name).detach() for name in NAMES))

@@ -20,10 +20,11 @@ class EntropyMonitor(Monitor):
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
-        sampled = update.tokens.sampled()
+        tokens = update.tokens
+        kl = k3(tokens.logp - tokens.behaviour_logp).where(tokens.is_sampled, 0.0)
         return {
-            "policy/entropy": update.tokens.entropy.mean(),
-            "policy/approx_kl": k3(sampled.logp - sampled.behaviour_logp).mean(),
+            "policy/entropy": tokens.entropy.mean(),
+            "policy/approx_kl": kl.sum() / tokens.is_sampled.sum(),
         }
 
 

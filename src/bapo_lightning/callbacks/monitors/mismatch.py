@@ -23,8 +23,8 @@ class MismatchMonitor(Monitor):
         oldest, _ = update.batch.version_range()
         if scored_at_entry or oldest < update.version:
             return {}
-        sampled = update.tokens.sampled()
-        found = mismatch(sampled.logp, sampled.behaviour_logp)
+        sampled = update.tokens.is_sampled
+        found = mismatch(update.tokens.logp[sampled], update.tokens.behaviour_logp[sampled])
         return {f"mismatch/{name}": value for name, value in found.items()}
 
 

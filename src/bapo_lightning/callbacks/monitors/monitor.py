@@ -18,7 +18,7 @@ from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.objectives.token_table import TokenTable
 
-Metrics = dict[str, float | Tensor]  # 0-dim tensors are read once, by `MetricsWriter`
+Metrics = dict[str, float | Tensor]  # 0-dim tensors are read together, by `in_numbers`
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class Update:
     def clipped(self) -> Tensor:
         """Mask of the tokens whose gradient the objective cuts off, [N] bool."""
         return clipped_mask(self.tokens.slope, self.tokens.advantage)
+
+
+def in_numbers(metrics: Mapping[str, float | Tensor]) -> dict[str, float]:
+    """Returns all metrics as Python numbers; tensors are fetched in one transfer."""
+    tensors = {name: value for name, value in metrics.items() if isinstance(value, Tensor)}
+    fetched = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
+    return {**metrics, **dict(zip(tensors, fetched, strict=True))}
 
 
 class Monitor(Callback, ABC):

@@ -84,7 +84,8 @@ class StalenessMonitor(Monitor):
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
-        age = update.tokens.age[update.tokens.origin != Origin.EXPERT]
+        has_age = update.tokens.origin != Origin.EXPERT
+        age = update.tokens.age.where(has_age, 0)
         batch = update.batch
         aging = [
             length if rollout.aging_segments else 0
@@ -92,7 +93,7 @@ class StalenessMonitor(Monitor):
         ]
         waits = [update.version - group.ready_version for group in batch.groups for _ in group.samples]
         queueing = sum(wait * count for wait, count in zip(waits, aging, strict=True))
-        mean, queueing_mean = age.float().mean(), queueing / sum(aging)
+        mean, queueing_mean = age.sum() / has_age.sum(), queueing / sum(aging)
         return {
             "staleness/age_mean": mean,
             "staleness/age_max": age.max(),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -181,11 +181,10 @@ class Policy(nn.Module):
             with without_adapters(self.model):
                 return self.response_logprobs(rollouts, token_budget)
         (reference,) = self._reference
-        for own, copied in zip(_tensors(self.model), _tensors(reference.model), strict=True):
-            if copied.device != own.device:  # Lightning moves its own module alone
-                copied.data = copied.data.to(own.device)
         return reference.response_logprobs(rollouts, token_budget)
 
-
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    return chain(model.parameters(), model.buffers())
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves the reference to wherever the policy goes."""
+        for reference in self._reference:
+            reference._apply(fn, recurse)
+        return super()._apply(fn, recurse)

@@ -1,0 +1,189 @@
+"""A GPU for machines without one: tensors on `fake:0`, whose numbers the CPU computes.
+
+It refuses what a GPU refuses, an operation on tensors of both devices, and notes each time that a GPU would
+keep the host waiting. It knows nothing of memory, speed or kernels.
+
+Importing this gives the process another device, so tests import it in a process of their own.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+import bapo_lightning
+
+aten = torch.ops.aten
+PACKAGE = bapo_lightning.__path__[0]
+WAITING = (
+    aten._local_scalar_dense.default,
+    aten.nonzero.default,
+    aten.equal.default,
+    aten.masked_select.default,
+)
+INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+JOINING = (aten.cat.default, aten.stack.default)  # take not even a number from the other device
+ROUNDED = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "scaled_dot_product_attention")  # by autocast
+CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+class MixedDevices(RuntimeError):
+    """What a GPU would not do."""
+
+
+class _Backend(_DummyBackendModule):
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+
+_setup_privateuseone_for_python_backend("fake", backend_module=_Backend())
+DEVICE = torch.device("fake:0")
+waits: list[str] = []  # the package's function that waited, as `folder/file.py:function`, each time
+
+
+class FakeTensor(Tensor):
+    """A tensor on `DEVICE`."""
+
+    held: Tensor  # its numbers
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> FakeTensor:
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=DEVICE,
+        )
+        made.held = held
+        return made  # type: ignore[no-any-return]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(func, *args, **(kwargs or {}))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _again, (self.detach().held, self.requires_grad)
+
+    def tolist(self) -> Any:
+        """Fetches the numbers."""
+        return self.cpu().tolist()
+
+
+def _again(held: Tensor, requires_grad: bool) -> Tensor:
+    return FakeTensor(held).requires_grad_(requires_grad)
+
+
+def compute(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Does one of torch's operations, on the fake device wherever a tensor or `device` says so.
+
+    Raises:
+        MixedDevices: a GPU would not do it.
+    """
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    own = {id(tensor.held): tensor for tensor in tensors if isinstance(tensor, FakeTensor)}
+    others = [tensor for tensor in tensors if not isinstance(tensor, FakeTensor)]
+    if func is aten._fused_sdp_choice.default:
+        return 0  # the one that is made of other operations
+    if func is aten.is_pinned.default:
+        return False
+    given = kwargs.pop("device", None)
+    is_here = bool(own) if given is None else torch.device(given).type == DEVICE.type
+    if own and (func in WAITING or not is_here or _masks(func, args)):
+        _note()
+    elif own and others and func is aten.copy_.default:
+        is_here = isinstance(args[0], FakeTensor)
+        if not is_here:
+            _note()
+    elif own and func in INDEXING and isinstance(args[0], FakeTensor) and others:
+        _note()
+    elif own and any(tensor.dim() or func in JOINING for tensor in others):
+        raise MixedDevices(
+            f"{func} takes tensors of both devices, of shapes {[list(each.shape) for each in tensors]}"
+        )
+    for option in ("pin_memory", "non_blocking"):
+        kwargs.pop(option, None) if func is not aten.copy_.default else None
+    held, options = tree_map(lambda leaf: leaf.held if isinstance(leaf, FakeTensor) else leaf, (args, kwargs))
+    if given is not None:
+        options["device"] = "cpu" if is_here else given
+    result = func(*held, **options)
+    if not is_here:
+        return args[0] if func is aten.copy_.default else result
+    return tree_map(lambda leaf: _wrapped(leaf, own, others), result)
+
+
+def _wrapped(result: Any, own: dict[int, FakeTensor], others: Sequence[Tensor]) -> Any:
+    """Returns a result on the device: an argument itself where it was changed in place."""
+    if not isinstance(result, Tensor):
+        return result
+    if any(result is other for other in others):  # a copy to the device that changed nothing else
+        result = result.clone()
+    return own.get(id(result)) if id(result) in own else FakeTensor(result)
+
+
+def _masks(func: Any, args: Any) -> bool:
+    return func in INDEXING and any(
+        isinstance(index, Tensor) and index.dtype is torch.bool for index in tree_leaves(args[1])
+    )
+
+
+def _note() -> None:
+    """Notes the innermost function of the package that is running."""
+    for frame in reversed(traceback.extract_stack()):
+        if frame.filename.startswith(PACKAGE):
+            waits.append(f"{frame.filename[len(PACKAGE) + 1 :]}:{frame.name}")
+            return
+
+
+class _OnDevice(TorchFunctionMode):
+    """torch makes new tensors out of numbers without asking the device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if func in CONSTRUCTORS and torch.device(options.get("device") or "cpu").type == DEVICE.type:
+            del options["device"]
+            return func(*args, **options).to(DEVICE)
+        return func(*args, **options)
+
+
+def in_use() -> AbstractContextManager[Any]:
+    """Returns the context in which tensors can be made on the device out of numbers."""
+    return _OnDevice()
+
+
+def _rounding(name: str) -> Any:
+    """Returns autocast's form of an operation: floating-point factors in half precision."""
+
+    def rounded(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(DEVICE.type)
+        given, options = tree_map(
+            lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
+            (args, kwargs),
+        )
+        with torch.autocast(DEVICE.type, enabled=False):
+            return getattr(
+                torch._C._nn if name in ("linear", "scaled_dot_product_attention") else torch, name
+            )(*given, **options)
+
+    return rounded
+
+
+_fallback, _rounded = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+_fallback.fallback(compute, "PrivateUse1")
+_fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+for _name in ROUNDED:
+    _rounded.impl(_name, _rounding(_name), "AutocastPrivateUse1")
+torch.__future__.set_swap_module_params_on_conversion(True)  # so that tied weights stay tied
+torch.inference_mode = lambda mode=True: torch.no_grad()  # type: ignore[assignment, misc]  # has no wrappers

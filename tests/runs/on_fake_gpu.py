@@ -1,0 +1,101 @@
+"""Runs and updates on a fake GPU, for a test: `python -m tests.runs.on_fake_gpu FOLDER CASE ...`.
+
+A case is `update ALGORITHM`, one update beside the same one on the CPU; `check STAGE NAME`, one of `make
+gpu-check`; or overrides of a run. Each prints a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from gpu.checks import Machine
+from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from tests import fake_gpu
+from updates import Size, additions, attach, random_batch
+
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.data.batches.batch import TrainBatch
+from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.runs.build import build_module
+from bapo_lightning.runs.train import run
+
+SMALL = (
+    "scale.prompts_per_batch=4",
+    "scale.num_rollout_batches=2",
+    "scale.validation_problems=4",
+    "trainer.accelerator=cpu",
+    f"rollout.engine.device={fake_gpu.DEVICE}",
+)
+
+
+def use_instead_of_the_cpu() -> None:
+    """Lets Lightning's strategy for one device train on the fake one."""
+    make = SingleDeviceStrategy.__init__
+    SingleDeviceStrategy.__init__ = (  # type: ignore[method-assign]
+        lambda self, device="cpu", *args, **kwargs: make(self, fake_gpu.DEVICE, *args, **kwargs)
+    )
+    CPUAccelerator.setup_device = lambda self, device: None  # type: ignore[method-assign]
+
+
+def update(algorithm: str) -> dict[str, Any]:
+    """Loss of one update of several micro-batches on the CPU and on the device, and who waited there."""
+    config = additions(algorithm, "scale.micro_batch_tokens=64")
+    here, there = (build_module(config, config.strategy.make()) for _ in range(2))
+    attach(here)
+    batch = random_batch(Size(2, 4, 8, 12), here.policy.model.config.vocab_size)
+    batch = replace(batch, reference_logp=batch.behaviour_logp)
+    there.configure_model()
+    attach(there.to(fake_gpu.DEVICE))
+    moved = batch.to(fake_gpu.DEVICE)
+    fake_gpu.waits.clear()
+    losses = loss(here, batch), loss(there, moved)
+    return {"losses": losses, "waits": Counter(fake_gpu.waits)}
+
+
+def loss(module: BapoModule, batch: TrainBatch) -> float:
+    """Loss of one update, fetched without being noted."""
+    found = module.training_step(batch, 0)["loss"]
+    return float(getattr(found, "held", found))
+
+
+def whole(overrides: list[str], folder: Path) -> dict[str, Any]:
+    """A run from its configuration to its report; `updates` is the number of rows that it wrote."""
+    fake_gpu.waits.clear()
+    named = [each for each in overrides if each.startswith("experiment=")] or ["experiment=additions"]
+    others = [each for each in overrides if each not in named]
+    config = validate(compose_run([*named, "rollout=hf", f"run_folder={folder}", *SMALL, *others]))
+    with redirect_stdout(StringIO()):
+        code = run(config)
+    return {"code": code, "waits": Counter(fake_gpu.waits), "updates": len(list(read_rows(folder)))}
+
+
+def check(stage: str, name: str) -> dict[str, Any]:
+    """What a check of `make gpu-check` found bad, and how much it found."""
+    (chosen,) = (each for each in import_module(f"gpu.{stage}").CHECKS if each.name == name)
+    with redirect_stdout(StringIO()):
+        found = list(chosen.run(Machine(str(fake_gpu.DEVICE))))
+    return {"bad": [finding.check for finding in found if finding.is_bad], "found": len(found)}
+
+
+KINDS: dict[str, Callable[..., dict[str, Any]]] = {"update": update, "check": check}
+
+if __name__ == "__main__":
+    use_instead_of_the_cpu()
+    with fake_gpu.in_use():
+        for number, case in enumerate(sys.argv[2:]):
+            kind, *words = case.split()
+            folder = Path(sys.argv[1], str(number))
+            done = KINDS[kind](*words) if kind in KINDS else whole([kind, *words], folder)
+            print(json.dumps(done), flush=True)

@@ -1,0 +1,97 @@
+"""Whole runs, and an update of every algorithm, on a fake GPU: they keep to their device, and the host waits
+for it twice an update.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Those that `experiment=additions` cannot train with: they need a critic, replayed groups or an environment.
+NEED_MORE = {"base", "direct_advantage", "pipo", "simpletir", "spear", "spear_turns"}
+ALGORITHMS = sorted({path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - NEED_MORE)
+ONCE_AN_UPDATE = ("modules/fsdp.py:clip_gradients", "callbacks/monitors/monitor.py:in_numbers")
+# Functions that wait now and then: for a rollout batch, a checkpoint, or rows for somebody to read.
+NOW_AND_THEN = {
+    "runs/train.py:fit",  # Lightning, when it saves and when it ends
+    "modules/bapo_module.py:on_save_checkpoint",
+    "modules/policy/policy.py:_apply",
+    "rollout/hf/engine.py:_generate_rows",
+    "rollout/hf/engine.py:__init__",
+    "rollout/hf/engine.py:_forward",  # transformers, where prompts are padded
+    "modules/policy/policy.py:<genexpr>",  # scores of whole batches
+    "modules/policy/policy.py:forward",  # transformers, where rows are padded
+    "data/data_module.py:_rollout_batch",  # the entropy that AEPO samples by
+    "callbacks/monitors/mismatch.py:measure",
+    "callbacks/search_forecast.py:forecast",
+    "modules/bound_rules.py:<genexpr>",
+    "callbacks/writers.py:<genexpr>",
+}
+RUNS = [
+    "regime=partial algorithm=flowrl",
+    "regime=reuse algorithm=spear",
+    "regime=partial algorithm=tis correction=masked_is",
+    "algorithm=aepo model.packing=none",
+    "model.lora={rank:2,alpha:4,target_modules:all-linear} model.activation_checkpointing=true",
+    "trainer.precision=bf16-mixed rollout.engine.dtype=bf16-mixed",
+    "experiment=sums algorithm=simpletir",
+    "algorithm=erc scale.micro_batch_tokens=256",
+]
+
+# Those that need neither CUDA's own numbers nor another package.
+CHECKS = [
+    *(
+        f"kernels {name}"
+        for name in ("scores_accuracy", "packing", "checkpointing", "search", "deterministic")
+    ),
+    *("train real_shapes", "train engine_mismatch", "speed updates", "speed generation"),
+]
+
+
+def done(folder: Path, cases: list[str]) -> list[dict[str, Any]]:
+    made = subprocess.run(
+        [sys.executable, "-m", "tests.runs.on_fake_gpu", str(folder), *cases],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'bench'}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr[-4000:]
+    return [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
+
+
+def keeps_to_its_device(run: dict[str, Any]) -> None:
+    assert run["code"] == 0
+    assert [run["waits"].pop(name) for name in ONCE_AN_UPDATE] == [run["updates"]] * 2
+    assert set(run["waits"]) <= NOW_AND_THEN
+
+
+def test_a_run_keeps_to_its_device_and_waits_for_it_twice_an_update(tmp_path: Path) -> None:
+    (run,) = done(tmp_path, ["regime=replay"])
+    keeps_to_its_device(run)
+
+
+@pytest.mark.slow
+def test_runs_of_every_kind_keep_to_their_device(tmp_path: Path) -> None:
+    for run in done(tmp_path, RUNS):
+        keeps_to_its_device(run)
+
+
+@pytest.mark.slow
+def test_checks_of_gpu_check_keep_to_their_device(tmp_path: Path) -> None:
+    for name, check in zip(CHECKS, done(tmp_path, [f"check {name}" for name in CHECKS]), strict=True):
+        assert check["found"] and not check["bad"], name
+
+
+@pytest.mark.slow
+def test_an_update_of_every_algorithm_has_the_loss_of_the_cpu(tmp_path: Path) -> None:
+    found = done(tmp_path, [f"update {algorithm}" for algorithm in ALGORITHMS])
+    for algorithm, update in zip(ALGORITHMS, found, strict=True):
+        here, there = update["losses"]
+        assert there == pytest.approx(here, rel=1e-4, abs=1e-6, nan_ok=True), algorithm
+        assert update["waits"] == {ONCE_AN_UPDATE[0]: 1}, algorithm
