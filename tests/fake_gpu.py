@@ -185,5 +185,6 @@ _fallback.fallback(compute, "PrivateUse1")
 _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 for _name in ROUNDED:
     _rounded.impl(_name, _rounding(_name), "AutocastPrivateUse1")
+torch.serialization.add_safe_globals([_again])
 torch.__future__.set_swap_module_params_on_conversion(True)  # so that tied weights stay tied
 torch.inference_mode = lambda mode=True: torch.no_grad()  # type: ignore[assignment, misc]  # has no wrappers

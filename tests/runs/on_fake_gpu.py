@@ -1,7 +1,8 @@
 """Runs and updates on a fake GPU, for a test: `python -m tests.runs.on_fake_gpu FOLDER CASE ...`.
 
 A case is `update ALGORITHM`, one update beside the same one on the CPU; `check STAGE NAME`, one of `make
-gpu-check`; or overrides of a run. Each prints a line of JSON.
+gpu-check`; or overrides of a run. `resume` behind them goes on with the run before, for another batch;
+`critic` trains one first. Each case prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib import import_module
@@ -29,6 +30,7 @@ from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.run_folder.record import read_rows
 from bapo_lightning.runs.build import build_module
+from bapo_lightning.runs.critic import make_critic
 from bapo_lightning.runs.train import run
 
 SMALL = (
@@ -36,7 +38,6 @@ SMALL = (
     "scale.num_rollout_batches=2",
     "scale.validation_problems=4",
     "trainer.accelerator=cpu",
-    f"rollout.engine.device={fake_gpu.DEVICE}",
 )
 
 
@@ -70,15 +71,32 @@ def loss(module: BapoModule, batch: TrainBatch) -> float:
     return float(getattr(found, "held", found))
 
 
-def whole(overrides: list[str], folder: Path) -> dict[str, Any]:
+def whole(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
     """A run from its configuration to its report; `updates` is the number of rows that it wrote."""
+    before = len(list(read_rows(folder))) if folder.exists() else 0
+    config = validate(composed(overrides, folder))
     fake_gpu.waits.clear()
-    named = [each for each in overrides if each.startswith("experiment=")] or ["experiment=additions"]
-    others = [each for each in overrides if each not in named]
-    config = validate(compose_run([*named, "rollout=hf", f"run_folder={folder}", *SMALL, *others]))
     with redirect_stdout(StringIO()):
         code = run(config)
-    return {"code": code, "waits": Counter(fake_gpu.waits), "updates": len(list(read_rows(folder)))}
+    updates = len(list(read_rows(folder))) - before
+    return {"code": code, "waits": Counter(fake_gpu.waits), "updates": updates}
+
+
+def composed(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The configuration of a small run."""
+    named = [each for each in overrides if each.startswith("experiment=")] or ["experiment=additions"]
+    others = [each for each in overrides if each not in named]
+    has_engine = any(each.startswith("rollout=") for each in others)
+    engine = [] if has_engine else ["rollout=hf", f"rollout.engine.device={fake_gpu.DEVICE}"]
+    return compose_run([*named, *engine, f"run_folder={folder}", *SMALL, *others])
+
+
+def critic(folder: Path) -> list[str]:
+    """The override that names a critic, which is trained first."""
+    plain = composed([], folder / "unused")
+    with redirect_stdout(StringIO()):
+        made = make_critic({**plain, "critic": {"to": str(folder), "epochs": 1, "num_problems": 4}})
+    return [f"algorithm.step_advantages.critic={made}"]
 
 
 def check(stage: str, name: str) -> dict[str, Any]:
@@ -96,6 +114,14 @@ if __name__ == "__main__":
     with fake_gpu.in_use():
         for number, case in enumerate(sys.argv[2:]):
             kind, *words = case.split()
-            folder = Path(sys.argv[1], str(number))
-            done = KINDS[kind](*words) if kind in KINDS else whole([kind, *words], folder)
+            folder, overrides = Path(sys.argv[1], str(number)), case.split()
+            if kind in KINDS:
+                done = KINDS[kind](*words)
+            elif words[-1:] == ["resume"]:
+                more = ["scale.num_rollout_batches=3", "resume=auto"]
+                done = whole([*overrides[:-1], *more], folder.with_name(str(number - 1)))
+            elif words[-1:] == ["critic"]:
+                done = whole([*overrides[:-1], *critic(folder / "critic")], folder / "run")
+            else:
+                done = whole(overrides, folder)
             print(json.dumps(done), flush=True)

@@ -41,6 +41,9 @@ RUNS = [
     "trainer.precision=bf16-mixed rollout.engine.dtype=bf16-mixed",
     "experiment=sums algorithm=simpletir",
     "algorithm=erc scale.micro_batch_tokens=256",
+    "algorithm=erc scale.micro_batch_tokens=256 resume",
+    "algorithm=direct_advantage critic",
+    "regime=async rollout=hf_child",
 ]
 
 # Those that need neither CUDA's own numbers nor another package.

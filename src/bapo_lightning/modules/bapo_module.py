@@ -142,9 +142,7 @@ class BapoModule(L.LightningModule):
         if hasattr(self, "policy"):
             return
         mesh = None if self.device_mesh is None else self.device_mesh["data_parallel"]
-        # On the host, whatever device Lightning makes the default here: a GPU may not hold the whole policy.
-        with torch.device("cpu"):
-            self.policy = policy_for(self.objective, self._make_policy, self.sharding, mesh, self.is_mixed)
+        self.policy = policy_for(self.objective, self._make_policy, self.sharding, mesh, self.is_mixed)
 
     def setup(self, stage: str) -> None:
         """Takes over the trainer's precision. Raises ConfigError for one that cannot be trained in."""

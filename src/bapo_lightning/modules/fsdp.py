@@ -129,9 +129,7 @@ class ShardedStrategy(ModelParallelStrategy):
         for name, part in self.lightning_module.named_children():
             if name != "policy":
                 part.to(self.root_device)
-        for name, buffer in self.lightning_module.named_buffers():
-            if name.startswith("policy."):
-                buffer.data = buffer.data.to(self.root_device)
+        self.lightning_module.policy.move_buffers(self.root_device)  # type: ignore[operator, union-attr]
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Loads a checkpoint from shards or from one file.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from bapo_lightning.modules.fsdp import Sharding
@@ -24,6 +25,8 @@ def policy_for(
 ) -> Policy:
     """Returns the policy that an objective trains, whole or this rank's shard. Every rank must call it.
 
+    It is loaded on the host, whatever the default device: a GPU may not hold the whole policy.
+
     Args:
         objective: what is trained with.
         make_policy: as for `BapoModule`; called with `log_z=True` for a head, and with `frozen=True` for a
@@ -34,9 +37,10 @@ def policy_for(
     """
 
     def made(make: MakePolicy) -> Policy:
-        if sharding is None or mesh is None:
-            return replicated_policy(make)
-        return sharded_policy(make, sharding, mesh, is_mixed)
+        with torch.device("cpu"):
+            if sharding is None or mesh is None:
+                return replicated_policy(make)
+            return sharded_policy(make, sharding, mesh, is_mixed)
 
     policy = made(partial(make_policy, log_z=True) if needs_log_z(objective) else make_policy)
     policy.serve(objective)

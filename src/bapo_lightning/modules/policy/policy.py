@@ -183,6 +183,12 @@ class Policy(nn.Module):
         (reference,) = self._reference
         return reference.response_logprobs(rollouts, token_budget)
 
+    def move_buffers(self, device: torch.device) -> None:
+        """Moves what is no weight, while weights stay where they are; the reference's as well."""
+        for part in (self, *self._reference):
+            for buffer in part.buffers():
+                buffer.data = buffer.data.to(device)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves the reference to wherever the policy goes."""
         for reference in self._reference:
