@@ -18,6 +18,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from recording_environment import CALLS_FILE
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
+from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
 from bapo_lightning.run_folder.record import read_rollouts, read_run
 
@@ -228,14 +230,19 @@ def call_problems(whole: Path, killed: Path, is_async: bool) -> list[str]:
 
 
 def answered_turns(folder: Path) -> Iterator[str]:
-    """Yields each turn of a trained sample that feedback came to, as `recording_environment` writes it."""
+    """Yields each turn of a trained sample that feedback came to, as `recording_environment` writes it:
+    without special tokens, which no environment gets.
+    """
+    file = Path(model_path("package://bapo_lightning/tiny_worlds/additions/model"), "tokenizer_config.json")
+    tokenizer = json.loads(file.read_text())
+    special = re.compile("|".join(re.escape(tokenizer[name]) for name in ("eos_token", "pad_token")))
     for row in read_rollouts(folder):
         said: list[str] = []
         for turn in row.get("turns", ()):
             if turn["by"] == "environment":
                 yield json.dumps([row["problem"], *said])
             else:
-                said.append(turn["text"])
+                said.append(special.sub("", turn["text"]))
 
 
 def calls_file(folder: Path) -> Path:

@@ -8,7 +8,7 @@ Importing this gives the process another device, so tests import it in a process
 
 from __future__ import annotations
 
-import traceback
+import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -141,10 +141,11 @@ def _masks(func: Any, args: Any) -> bool:
 
 def _note() -> None:
     """Notes the innermost function of the package that is running."""
-    for frame in reversed(traceback.extract_stack()):
-        if frame.filename.startswith(PACKAGE):
-            waits.append(f"{frame.filename[len(PACKAGE) + 1 :]}:{frame.name}")
-            return
+    frame = inspect.currentframe()
+    while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    if frame is not None:
+        waits.append(f"{frame.f_code.co_filename[len(PACKAGE) + 1 :]}:{frame.f_code.co_name}")
 
 
 class _OnDevice(TorchFunctionMode):

@@ -29,13 +29,14 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.run_folder.record import read_rows
+from bapo_lightning.runs import train
 from bapo_lightning.runs.build import build_module
 from bapo_lightning.runs.critic import make_critic
-from bapo_lightning.runs.train import run
 
 SMALL = (
     "scale.prompts_per_batch=4",
-    "scale.num_rollout_batches=2",
+    "scale.num_rollout_batches=1",
+    "scale.max_new_tokens=16",
     "scale.validation_problems=4",
     "trainer.accelerator=cpu",
 )
@@ -47,6 +48,7 @@ def use_instead_of_the_cpu() -> None:
     SingleDeviceStrategy.__init__ = (  # type: ignore[method-assign]
         lambda self, device="cpu", *args, **kwargs: make(self, fake_gpu.DEVICE, *args, **kwargs)
     )
+    train.plot_run = lambda folder: None  # type: ignore[assignment]  # pictures take longer than updates
     CPUAccelerator.setup_device = lambda self, device: None  # type: ignore[method-assign]
 
 
@@ -77,7 +79,7 @@ def whole(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
     config = validate(composed(overrides, folder))
     fake_gpu.waits.clear()
     with redirect_stdout(StringIO()):
-        code = run(config)
+        code = train.run(config)
     updates = len(list(read_rows(folder))) - before
     return {"code": code, "waits": Counter(fake_gpu.waits), "updates": updates}
 
@@ -118,7 +120,7 @@ if __name__ == "__main__":
             if kind in KINDS:
                 done = KINDS[kind](*words)
             elif words[-1:] == ["resume"]:
-                more = ["scale.num_rollout_batches=3", "resume=auto"]
+                more = ["scale.num_rollout_batches=2", "resume=auto"]
                 done = whole([*overrides[:-1], *more], folder.with_name(str(number - 1)))
             elif words[-1:] == ["critic"]:
                 done = whole([*overrides[:-1], *critic(folder / "critic")], folder / "run")

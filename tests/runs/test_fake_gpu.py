@@ -4,6 +4,7 @@ for it twice an update.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Those that `experiment=additions` cannot train with: they need a critic, replayed groups or an environment.
 NEED_MORE = {"base", "direct_advantage", "pipo", "simpletir", "spear", "spear_turns"}
-ALGORITHMS = sorted({path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - NEED_MORE)
+# What an algorithm may choose that computes on the device; advantages do not.
+ON_DEVICE = re.compile(
+    r"^(objective|statistic|bounds|weighting|correction)|/(bounds|correction)", re.MULTILINE
+)
+ALGORITHMS = sorted(
+    path.stem
+    for path in (ROOT / "conf" / "algorithm").glob("*.yaml")
+    if path.stem not in NEED_MORE and ON_DEVICE.search(path.read_text())
+)
 ONCE_AN_UPDATE = ("modules/fsdp.py:clip_gradients", "callbacks/monitors/monitor.py:in_numbers")
 # Functions that wait now and then: for a rollout batch, a checkpoint, or rows for somebody to read.
 NOW_AND_THEN = {
@@ -31,6 +40,9 @@ NOW_AND_THEN = {
     "callbacks/search_forecast.py:forecast",
     "modules/bound_rules.py:<genexpr>",
     "callbacks/writers.py:<genexpr>",
+    "modules/step_critic.py:state_logits",
+    "modules/step_critic.py:values",
+    "rollout/weight_transport.py:weight_parts",
 }
 RUNS = [
     "regime=partial algorithm=flowrl",

@@ -1,10 +1,12 @@
 """The drill of `make drill`, with fewer kills and regimes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kill_and_resume import answered_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,3 +28,13 @@ def test_killed_runs_end_as_if_they_had_never_stopped():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("as if it had never stopped") == 5
+
+
+def test_turns_are_compared_without_the_special_tokens_that_no_environment_gets(tmp_path):
+    turns = [
+        {"by": "policy", "text": "1+<pad>2;"},
+        {"by": "environment", "text": "0"},
+        {"by": "policy", "text": "3#"},
+    ]
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps({"step": 0, "problem": "p", "turns": turns}) + "\n")
+    assert list(answered_turns(tmp_path)) == ['["p", "1+2;"]']

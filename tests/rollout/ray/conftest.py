@@ -1,4 +1,4 @@
-"""One fleet for all tests of this folder."""
+"""One fleet for the tests of a file, which leaves the nodes to others when it ends."""
 
 import time
 
@@ -7,14 +7,14 @@ from tests.builders import random_model, random_policy
 from tests.rollout.odd_engines import Uneven
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("model")
     random_model().save_pretrained(made)
     return str(made)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def fleet(nodes, folder):
     """An engine on each node, which leaves room for two of a quarter of a CPU."""
     from bapo_lightning.rollout.ray.engine import RayEngine
