@@ -31,8 +31,13 @@ WAITING = (
 )
 INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
 JOINING = (aten.cat.default, aten.stack.default)  # take not even a number from the other device
-ROUNDED = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "scaled_dot_product_attention")  # by autocast
-CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray)
+ROUNDED = {  # by autocast
+    **{name: getattr(torch, name) for name in ("mm", "bmm", "addmm", "baddbmm", "matmul")},
+    **{name: getattr(torch._C._nn, name) for name in ("linear", "scaled_dot_product_attention")},
+}
+HOST_OPTIONS = ("pin_memory", "non_blocking")
+# Do not ask the device, or give a tensor its size only after it was made there.
+CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray, torch.arange, torch.eye)
 
 
 class MixedDevices(RuntimeError):
@@ -99,22 +104,18 @@ def compute(func: Any, *args: Any, **kwargs: Any) -> Any:
         return 0  # the one that is made of other operations
     if func is aten.is_pinned.default:
         return False
-    given = kwargs.pop("device", None)
-    is_here = bool(own) if given is None else torch.device(given).type == DEVICE.type
-    if own and (func in WAITING or not is_here or _masks(func, args)):
-        _note()
-    elif own and others and func is aten.copy_.default:
-        is_here = isinstance(args[0], FakeTensor)
-        if not is_here:
-            _note()
-    elif own and func in INDEXING and isinstance(args[0], FakeTensor) and others:
-        _note()
-    elif own and any(tensor.dim() or func in JOINING for tensor in others):
+    if own and _is_refused(func, args, others):
         raise MixedDevices(
             f"{func} takes tensors of both devices, of shapes {[list(each.shape) for each in tensors]}"
         )
-    for option in ("pin_memory", "non_blocking"):
-        kwargs.pop(option, None) if func is not aten.copy_.default else None
+    given = kwargs.pop("device", None)
+    if func is aten.copy_.default:
+        is_here = isinstance(args[0], FakeTensor)
+    else:
+        is_here = bool(own) if given is None else torch.device(given).type == DEVICE.type
+        kwargs = {name: value for name, value in kwargs.items() if name not in HOST_OPTIONS}
+    if own and (func in WAITING or not is_here or _looks_at_index(func, args, others)):
+        _note()
     held, options = tree_map(lambda leaf: leaf.held if isinstance(leaf, FakeTensor) else leaf, (args, kwargs))
     if given is not None:
         options["device"] = "cpu" if is_here else given
@@ -130,13 +131,25 @@ def _wrapped(result: Any, own: dict[int, FakeTensor], others: Sequence[Tensor]) 
         return result
     if any(result is other for other in others):  # a copy to the device that changed nothing else
         result = result.clone()
-    return own.get(id(result)) if id(result) in own else FakeTensor(result)
+    if (known := own.get(id(result))) is None:
+        return FakeTensor(result)
+    assert known.shape == result.shape, "a wrapper keeps its size: this constructor belongs to CONSTRUCTORS"
+    return known
 
 
-def _masks(func: Any, args: Any) -> bool:
-    return func in INDEXING and any(
-        isinstance(index, Tensor) and index.dtype is torch.bool for index in tree_leaves(args[1])
-    )
+def _is_refused(func: Any, args: Any, others: Sequence[Tensor]) -> bool:
+    """Whether a GPU takes none of the tensors `others`, which are on the host."""
+    if func is aten.copy_.default or (func in INDEXING and isinstance(args[0], FakeTensor)):
+        return False
+    return any(tensor.dim() or func in JOINING for tensor in others)
+
+
+def _looks_at_index(func: Any, args: Any, others: Sequence[Tensor]) -> bool:
+    """Whether an index has to be counted or copied first: a mask, or one that is on the host."""
+    if func not in INDEXING:
+        return False
+    indices = [leaf for leaf in tree_leaves(args[1]) if isinstance(leaf, Tensor)]
+    return bool(others) or any(index.dtype is torch.bool for index in indices)
 
 
 def _note() -> None:
@@ -149,7 +162,7 @@ def _note() -> None:
 
 
 class _OnDevice(TorchFunctionMode):
-    """torch makes new tensors out of numbers without asking the device."""
+    """Makes the tensors of `CONSTRUCTORS` on the host, and copies them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
@@ -160,11 +173,11 @@ class _OnDevice(TorchFunctionMode):
 
 
 def in_use() -> AbstractContextManager[Any]:
-    """Returns the context in which tensors can be made on the device out of numbers."""
+    """Returns the context in which `CONSTRUCTORS` can make tensors on the device."""
     return _OnDevice()
 
 
-def _rounding(name: str) -> Any:
+def _rounding(operation: Any) -> Any:
     """Returns autocast's form of an operation: floating-point factors in half precision."""
 
     def rounded(*args: Any, **kwargs: Any) -> Any:
@@ -174,9 +187,7 @@ def _rounding(name: str) -> Any:
             (args, kwargs),
         )
         with torch.autocast(DEVICE.type, enabled=False):
-            return getattr(
-                torch._C._nn if name in ("linear", "scaled_dot_product_attention") else torch, name
-            )(*given, **options)
+            return operation(*given, **options)
 
     return rounded
 
@@ -184,8 +195,8 @@ def _rounding(name: str) -> Any:
 _fallback, _rounded = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
 _fallback.fallback(compute, "PrivateUse1")
 _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-for _name in ROUNDED:
-    _rounded.impl(_name, _rounding(_name), "AutocastPrivateUse1")
+for _name, _operation in ROUNDED.items():
+    _rounded.impl(_name, _rounding(_operation), "AutocastPrivateUse1")
 torch.serialization.add_safe_globals([_again])
 torch.__future__.set_swap_module_params_on_conversion(True)  # so that tied weights stay tied
 torch.inference_mode = lambda mode=True: torch.no_grad()  # type: ignore[assignment, misc]  # has no wrappers

@@ -1,8 +1,6 @@
 """Runs and updates on a fake GPU, for a test: `python -m tests.runs.on_fake_gpu FOLDER CASE ...`.
 
-A case is `update ALGORITHM`, one update beside the same one on the CPU; `check STAGE NAME`, one of `make
-gpu-check`; or overrides of a run. `resume` behind them goes on with the run before, for another batch;
-`critic` trains one first. Each case prints a line of JSON.
+A case is one of `KINDS` and its arguments. Each prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import torch
 from gpu.checks import Machine
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -52,7 +51,7 @@ def use_instead_of_the_cpu() -> None:
     CPUAccelerator.setup_device = lambda self, device: None  # type: ignore[method-assign]
 
 
-def update(algorithm: str) -> dict[str, Any]:
+def update(folder: Path, algorithm: str) -> dict[str, Any]:
     """Loss of one update of several micro-batches on the CPU and on the device, and who waited there."""
     config = additions(algorithm, "scale.micro_batch_tokens=64")
     here, there = (build_module(config, config.strategy.make()) for _ in range(2))
@@ -73,7 +72,7 @@ def loss(module: BapoModule, batch: TrainBatch) -> float:
     return float(getattr(found, "held", found))
 
 
-def whole(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
+def whole(folder: Path, *overrides: str) -> dict[str, Any]:
     """A run from its configuration to its report; `updates` is the number of rows that it wrote."""
     before = len(list(read_rows(folder))) if folder.exists() else 0
     config = validate(composed(overrides, folder))
@@ -93,15 +92,21 @@ def composed(overrides: Sequence[str], folder: Path) -> dict[str, Any]:
     return compose_run([*named, *engine, f"run_folder={folder}", *SMALL, *others])
 
 
-def critic(folder: Path) -> list[str]:
-    """The override that names a critic, which is trained first."""
-    plain = composed([], folder / "unused")
+def resumed(folder: Path, *overrides: str) -> dict[str, Any]:
+    """Another batch of the run of the case before."""
+    before = folder.with_name(str(int(folder.name) - 1))
+    return whole(before, *overrides, "scale.num_rollout_batches=2", "resume=auto")
+
+
+def with_critic(folder: Path, *overrides: str) -> dict[str, Any]:
+    """A run with a critic that is trained for it."""
+    critic = {"to": str(folder / "critic"), "epochs": 1, "num_problems": 4}
     with redirect_stdout(StringIO()):
-        made = make_critic({**plain, "critic": {"to": str(folder), "epochs": 1, "num_problems": 4}})
-    return [f"algorithm.step_advantages.critic={made}"]
+        made = make_critic({**composed([], folder / "unused"), "critic": critic})
+    return whole(folder / "run", *overrides, f"algorithm.step_advantages.critic={made}")
 
 
-def check(stage: str, name: str) -> dict[str, Any]:
+def check(folder: Path, stage: str, name: str) -> dict[str, Any]:
     """What a check of `make gpu-check` found bad, and how much it found."""
     (chosen,) = (each for each in import_module(f"gpu.{stage}").CHECKS if each.name == name)
     with redirect_stdout(StringIO()):
@@ -109,21 +114,37 @@ def check(stage: str, name: str) -> dict[str, Any]:
     return {"bad": [finding.check for finding in found if finding.is_bad], "found": len(found)}
 
 
-KINDS: dict[str, Callable[..., dict[str, Any]]] = {"update": update, "check": check}
+def refused(folder: Path) -> dict[str, Any]:
+    """The operations on tensors of both devices that are refused."""
+    here, there = torch.arange(4.0), torch.arange(4.0, device=fake_gpu.DEVICE)
+    tried: dict[str, Callable[[], object]] = {
+        "add": lambda: here + there,
+        "join a number": lambda: torch.stack([here[0], there[0]]),
+        "a mask for the host": lambda: here[there > 1],
+        "compare": lambda: torch.equal(here, there),
+    }
+    return {"tried": list(tried), "refused": [name for name, work in tried.items() if is_refused(work)]}
+
+
+def is_refused(work: Callable[[], object]) -> bool:
+    """Whether a GPU would not do it."""
+    try:
+        work()
+    except fake_gpu.MixedDevices:
+        return True
+    return False
+
+
+KINDS: dict[str, Callable[..., dict[str, Any]]] = {
+    **{"run": whole, "resumed": resumed, "with_critic": with_critic},  # OVERRIDES
+    "update": update,  # ALGORITHM
+    "check": check,  # STAGE NAME
+    "refused": refused,
+}
 
 if __name__ == "__main__":
     use_instead_of_the_cpu()
     with fake_gpu.in_use():
         for number, case in enumerate(sys.argv[2:]):
             kind, *words = case.split()
-            folder, overrides = Path(sys.argv[1], str(number)), case.split()
-            if kind in KINDS:
-                done = KINDS[kind](*words)
-            elif words[-1:] == ["resume"]:
-                more = ["scale.num_rollout_batches=2", "resume=auto"]
-                done = whole([*overrides[:-1], *more], folder.with_name(str(number - 1)))
-            elif words[-1:] == ["critic"]:
-                done = whole([*overrides[:-1], *critic(folder / "critic")], folder / "run")
-            else:
-                done = whole(overrides, folder)
-            print(json.dumps(done), flush=True)
+            print(json.dumps(KINDS[kind](Path(sys.argv[1], str(number)), *words)), flush=True)

@@ -4,7 +4,6 @@ for it twice an update.
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Those that `experiment=additions` cannot train with: they need a critic, replayed groups or an environment.
 NEED_MORE = {"base", "direct_advantage", "pipo", "simpletir", "spear", "spear_turns"}
-# What an algorithm may choose that computes on the device; advantages do not.
-ON_DEVICE = re.compile(
-    r"^(objective|statistic|bounds|weighting|correction)|/(bounds|correction)", re.MULTILINE
-)
-ALGORITHMS = sorted(
-    path.stem
-    for path in (ROOT / "conf" / "algorithm").glob("*.yaml")
-    if path.stem not in NEED_MORE and ON_DEVICE.search(path.read_text())
-)
+ALGORITHMS = sorted({path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - NEED_MORE)
 ONCE_AN_UPDATE = ("modules/fsdp.py:clip_gradients", "callbacks/monitors/monitor.py:in_numbers")
 # Functions that wait now and then: for a rollout batch, a checkpoint, or rows for somebody to read.
 NOW_AND_THEN = {
@@ -45,17 +36,17 @@ NOW_AND_THEN = {
     "rollout/weight_transport.py:weight_parts",
 }
 RUNS = [
-    "regime=partial algorithm=flowrl",
-    "regime=reuse algorithm=spear",
-    "regime=partial algorithm=tis correction=masked_is",
-    "algorithm=aepo model.packing=none",
-    "model.lora={rank:2,alpha:4,target_modules:all-linear} model.activation_checkpointing=true",
-    "trainer.precision=bf16-mixed rollout.engine.dtype=bf16-mixed",
-    "experiment=sums algorithm=simpletir",
-    "algorithm=erc scale.micro_batch_tokens=256",
-    "algorithm=erc scale.micro_batch_tokens=256 resume",
-    "algorithm=direct_advantage critic",
-    "regime=async rollout=hf_child",
+    "run regime=partial algorithm=flowrl",
+    "run regime=reuse algorithm=spear",
+    "run regime=partial algorithm=tis correction=masked_is",
+    "run algorithm=aepo model.packing=none",
+    "run model.lora={rank:2,alpha:4,target_modules:all-linear} model.activation_checkpointing=true",
+    "run trainer.precision=bf16-mixed rollout.engine.dtype=bf16-mixed",
+    "run experiment=sums algorithm=simpletir",
+    "run algorithm=erc scale.micro_batch_tokens=256",
+    "resumed algorithm=erc scale.micro_batch_tokens=256",
+    "with_critic algorithm=direct_advantage",
+    "run regime=async rollout=hf_child",
 ]
 
 # Those that need neither CUDA's own numbers nor another package.
@@ -87,8 +78,9 @@ def keeps_to_its_device(run: dict[str, Any]) -> None:
 
 
 def test_a_run_keeps_to_its_device_and_waits_for_it_twice_an_update(tmp_path: Path) -> None:
-    (run,) = done(tmp_path, ["regime=replay"])
+    run, mixed = done(tmp_path, ["run regime=replay", "refused"])
     keeps_to_its_device(run)
+    assert mixed["refused"] == mixed["tried"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-import torch
 from annotated_types import Gt, MinLen
 from lightning import LightningModule, Trainer
 
@@ -155,7 +154,6 @@ class Alarm(Monitor):
         """Key of the state in Lightning's checkpoint, since a run may have several alarms."""
         return f"Alarm.{self.name}"
 
-    @torch.no_grad()
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
     ) -> None:

@@ -196,11 +196,8 @@ def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any
     the number of sampled tokens before it.
     """
     clipped = clipped_mask(tokens.slope, tokens.advantage)
-    chosen = tokens.sequence < len(rollouts)
-    sequence, *columns = (
-        column[chosen].cpu()
-        for column in (tokens.sequence, tokens.ratio, tokens.age, clipped, tokens.position)
-    )
+    known = (tokens.sequence, tokens.ratio, tokens.age, clipped, tokens.position)
+    sequence, *columns = (column.cpu() for column in known)
     for number, rollout in enumerate(rollouts):
         ratio, age, cut, position = (column[sequence == number].tolist() for column in columns)
         yield {
