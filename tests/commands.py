@@ -191,7 +191,7 @@ def start_ranks(function: Callable[..., None], args: tuple[Any, ...], nprocs: in
     start_processes(function, args, nprocs, start_method="forkserver")
 
 
-def wait_until(condition: Callable[[], bool], command: Command, timeout: float = 120) -> None:
+def wait_until(condition: Callable[[], bool], command: Command, timeout: float = 300) -> None:
     """Waits until `condition` holds, which must be before the command ends, unless it has ended already."""
     runs = command.poll() is None
     deadline = time.monotonic() + timeout

@@ -86,6 +86,27 @@ def test_a_run_that_no_node_has_room_for_is_refused(nodes, tmp_path):
         run_on_nodes({"a": PretendedRun(("0", "0"), tmp_path / "a")}, options(nodes, cpus_per_run=9), ignore)
 
 
+def test_a_cluster_that_is_busy_is_said_to_be(nodes, tmp_path, capsys):
+    import ray
+
+    from bapo_lightning.ranks.ray.joining import join, leave
+    from bapo_lightning.runs.sweeps.ray_launcher import is_taken, run_on_nodes
+
+    join(nodes.address)
+    try:
+        others = [ray.remote(num_cpus=2)(lambda: time.sleep(8)).remote() for _ in range(3)]
+        deadline = time.monotonic() + 30
+        while not is_taken(1, 0):  # nodes report what is free from time to time
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        job = PretendedRun(("0", "0"), tmp_path / "a")
+        assert run_on_nodes({"a": job}, options(nodes), ignore) == {"a": 0}
+        ray.get(others)
+    finally:
+        leave()
+    assert "the Ray cluster is busy with other work; runs of 1 CPUs" in capsys.readouterr().err
+
+
 def runs_on(node, folder):
     """Whether the run in `folder` is a process of a node."""
     return any(str(folder) in process.cmdline() for process in processes(node))

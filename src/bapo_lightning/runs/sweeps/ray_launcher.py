@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,13 @@ def run_on_nodes(jobs: Mapping[str, TrainJob], options: Mapping[str, Any], ended
                 f"no node of the Ray cluster has room for a run of {cpus} CPUs and {gpus} GPUs; write "
                 "smaller launcher.cpus_per_run or launcher.gpus_per_run, or add a node"
             )
+        if is_taken(cpus, gpus):
+            print(
+                f"sweep: the Ray cluster is busy with other work; runs of {cpus} CPUs and {gpus} GPUs begin "
+                "when that ends (`ray status` shows what is free)",
+                file=sys.stderr,
+                flush=True,
+            )
         while True:
             for name, job in islice(waiting, most - len(running)):
                 absolute = replace(job, folder=job.folder.absolute(), num_threads=max(1, int(cpus)))
@@ -69,6 +77,12 @@ def run_on_nodes(jobs: Mapping[str, TrainJob], options: Mapping[str, Any], ended
         codes |= dict.fromkeys(jobs.keys() - codes.keys(), STOPPED)
         if joined:
             leave()
+
+
+def is_taken(cpus: float, gpus: float) -> bool:
+    """Whether other work leaves too little of the whole cluster for one run."""
+    free = ray.available_resources()
+    return any(free.get(name, 0.0) < need for name, need in (("CPU", cpus), ("GPU", gpus)))
 
 
 def train(job: TrainJob, folder: str, environment: Mapping[str, str]) -> int:
