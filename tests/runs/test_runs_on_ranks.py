@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.commands import train_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,6 +29,19 @@ def test_two_ranks_train_as_one_process_does_and_one_goes_on_from_the_shards_of_
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[0].split("  ")[0] == case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regime", ["replay", "async"])
+def test_two_ranks_go_on_from_a_checkpoint_at_which_their_engines_held_the_weights(regime, tmp_path):
+    """As after each validation: all ranks take part when the engines get the weights again."""
+    own = (
+        *("trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", f"regime={regime}"),
+        *("callbacks.checkpoint.every=1", "callbacks.validation.every=1"),
+    )
+    train_to_end(tmp_path / "run", 1, *own)
+    printed = train_to_end(tmp_path / "run", 2, *own, "resume=auto")
+    assert "resumed" in printed and "finished after" in printed
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from lightning.fabric.utilities.load import _load_distributed_checkpoint
 
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.data_module import RolloutDataModule
+from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
 from bapo_lightning.random_states import random_states, set_random_states
@@ -62,8 +63,8 @@ class RunCheckpoint(Callback):
         self._journals = {name: JournalDigest(Path(self.folder, name)) for name in JOURNALS}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restores what Lightning does not: the data side, which only the controller has, and at the very end
-        the random generators.
+        """Restores what Lightning does not: the data side, for which workers give their engines the weights
+        that they held, and at the very end the random generators.
         """
         self._last_save = time.monotonic()
         if self.resumed is None:
@@ -74,6 +75,8 @@ class RunCheckpoint(Callback):
             where = f"at update {self.resumed.update} (policy version {self.resumed.version})"
             restored = f"policy, optimizer, schedule, {state['data']['summary']}, random states"
             print(f"resumed {self.folder} {where}: {restored}", flush=True)
+        else:
+            cast(WorkerDataModule, trainer.datamodule).assist()  # type: ignore[attr-defined]
         set_random_states(state["random"])
 
     def on_train_batch_end(

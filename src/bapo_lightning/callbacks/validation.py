@@ -58,7 +58,7 @@ class Validation(Callback):
         """The metrics of all sets on rank 0 after so many updates; the others help, and get none."""
         data_module = cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
         if not trainer.is_global_zero:
-            cast(WorkerDataModule, data_module).assist_evaluation()
+            cast(WorkerDataModule, data_module).assist()
             return {}
         metrics: dict[str, float] = {}
         with data_module.engine_for_evaluation():

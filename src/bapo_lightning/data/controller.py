@@ -100,6 +100,12 @@ class ControllerDataModule(RolloutDataModule):
             yield
         self._control.release([None] * self._control.size)
 
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        """See `RolloutDataModule.load_resume_state`; the workers serve meanwhile."""
+        with self._failure_reported():
+            super().load_resume_state(state)
+        self._control.release([None] * self._control.size)
+
     def close(self) -> None:
         """See `RolloutDataModule.close`; the generating threads of the workers end as well."""
         super().close()

@@ -38,8 +38,8 @@ class WorkerDataModule(L.LightningDataModule):
         """This rank's share of the next minibatch."""
         return cast(TrainBatch, self._serve())
 
-    def assist_evaluation(self) -> None:
-        """Samples for the controller until it releases this rank."""
+    def assist(self) -> None:
+        """Obeys the controller outside of `next_batch`, until it releases this rank."""
         self._serve()
 
     def close(self) -> None:
