@@ -9,6 +9,7 @@ of the killed one must end as that did, to the bit. Where the killed run follows
 it must end as one that follows it undisturbed. Always, each work item must have exactly one fate, each update
 its row, and no token may be older than the bound. Every update writes a checkpoint, so that many kills come
 while one is written. With turns, an environment that cannot take anything back is asked each of them once.
+Of several ranks, any may be killed, or the process that started them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 from recording_environment import CALLS_FILE
 
 from bapo_lightning.configuration.compose import compose_run
@@ -65,6 +67,7 @@ TURNS = (
     "callbacks.rollout_writer.every=1",  # all that is trained on
     "callbacks.rollout_writer.num_groups=8",
 )
+RANKS = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu")
 REGIMES = {
     "replay": ("regime=replay",),
     "replay, dynamic sampling": ("regime=replay", "algorithm=dapo"),
@@ -75,6 +78,8 @@ REGIMES = {
     "async, partial": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11"),
     "async, following": ("regime=async",),
     "async, partial, following": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11"),
+    "replay, ranks": ("regime=replay", *RANKS),
+    "async, partial, ranks": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11", *RANKS),
     "replay, turns": ("regime=replay", *TURNS),
     "partial, mask, turns": ("regime=partial", "regime.max_age=9", "regime.stale_action=mask", *TURNS),
     "reuse, turns": ("regime=reuse", *TURNS),
@@ -163,11 +168,23 @@ def kill(
     time.sleep(0 if at_start else moments.uniform(0, step_seconds))
     if ended or os.waitpid(process, os.WNOHANG) != (0, 0):
         return "too late"
-    os.kill(process, signal.SIGKILL)
+    os.kill(moments.choice([process, *(rank.pid for rank in ranks_of(folder))]), signal.SIGKILL)
     os.waitpid(process, 0)
+    while ranks_of(folder):
+        time.sleep(0.05)
     if any((folder / "checkpoints").glob(".*.partial")):
         return "while saving"
     return "between two saves" if updates_saved(folder) > before else "while starting"
+
+
+def ranks_of(folder: Path) -> list[psutil.Process]:
+    """Returns the processes that are ranks of the run in `folder`, of which a run of one rank has none."""
+    of_run = f"run_folder={folder}"
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if of_run in (process.info["cmdline"] or ()) and "RANK" in (process.info["environ"] or {})
+    ]
 
 
 def updates_saved(folder: Path) -> int:
@@ -187,7 +204,10 @@ def start_run(folder: Path, overrides: Sequence[str]) -> int:
     status = 1
     try:
         os.environ[CALLS_FILE] = str(calls_file(folder))
-        run(validate(compose_run([*SETTINGS, *overrides, f"run_folder={folder}", "resume=auto"])))
+        options = [*SETTINGS, *overrides, f"run_folder={folder}", "resume=auto"]
+        if set(RANKS) <= set(overrides):
+            os.execv(sys.executable, [sys.executable, "-m", "bapo_lightning.cli.train", *options])
+        run(validate(compose_run(options)))
         status = 0
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

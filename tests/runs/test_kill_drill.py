@@ -24,10 +24,11 @@ def test_killed_runs_end_as_if_they_had_never_stopped():
         "async, partial, following",
         "partial, mask, turns",
         "async, partial, turns",
+        "replay, ranks",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("as if it had never stopped") == 5
+    assert done.stdout.count("as if it had never stopped") == 6
 
 
 def test_turns_are_compared_without_the_special_tokens_that_no_environment_gets(tmp_path):

@@ -5,10 +5,9 @@ import signal
 import time
 from contextlib import ExitStack
 
-import psutil
 import pytest
 import torch
-from kill_and_resume import differences, ledger_problems, newest, row_problems
+from kill_and_resume import differences, ledger_problems, newest, ranks_of, row_problems
 from tests.commands import Command, train, wait_until
 
 from bapo_lightning.errors import RankError
@@ -31,16 +30,6 @@ ON_RAY = (
     "rollout.engine.requests_per_call=8",
 )
 ROUNDED = 1e-6  # sums over the tokens of all ranks have another order
-
-
-def ranks_of(folder):
-    """Processes of a run's ranks."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline", "environ"])
-        if f"run_folder={folder}" in (process.info["cmdline"] or ())
-        and "RANK" in (process.info["environ"] or {})
-    ]
 
 
 def assert_the_same_but_for_rounded_metrics(whole, other):
