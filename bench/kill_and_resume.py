@@ -28,10 +28,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import psutil
 from recording_environment import CALLS_FILE
+from run_comparison import differences, ledger_problems, ranks_of, row_problems
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
@@ -177,16 +176,6 @@ def kill(
     return "between two saves" if updates_saved(folder) > before else "while starting"
 
 
-def ranks_of(folder: Path) -> list[psutil.Process]:
-    """Returns the processes that are ranks of the run in `folder`, of which a run of one rank has none."""
-    of_run = f"run_folder={folder}"
-    return [
-        process
-        for process in psutil.process_iter(["cmdline", "environ"])
-        if of_run in (process.info["cmdline"] or ()) and "RANK" in (process.info["environ"] or {})
-    ]
-
-
 def updates_saved(folder: Path) -> int:
     """Returns the number of updates in the newest checkpoint."""
     found = list_checkpoints(folder / "checkpoints")
@@ -213,28 +202,6 @@ def start_run(folder: Path, overrides: Sequence[str]) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(status)
-
-
-def ledger_problems(folder: Path) -> list[str]:
-    """Checks that every epoch but the last holds every problem exactly once, and the last at most once."""
-    items = Counter((row["epoch"], row["problem"]) for row in read_run(folder).ledger)
-    epochs = Counter(epoch for epoch, _ in items)
-    repeated = [f"work item {item} has {count} fates" for item, count in items.items() if count != 1]
-    incomplete = [epoch for epoch in range(max(epochs)) if epochs[epoch] != 30]
-    return repeated + [f"epoch {epoch} has {epochs[epoch]} problems" for epoch in incomplete]
-
-
-def row_problems(folder: Path) -> list[str]:
-    """Checks that every update has one row and no token is older than the bound."""
-    record = read_run(folder)
-    regime = record.config["regime"]
-    updates = record.config["scale"]["num_rollout_batches"] * regime["epochs"] * regime["minibatches"]
-    steps = [row["step"] for row in record.rows]
-    problems = [] if steps == list(range(updates)) and not record.rolled_back_rows else [f"updates {steps}"]
-    oldest = max(row["staleness/age_max"] for row in record.rows)
-    if regime["max_age"] is not None and oldest > regime["max_age"]:
-        problems.append(f"a token of age {oldest}")
-    return problems
 
 
 def call_problems(whole: Path, killed: Path, is_async: bool) -> list[str]:
@@ -268,43 +235,6 @@ def answered_turns(folder: Path) -> Iterator[str]:
 def calls_file(folder: Path) -> Path:
     """Returns the file of what the environment of a run was asked."""
     return folder.parent / f"{folder.name}-calls.jsonl"
-
-
-def differences(whole: Path, killed: Path) -> list[str]:
-    """Checks that weights, optimizer, callbacks, metrics and ledger are equal to the bit."""
-    import torch
-
-    states = [torch.load(newest(folder) / "trainer.ckpt", weights_only=True) for folder in (whole, killed)]
-    problems = [f"{key} differs" for key in states[0] if not same(states[0][key], states[1].get(key))]
-    metrics = [[without_times(row) for row in read_run(folder).rows] for folder in (whole, killed)]
-    problems += [f"metrics of update {a['step']} differ" for a, b in zip(*metrics, strict=True) if a != b]
-    for name in ("ledger.jsonl", "schedule.jsonl"):
-        files = [folder / name for folder in (whole, killed) if (folder / name).exists()]
-        if len({file.read_bytes() for file in files}) > 1:
-            problems.append(f"{name} differs")
-    return problems
-
-
-def newest(folder: Path) -> Path:
-    """Returns the last checkpoint."""
-    return list_checkpoints(folder / "checkpoints")[0]
-
-
-def same(one: Any, other: Any) -> bool:
-    """Compares nested containers of tensors to the bit."""
-    if hasattr(one, "untyped_storage"):
-        return one.shape == other.shape and bool((one == other).all())
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
-
-
-def without_times(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row of metrics without wall times, rates, and what happened to the engines of a fleet."""
-    kept = [name for name in row if "second" not in name and not name.startswith("fleet/")]
-    return {name: json.loads(json.dumps(row[name])) for name in kept}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from kill_and_resume import REGIMES, SETTINGS, differences, ledger_problems, row_problems, updates_saved
+from kill_and_resume import REGIMES, SETTINGS, updates_saved
+from run_comparison import differences, ledger_problems, row_problems
 
 from bapo_lightning.run_folder.record import read_run
 

@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 
 import torch
-from kill_and_resume import newest, without_times
+from run_comparison import newest, without_times
 
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE
 from bapo_lightning.run_folder.record import read_rows

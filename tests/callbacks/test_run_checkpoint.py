@@ -34,6 +34,9 @@ class Counting(L.LightningDataModule):
         assert self.rank == 0, "the data side is the leader's"
         self.next = state["next"]
 
+    def assist(self):
+        assert self.rank != 0, "the leader has nobody to assist"
+
 
 class Loader:
     def __init__(self, data):

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from kill_and_resume import differences
+from run_comparison import differences
 from tests.commands import train
 
 from bapo_lightning.run_folder.checkpoint import list_checkpoints

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from kill_and_resume import differences, ledger_problems, newest, ranks_of, row_problems
+from run_comparison import differences, ledger_problems, newest, ranks_of, row_problems
 from tests.commands import Command, train, wait_until
 
 from bapo_lightning.errors import RankError

@@ -19,8 +19,9 @@ PROBLEMS = [Problem(str(number), "", gold) for number, (gold, _) in enumerate(PA
 ANSWERS = [Completion(rf"\boxed{{{answer}}}", 5, FinishReason.STOP) for _, answer in PAIRS]
 
 
-def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_of_them_dies(nodes):
-    judged = VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 3, answers_per_call=3)
+def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_dies_and_a_node_is_lost(nodes):
+    node = nodes.add()
+    judged = VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 4, answers_per_call=3)
     try:
         here = MathReward(num_workers=1)
         wanted = here(PROBLEMS, ANSWERS)
@@ -28,8 +29,10 @@ def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_of
         assert {score.status for score in wanted} == {ScoreStatus.CORRECT}
         assert judged(PROBLEMS, ANSWERS) == wanted
         workers = [each for each in psutil.process_iter(["cmdline"]) if is_worker(each.info["cmdline"])]
-        assert len(workers) == 3 and len({worker.ppid() for worker in workers}) > 1
+        assert len(workers) == len({worker.ppid() for worker in workers}) == 4
         os.kill(workers[0].pid, signal.SIGKILL)
+        assert judged(PROBLEMS, ANSWERS) == wanted
+        nodes.remove(node)
         assert judged(PROBLEMS, ANSWERS) == wanted
     finally:
         judged.close()

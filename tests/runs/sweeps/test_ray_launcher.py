@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kill_and_resume import same, without_times
+from run_comparison import same, without_times
 from tests.commands import run_command
 from tests.ray_nodes import processes
 from tests.runs.sweeps.pretended import PretendedRun, ignore, manifest, wait_until
@@ -92,16 +92,21 @@ def test_a_cluster_that_is_busy_is_said_to_be(nodes, tmp_path, capsys):
     from bapo_lightning.ranks.ray.joining import join, leave
     from bapo_lightning.runs.sweeps.ray_launcher import is_taken, run_on_nodes
 
+    class Occupant:  # here, where no node has to import it
+        def is_there(self):
+            return True
+
     join(nodes.address)
     try:
-        others = [ray.remote(num_cpus=2)(lambda: time.sleep(8)).remote() for _ in range(3)]
-        deadline = time.monotonic() + 30
+        others = [ray.remote(num_cpus=2)(Occupant).remote() for _ in range(3)]
+        ray.get([other.is_there.remote() for other in others])
+        deadline = time.monotonic() + 60
         while not is_taken(1, 0):  # nodes report what is free from time to time
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        threading.Timer(2, ray.kill, (others[0],)).start()
         job = PretendedRun(("0", "0"), tmp_path / "a")
         assert run_on_nodes({"a": job}, options(nodes), ignore) == {"a": 0}
-        ray.get(others)
     finally:
         leave()
     assert "the Ray cluster is busy with other work; runs of 1 CPUs" in capsys.readouterr().err

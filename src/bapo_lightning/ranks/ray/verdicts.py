@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Any
 
 from bapo_lightning.errors import RewardError
@@ -13,7 +14,7 @@ from bapo_lightning.ranks.ray.packages import require_ray
 from bapo_lightning.types import Completion, Problem, Score
 from bapo_lightning.values import Count, NonNegative
 
-MOST_TRIES = 3  # of a call whose worker dies
+MOST_TRIES = 3  # of a call whose worker dies, and of a batch whose node is lost
 Reward = Callable[[list[Problem], list[Completion]], list[Score]]
 
 
@@ -21,7 +22,7 @@ Reward = Callable[[list[Problem], list[Completion]], list[Score]]
 class VerdictsOnNodes:
     """Callable `(problems, completions) -> scores`: cuts them into calls that the workers of all nodes take
     in turn, and gives every answer the score that `make_reward()` would give it. A worker that dies is made
-    anew, on any node, and its call is repeated.
+    anew, and its call is repeated; when its node is lost, the other nodes judge the batch again.
     """
 
     make_reward: Callable[[], Reward]  # called in each worker; picklable, such as a partial of a class
@@ -45,26 +46,32 @@ class VerdictsOnNodes:
             (problems[first : first + size], completions[first : first + size])
             for first in range(0, len(problems), size)
         ]
-        try:
-            with self._turn:
-                made = self._started().map(lambda worker, part: worker.score.remote(*part), parts)
-                return [score for scores in made for score in scores]
-        except ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise RewardError(f"answers could not be judged on the Ray cluster: {reason}") from error
+        tries = 0
+        with self._turn:
+            while True:
+                try:
+                    made = self._started().map(lambda worker, part: worker.score.remote(*part), parts)
+                    return [score for scores in made for score in scores]
+                except ray.exceptions.RayError as error:
+                    self._pool = None  # its workers end, and the next ones are where there are nodes
+                    tries += 1
+                    if tries == MOST_TRIES:
+                        reason = str(error).strip().splitlines()[-1]
+                        message = f"answers could not be judged on the Ray cluster: {reason}"
+                        raise RewardError(message) from error
 
     def close(self) -> None:
         """Ends the workers. A later call starts them again."""
-        if self._pool is None:
-            return
-        import ray
+        if self._pool is not None:
+            import ray
 
-        from bapo_lightning.ranks.ray.joining import leave
-
-        while ray.is_initialized() and self._pool.has_free():  # an engine may have left the cluster before
-            ray.kill(self._pool.pop_idle())
-        self._pool = None
+            # An engine may have left the cluster before.
+            while ray.is_initialized() and self._pool.has_free():
+                ray.kill(self._pool.pop_idle())
+            self._pool = None
         if self._joined:
+            from bapo_lightning.ranks.ray.joining import leave
+
             self._joined = False
             leave()
 
@@ -72,14 +79,26 @@ class VerdictsOnNodes:
         if self._pool is None:
             import ray
             from ray.util import ActorPool
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
             from bapo_lightning.ranks.ray.joining import join
 
-            self._joined = join(self.address, self.cpus * self.workers)
-            worker = ray.remote(VerdictWorker).options(
-                num_cpus=self.cpus, max_restarts=-1, max_task_retries=MOST_TRIES, scheduling_strategy="SPREAD"
-            )
-            self._pool = ActorPool([worker.remote(self.make_reward, sys.path) for _ in range(self.workers)])
+            self._joined |= join(self.address, self.cpus * self.workers)
+            actor = ray.remote(VerdictWorker)
+            alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+            # Ray spreads actors without CPUs only where each must keep to its node.
+            own = [NodeAffinitySchedulingStrategy(node, soft=False) for node in alive]
+            strategies = ["SPREAD"] if self.cpus else own
+            workers = [
+                actor.options(
+                    num_cpus=self.cpus,
+                    max_restarts=-1,
+                    max_task_retries=MOST_TRIES,
+                    scheduling_strategy=strategy,
+                )
+                for strategy in islice(cycle(strategies), self.workers)
+            ]
+            self._pool = ActorPool([worker.remote(self.make_reward, sys.path) for worker in workers])
         return self._pool
 
 
