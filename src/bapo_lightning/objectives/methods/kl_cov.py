@@ -26,6 +26,9 @@ def picked(table: TokenTable, share: Share = 2e-4) -> Tensor:
 def kl_cov(table: TokenTable, coefficient: NonNegative = 1.0) -> Tensor:
     """Returns r A per token, less coefficient * |log r| for the picked ones, [N]; there are no bounds.
 
+    |log r| has a kink at a ratio of one: for a picked fresh token the gradient's sign is that of rounding, and
+    runs on other numbers of ranks differ.
+
     Args:
         table: of [N] tokens; its statistic is that of `picked`.
         coefficient: beta; 1 in the paper, 0.1 in verl's `ppo_kl_coef`.
