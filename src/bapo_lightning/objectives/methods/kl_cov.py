@@ -26,8 +26,8 @@ def picked(table: TokenTable, share: Share = 2e-4) -> Tensor:
 def kl_cov(table: TokenTable, coefficient: NonNegative = 1.0) -> Tensor:
     """Returns r A per token, less coefficient * |log r| for the picked ones, [N]; there are no bounds.
 
-    |log r| has a kink at a ratio of one: for a picked fresh token the gradient's sign is that of rounding, and
-    runs on other numbers of ranks differ.
+    |log r| has a kink at a ratio of one: for a picked fresh token the sign of its gradient is that of rounding,
+    so that runs on other numbers of ranks differ.
 
     Args:
         table: of [N] tokens; its statistic is that of `picked`.
