@@ -26,7 +26,7 @@ def picked(table: TokenTable, share: Share = 2e-4) -> Tensor:
 def kl_cov(table: TokenTable, coefficient: NonNegative = 1.0) -> Tensor:
     """Returns r A per token, less coefficient * |log r| for the picked ones, [N]; there are no bounds.
 
-    |log r| has a kink at a ratio of one: for a picked fresh token the sign of its gradient is that of rounding,
+    |log r| has a kink at a ratio of one: for a picked fresh token rounding decides the sign of its gradient,
     so that runs on other numbers of ranks differ.
 
     Args:
