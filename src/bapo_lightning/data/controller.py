@@ -96,15 +96,13 @@ class ControllerDataModule(RolloutDataModule):
     @contextmanager
     def engine_for_evaluation(self) -> Iterator[None]:
         """See `RolloutDataModule.engine_for_evaluation`; the workers serve meanwhile."""
-        with self._failure_reported(), super().engine_for_evaluation():
+        with self._served(), super().engine_for_evaluation():
             yield
-        self._control.release([None] * self._control.size)
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
         """See `RolloutDataModule.load_resume_state`; the workers serve meanwhile."""
-        with self._failure_reported():
+        with self._served():
             super().load_resume_state(state)
-        self._control.release([None] * self._control.size)
 
     def close(self) -> None:
         """See `RolloutDataModule.close`; the generating threads of the workers end as well."""
@@ -114,6 +112,13 @@ class ControllerDataModule(RolloutDataModule):
             with suppress(RankLost):
                 self._engines.release([None] * self._engines.size)
         self._is_closed = True
+
+    @contextmanager
+    def _served(self) -> Iterator[None]:
+        """Context in which the workers `assist`."""
+        with self._failure_reported():
+            yield
+        self._control.release([None] * self._control.size)
 
     @contextmanager
     def _failure_reported(self) -> Iterator[None]:
