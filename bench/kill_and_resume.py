@@ -58,7 +58,6 @@ TURNS = (
     "environment=calculator",
     "environment.stop=[';']",
     "environment.max_turns=4",
-    "environment.workers=2",
     "environment.feedback.template='{feedback}'",
     "scale.max_feedback_tokens=8",
     "~environment.answers",
@@ -66,6 +65,10 @@ TURNS = (
     "callbacks.rollout_writer.every=1",  # all that is trained on
     "callbacks.rollout_writer.num_groups=8",
 )
+# Replies come at any time, and last bits depend on what then shares a forward pass: the schedule of an
+# asynchronous run has it; synchronous runs here ask in the thread that samples.
+SLOW_TURNS = (*TURNS, "environment.workers=2", "+environment.answers.seconds=0.02")
+ASYNC_PARTIAL = ("regime=async", "regime.partial_tokens=8", "regime.max_age=11")
 RANKS = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu")
 REGIMES = {
     "replay": ("regime=replay",),
@@ -74,15 +77,16 @@ REGIMES = {
     "partial, mask": ("regime=partial", "regime.max_age=9", "regime.stale_action=mask"),
     "reuse": ("regime=reuse",),
     "async": ("regime=async",),
-    "async, partial": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11"),
+    "async, partial": ASYNC_PARTIAL,
     "async, following": ("regime=async",),
-    "async, partial, following": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11"),
+    "async, partial, following": ASYNC_PARTIAL,
     "replay, ranks": ("regime=replay", *RANKS),
-    "async, partial, ranks": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11", *RANKS),
+    "async, partial, ranks": (*ASYNC_PARTIAL, *RANKS),
     "replay, turns": ("regime=replay", *TURNS),
     "partial, mask, turns": ("regime=partial", "regime.max_age=9", "regime.stale_action=mask", *TURNS),
     "reuse, turns": ("regime=reuse", *TURNS),
-    "async, partial, turns": ("regime=async", "regime.partial_tokens=8", "regime.max_age=11", *TURNS),
+    "async, partial, turns": (*ASYNC_PARTIAL, *SLOW_TURNS),
+    "async, partial, turns, following": (*ASYNC_PARTIAL, *SLOW_TURNS),
 }
 
 

@@ -21,9 +21,9 @@ def test_killed_runs_end_as_if_they_had_never_stopped():
         "--regimes",
         "partial, mask",
         "async, partial",
-        "async, partial, following",
         "partial, mask, turns",
         "async, partial, turns",
+        "async, partial, turns, following",
         "replay, ranks",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

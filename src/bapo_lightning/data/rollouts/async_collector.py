@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.overlap import Overlap
+from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.data.rollouts.schedule import TrainerPoint
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -156,10 +157,11 @@ class AsyncCollector(Collector):
     def _run(self, requests: list[GenerationRequest]) -> None:
         engine = self.sampler.engine
         start = time.perf_counter()
-        continued = self.sampler.continued(requests, self.scheduler.running, once=True)
+        rounds = Rounds()
+        continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
         sampled = time.perf_counter()
         with self._changed:
-            finished, version = self._overlap.sampled(requests, continued, sampled - start)
+            finished, version = self._overlap.sampled(requests, continued, sampled - start, rounds.taken)
         groups = self.sampler.score(finished, version)
         if not self._stopping:
             engine.restart()

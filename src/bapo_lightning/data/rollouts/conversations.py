@@ -21,9 +21,9 @@ from typing import Any
 
 from bapo_lightning.data.rollouts.feedback import FeedbackRule, harmless
 from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
+from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.environments.environment import Closes, Environment, Turn
 from bapo_lightning.errors import EnvironmentFault
-from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import Generation, GenerationRequest
 from bapo_lightning.rollout.seeds import turn_seed
 from bapo_lightning.types import FinishReason, Problem, Reply, Rollout
@@ -53,6 +53,7 @@ class Conversations:
         problems: Sequence[Problem],
         rollouts: Sequence[Rollout],
         sample: Sample,
+        rounds: Rounds | None = None,
     ) -> dict[int, Rollout]:
         """Returns the rollouts after one pass, by number; none where the engine died.
 
@@ -63,11 +64,12 @@ class Conversations:
             problems: of the rollouts.
             rollouts: that have not ended.
             sample: asks the engine.
+            rounds: of replies that are taken together; None: as they come.
         """
         self.journal.begin_pass()
         running, left = dict(enumerate(rollouts)), [request.max_new_tokens for request in requests]
         pending, waiting = dict(enumerate(requests)), dict[int, Future[Reply]]()
-        patience = 0.0
+        rounds, patience = rounds or Rounds(), 0.0
         while pending or waiting:
             begun = time.perf_counter()
             made = sample(list(pending.values())) if pending else {}
@@ -82,9 +84,8 @@ class Conversations:
                 left[number] -= len(segment.token_ids)
                 if generation.finish is FinishReason.STOP:
                     waiting[number] = self._asked(problems[number], running[number])
-            replies = _ready(waiting, patience)
             pending = {}
-            for number, reply in replies.items():
+            for number, reply in rounds.take(waiting, patience).items():
                 running[number] = rollout = self._answered(running[number], reply)
                 if rollout.finish is None and left[number] > 0:
                     pending[number] = replace(
@@ -160,13 +161,3 @@ class Conversations:
         if len(ids) > self.max_reply_tokens:
             text = self.tokenizer.decode(ids[: self.max_reply_tokens])
         return self.feedback(self.tokenizer, text)
-
-
-def _ready(waiting: dict[int, Future[Reply]], patience: float) -> dict[int, Reply]:
-    """Takes the replies that are there after `patience` seconds out of `waiting`; one at least."""
-    with phase("waiting for the environment"):
-        wait(waiting.values(), timeout=patience)
-        if waiting and not any(future.done() for future in waiting.values()):
-            wait(waiting.values(), return_when="FIRST_COMPLETED")
-    numbers = [number for number, future in waiting.items() if future.done()]
-    return {number: waiting.pop(number).result() for number in numbers}

@@ -66,10 +66,14 @@ class Overlap:
         return self.scheduler.schedule(self.trainer.clock, self.needed, self.trainer.version)
 
     def sampled(
-        self, requests: Sequence[GenerationRequest], continued: Mapping[int, Rollout], seconds: float
+        self,
+        requests: Sequence[GenerationRequest],
+        continued: Mapping[int, Rollout],
+        seconds: float,
+        rounds: Sequence[Sequence[int]] = (),
     ) -> tuple[list[RunningGroup], int]:
         """Keeps what a pass sampled. Returns the complete groups, to be scored, and the version to do so."""
-        return self.scheduler.postprocess(requests, continued, seconds), self.trainer.version
+        return self.scheduler.postprocess(requests, continued, seconds, rounds), self.trainer.version
 
     def scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
         """Ends the pass: the `finished` groups of `sampled` move on, scored as `groups`."""

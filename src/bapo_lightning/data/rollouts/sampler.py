@@ -21,6 +21,7 @@ from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.reply_journal import REPLY_FILE, ReplyJournal
+from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.turn_rules import SampleRule, TurnShaping
 from bapo_lightning.phases import phase
@@ -100,6 +101,7 @@ class RolloutSampler:
         groups: Sequence[RunningGroup],
         sampling: SamplingParams | None = None,
         once: bool = False,
+        rounds: Rounds | None = None,
     ) -> dict[int, Rollout]:
         """Returns the rollouts that one pass continues, by number of their request.
 
@@ -108,6 +110,7 @@ class RolloutSampler:
             groups: those that they were made for.
             sampling: None: that of training.
             once: return nothing when the engine dies, instead of sampling again after a restart.
+            rounds: of replies of the environment that are taken together; None: as they come.
         """
         used = sampling or self.sampling
 
@@ -119,7 +122,7 @@ class RolloutSampler:
         rollouts = [groups[request.group].rollouts[request.index] for request in requests]
         if self.conversations is not None:
             problems = [groups[request.group].item.problem for request in requests]
-            return self.conversations.continued(requests, problems, rollouts, sample)
+            return self.conversations.continued(requests, problems, rollouts, sample, rounds)
         return {
             number: rollouts[number].extended(made.segment, made.finish, self.max_new_tokens)
             for number, made in sample(requests).items()

@@ -3,7 +3,8 @@
     {"do": "visit", "clock": 4, "version": 4}    the trainer begins an update, or a validation
     {"do": "sync"}                               it hands its weights to the engine
     {"do": "pass", "version": 4, "evicted": [], "requests": [["0/37+85", [0, 1, 2, 3]]]}
-    {"do": "sampled", "finished": ["0/37+85"]}   the pass is over; "lost": true where the engine died in it
+    {"do": "sampled", "finished": ["0/37+85"]}   the pass is over; "lost": true where the engine died in it,
+                                                 "rounds": [[0, 2], [1]] where replies came apart (`Rounds`)
     {"do": "scored", "ready": ["0/37+85"], "rejected": []}
     {"do": "evict", "groups": []}                groups that are too old
     {"do": "take", "groups": ["0/12+40"], "filtered": []}
@@ -11,7 +12,8 @@
 
 A group is named by its epoch and its problem, a request by the number of its sample in the group. Rows are
 written under the scheduler's lock, so that their order is the order of the events. Tokens depend on seeds and
-weights alone; so this order is all that a run needs to be repeated (`scheduled_collector`).
+weights alone, their last bits on what is sampled together; so a run needs no more than this to be repeated
+(`scheduled_collector`).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import Any
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_continued, unpack_continued
+from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.data.rollouts.schedule import TRAINER_POINTS, Row, TrainerPoint
 from bapo_lightning.errors import EngineError, TrainingError
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -35,6 +36,7 @@ class SampledPass:
     requests: Sequence[GenerationRequest]
     continued: dict[int, Rollout]  # after it, by number of the request
     seconds: float
+    rounds: Sequence[Sequence[int]]  # of the environment's replies
 
 
 @dataclass(eq=False)
@@ -84,6 +86,7 @@ class ScheduledCollector(Collector):
             "next": self._next,
             "trainer": [self._trainer.version, self._trainer.clock],
             "scored_version": self._scored_version,
+            "rounds": running and running.rounds,
             "pass": running and [
                 [request.group, request.index, pack_continued(store, running.continued[number])]
                 for number, request in enumerate(running.requests)
@@ -98,7 +101,7 @@ class ScheduledCollector(Collector):
         if state["pass"] is not None:
             places = [GenerationRequest(store.ints([0, 0]), 0, 0, *place[:2]) for place in state["pass"]]
             made = {number: unpack_continued(store, place[2]) for number, place in enumerate(state["pass"])}
-            self._pass = SampledPass(places, made, 0.0)
+            self._pass = SampledPass(places, made, 0.0, state.get("rounds", ()))
 
     def _visit(self, state: TrainerState) -> None:
         self._follow("visit")
@@ -127,7 +130,7 @@ class ScheduledCollector(Collector):
                 self.scheduler.recorder.write("sync")
                 self.refresh_engine()
             case "pass":
-                self._pass = self._sample()
+                self._pass = self._sample(self._recorded_rounds())
             case "sampled" if self._pass is not None:
                 self._end_pass(self._pass, row.get("lost", False))
                 self._pass = None
@@ -136,21 +139,27 @@ class ScheduledCollector(Collector):
             case "evict":
                 self.scheduler.drop_late(self._trainer.version)
 
-    def _sample(self) -> SampledPass:
+    def _recorded_rounds(self) -> Sequence[Sequence[int]]:
+        """Rounds of the pass whose row comes next, which stand where it ended."""
+        rows = (self.schedule[number] for number in range(self._next, len(self.schedule)))
+        return next((row.get("rounds", ()) for row in rows if row["do"] == "sampled"), ())
+
+    def _sample(self, recorded: Sequence[Sequence[int]]) -> SampledPass:
         requests = self.scheduler.schedule(self._trainer.clock, self.needed, self._trainer.version)
         start = time.perf_counter()
-        continued = self.sampler.continued(requests, self.scheduler.running, once=True)
+        rounds = Rounds(recorded)
+        continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
         if len(continued) < len(requests):
             # Restarted, it would get the trainer's present weights, and this pass may need older ones.
             raise EngineError(
                 "the rollout engine died while a recorded schedule was followed; resume=auto goes on from "
                 "the last checkpoint"
             )
-        return SampledPass(requests, continued, time.perf_counter() - start)
+        return SampledPass(requests, continued, time.perf_counter() - start, rounds.taken)
 
     def _end_pass(self, sampled: SampledPass, lost: bool) -> None:
         continued = {} if lost else sampled.continued
-        self.scheduler.postprocess(sampled.requests, continued, sampled.seconds)
+        self.scheduler.postprocess(sampled.requests, continued, sampled.seconds, sampled.rounds)
         self._scored_version = self._trainer.version
 
     def _score(self) -> None:
@@ -166,7 +175,7 @@ class ScheduledCollector(Collector):
             if self.sampler.engine.version != self._trainer.version:
                 self.scheduler.recorder.write("sync")
                 self.refresh_engine()
-            self._pass = self._sample()
+            self._pass = self._sample(())
         self._end_pass(self._pass, lost=False)
         self._pass = None
         self._score()

@@ -130,12 +130,17 @@ class RolloutScheduler:
         return requests
 
     def postprocess(
-        self, requests: Sequence[GenerationRequest], continued: Mapping[int, Rollout], seconds: float
+        self,
+        requests: Sequence[GenerationRequest],
+        continued: Mapping[int, Rollout],
+        seconds: float,
+        rounds: Sequence[Sequence[int]] = (),
     ) -> list[RunningGroup]:
         """Keeps the tokens of a pass and returns the groups that are complete, to be scored.
 
         `schedule`, which made `requests`, must not have been called again meanwhile. `continued` are the
-        rollouts after the pass, by number of their request; a lost engine leaves gaps.
+        rollouts after the pass, by number of their request; a lost engine leaves gaps. `rounds` is
+        `Rounds.taken` of the pass.
         """
         for number, rollout in continued.items():
             group, index = self.running[requests[number].group], requests[number].index
@@ -147,7 +152,8 @@ class RolloutScheduler:
         self.statistics.rollout_seconds += seconds
         self.statistics.passes += 1
         lost = {"lost": True} if len(continued) < len(requests) else {}
-        self.recorder.write("sampled", finished=names(self.finished), **lost)
+        apart = {"rounds": rounds} if rounds else {}
+        self.recorder.write("sampled", finished=names(self.finished), **lost, **apart)
         return self.finished
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
