@@ -6,6 +6,7 @@ from functools import partial
 
 import psutil
 import pytest
+from tests.ranks.ray.failing_reward import failing
 from tests.rewards.math.verdicts import RIGHT
 
 from bapo_lightning.errors import RewardError
@@ -43,10 +44,12 @@ def is_worker(command):
     return bool(command) and command[0].startswith("ray::VerdictWorker")
 
 
-def test_an_error_of_the_reward_is_one_of_ours(nodes):
-    judged = VerdictsOnNodes(partial(dict, a=1), nodes.address, 1)
+def test_an_error_of_the_reward_is_one_of_ours_and_is_not_tried_again(nodes, tmp_path):
+    calls = tmp_path / "calls"
+    judged = VerdictsOnNodes(partial(partial, failing, calls), nodes.address, 1)
     try:
         with pytest.raises(RewardError, match="answers could not be judged on the Ray cluster: TypeError"):
             judged(PROBLEMS[:1], ANSWERS[:1])
+        assert calls.read_text() == "called\n"
     finally:
         judged.close()

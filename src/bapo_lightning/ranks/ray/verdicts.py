@@ -55,7 +55,8 @@ class VerdictsOnNodes:
                 except ray.exceptions.RayError as error:
                     self._pool = None  # its workers end, and the next ones are where there are nodes
                     tries += 1
-                    if tries == MOST_TRIES:
+                    # The reward's own error would come again.
+                    if tries == MOST_TRIES or isinstance(error, ray.exceptions.RayTaskError):
                         reason = str(error).strip().splitlines()[-1]
                         message = f"answers could not be judged on the Ray cluster: {reason}"
                         raise RewardError(message) from error
