@@ -18,6 +18,7 @@ from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.overlap import Overlap
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import SamplingParams
@@ -153,7 +154,7 @@ class VirtualRun:
                 requests = overlap.begin()
                 continued = self.sampler.continued(requests, self.scheduler.running)
                 yield self.engine.take_owed()
-                finished, version = overlap.sampled(requests, continued, 0.0)
+                finished, version = overlap.sampled(SampledPass(requests, continued, 0.0))
                 groups = self.sampler.score(finished, version)
                 yield self._reward_seconds(sum(len(group.samples) for group in groups))
                 overlap.scored(finished, groups, 0.0)

@@ -1,12 +1,10 @@
-"""Conversations by hand: what is sampled, what is feedback, where limits cut, and who waits for whom."""
+"""Conversations by hand: what is sampled, what is feedback, and where limits cut."""
 
-import time
 from array import array
 from dataclasses import replace
 
 import pytest
-from tests.data.rollouts.scripted import sampler
-from tests.data.rollouts.turns import FEEDBACK, Counting, TurnEngine, TurnTokenizer, talking
+from tests.data.rollouts.turns import FEEDBACK, ITEM, Counting, TurnEngine, TurnTokenizer, made, one_pass
 
 from bapo_lightning.data.rollouts.answers import sample_answers
 from bapo_lightning.data.rollouts.group_state import (
@@ -17,27 +15,8 @@ from bapo_lightning.data.rollouts.group_state import (
     unpack_running,
 )
 from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
-from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.errors import EnvironmentFault
-from bapo_lightning.types import NO_VERSION, FinishReason, Problem, Reply, Rollout, Segment, WorkItem
-
-ITEM = WorkItem(Problem("4", "", ""), epoch=0)
-
-
-def made(environment=None, max_new_tokens=6, engine=None, **changes):
-    engine = engine or TurnEngine(9)
-    engine.load_weights(None, 3)
-    source = sampler(engine, max_new_tokens, max_restarts=5)
-    source = replace(source, tokenizer=TurnTokenizer())
-    return talking(source, environment or Counting(), **changes)
-
-
-def one_pass(source, groups, tokens=99, once=False):
-    requests = source.requests(groups, tokens)
-    continued = source.continued(requests, groups, once=once)
-    for number, rollout in continued.items():
-        groups[requests[number].group].rollouts[requests[number].index] = rollout
-    return continued
+from bapo_lightning.types import NO_VERSION, FinishReason, Reply, Rollout, Segment
 
 
 def test_turns_and_feedback_stand_in_order_and_only_what_was_sampled_counts():
@@ -191,50 +170,6 @@ def test_an_empty_reply_still_parts_two_turns():
     assert rollout.num_feedback_tokens == 0 and rollout.extended(
         Segment(array("i", [6]), array("f", [-1.0]), 3), FinishReason.STOP, 9
     ).turns[-1] == array("i", [4, 5, 6])
-
-
-def test_a_slow_answer_keeps_nobody_else_waiting():
-    def delay(turn):
-        return 0.5 if turn.problem.id == "7" and turn.number == 0 else 0.0
-
-    environment = Counting(delay=delay)
-    source = made(environment, workers=4)
-    items = [ITEM, WorkItem(Problem("7", "", ""), 0), WorkItem(Problem("5", "", ""), 0)]
-    groups = source.start(items, 2)
-    begun = time.perf_counter()
-    one_pass(source, groups)
-    assert time.perf_counter() - begun < 5 and all(group.is_finished for group in groups)
-    slow = environment.seen.index(("7", 0, "0 1"))
-    others = [place for place, (problem, _, _) in enumerate(environment.seen) if problem != "7"]
-    assert max(others) < slow  # all three turns of the others came before the slow one's first answer
-    source.conversations.close()
-
-
-def test_replies_that_came_apart_are_taken_together_again_whenever_they_come():
-    def asked(slow, recorded=None, turns=3):
-        def delay(turn):
-            return 0.2 if turn.problem.id == slow and turn.number == 0 else 0.0
-
-        source, rounds, batches = made(Counting(lambda _: turns, delay), workers=4), Rounds(recorded), []
-        whole = source.engine.generate
-
-        def generate(requests, sampling):
-            batches.append([(item.group, item.index) for item in requests])
-            return whole(requests, sampling)
-
-        source.engine.generate = generate
-        groups = source.start([ITEM, WorkItem(Problem("7", "", ""), 0)], 2)
-        source.continued(source.requests(groups, 99), groups, rounds=rounds)
-        source.conversations.close()
-        return batches, rounds.taken
-
-    batches, taken = asked(slow="7")
-    assert taken[0] == [0, 1] and batches[1] == [(0, 0), (0, 1)]  # those of problem 7 go on later
-    assert asked("4", taken) == (batches, taken)
-    together, nothing = asked("7", recorded=())
-    assert nothing == [] and together == [[(0, 0), (0, 1), (1, 0), (1, 1)]] * 3
-    shorter, _ = asked("4", taken, turns=1)  # another policy's content: what was recorded does not come
-    assert shorter == batches[:1]
 
 
 def test_nothing_of_a_pass_remains_when_its_engine_dies_and_no_turn_is_answered_twice():

@@ -5,6 +5,7 @@ from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.overlap import Overlap
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 
 
 def overlapping(max_age):
@@ -24,7 +25,7 @@ def one_pass(overlap):
     requests = overlap.begin()
     sampler = overlap.scheduler.sampler
     continued = sampler.continued(requests, overlap.scheduler.running)
-    finished, version = overlap.sampled(requests, continued, 0.0)
+    finished, version = overlap.sampled(SampledPass(requests, continued, 0.0))
     overlap.scored(finished, sampler.score(finished, version), 0.0)
 
 

@@ -10,14 +10,15 @@ import time
 from array import array
 from dataclasses import replace
 
-from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine
+from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine, sampler
 
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import PlainFeedback
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation
-from bapo_lightning.types import FinishReason, Reply, Segment
+from bapo_lightning.types import FinishReason, Problem, Reply, Segment, WorkItem
 
 FEEDBACK = 500  # tokens from here on are an environment's
+ITEM = WorkItem(Problem("4", "", ""), epoch=0)
 
 
 class TurnTokenizer(NumberTokenizer):
@@ -104,3 +105,21 @@ def talking(sampler, environment, **changes):
     """The sampler with an environment that answers."""
     limit = {"max_new_tokens": sampler.max_new_tokens}
     return replace(sampler, conversations=conversations(environment, **(limit | changes)))
+
+
+def made(environment=None, max_new_tokens=6, engine=None, **changes):
+    """A sampler of conversations, with an engine of version 3."""
+    engine = engine or TurnEngine(9)
+    engine.load_weights(None, 3)
+    source = sampler(engine, max_new_tokens, max_restarts=5)
+    source = replace(source, tokenizer=TurnTokenizer())
+    return talking(source, environment or Counting(), **changes)
+
+
+def one_pass(source, groups, tokens=99, once=False):
+    """Continues the groups; returns what the pass continued."""
+    requests = source.requests(groups, tokens)
+    continued = source.continued(requests, groups, once=once)
+    for number, rollout in continued.items():
+        groups[requests[number].group].rollouts[requests[number].index] = rollout
+    return continued

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.overlap import Overlap
 from bapo_lightning.data.rollouts.rounds import Rounds
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.schedule import TrainerPoint
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -161,7 +162,9 @@ class AsyncCollector(Collector):
         continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
         sampled = time.perf_counter()
         with self._changed:
-            finished, version = self._overlap.sampled(requests, continued, sampled - start, rounds.taken)
+            finished, version = self._overlap.sampled(
+                SampledPass(requests, continued, sampled - start, rounds.taken)
+            )
         groups = self.sampler.score(finished, version)
         if not self._stopping:
             engine.restart()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bapo_lightning.data.rollouts.group_state import ArrayStore
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import TrainerPoint
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
@@ -82,6 +83,6 @@ class SyncCollector(Collector):
         start = time.perf_counter()
         continued = self.sampler.continued(requests, self.scheduler.running)
         sampled = time.perf_counter()
-        finished = self.scheduler.postprocess(requests, continued, sampled - start)
+        finished = self.scheduler.postprocess(SampledPass(requests, continued, sampled - start))
         groups = self.sampler.score(finished, state.version)
         self.scheduler.add_scored(finished, groups, time.perf_counter() - sampled)

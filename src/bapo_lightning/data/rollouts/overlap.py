@@ -13,14 +13,15 @@ the scheduler's lock and tells the other side that something changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.types import Group, Rollout
+from bapo_lightning.types import Group
 
 
 @dataclass(eq=False)
@@ -65,15 +66,9 @@ class Overlap:
         self.in_pass = True
         return self.scheduler.schedule(self.trainer.clock, self.needed, self.trainer.version)
 
-    def sampled(
-        self,
-        requests: Sequence[GenerationRequest],
-        continued: Mapping[int, Rollout],
-        seconds: float,
-        rounds: Sequence[Sequence[int]] = (),
-    ) -> tuple[list[RunningGroup], int]:
+    def sampled(self, sampled: SampledPass) -> tuple[list[RunningGroup], int]:
         """Keeps what a pass sampled. Returns the complete groups, to be scored, and the version to do so."""
-        return self.scheduler.postprocess(requests, continued, seconds, rounds), self.trainer.version
+        return self.scheduler.postprocess(sampled), self.trainer.version
 
     def scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
         """Ends the pass: the `finished` groups of `sampled` move on, scored as `groups`."""

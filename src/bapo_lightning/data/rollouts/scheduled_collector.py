@@ -17,26 +17,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_continued, unpack_continued
 from bapo_lightning.data.rollouts.rounds import Rounds
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.schedule import TRAINER_POINTS, Row, TrainerPoint
 from bapo_lightning.errors import EngineError, TrainingError
 from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.types import Group, Rollout
-
-
-@dataclass
-class SampledPass:
-    """A pass that has been sampled and has not ended in the schedule."""
-
-    requests: Sequence[GenerationRequest]
-    continued: dict[int, Rollout]  # after it, by number of the request
-    seconds: float
-    rounds: Sequence[Sequence[int]]  # of the environment's replies
+from bapo_lightning.types import Group
 
 
 @dataclass(eq=False)
@@ -149,17 +140,17 @@ class ScheduledCollector(Collector):
         start = time.perf_counter()
         rounds = Rounds(recorded)
         continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
-        if len(continued) < len(requests):
+        sampled = SampledPass(requests, continued, time.perf_counter() - start, rounds.taken)
+        if sampled.is_lost:
             # Restarted, it would get the trainer's present weights, and this pass may need older ones.
             raise EngineError(
                 "the rollout engine died while a recorded schedule was followed; resume=auto goes on from "
                 "the last checkpoint"
             )
-        return SampledPass(requests, continued, time.perf_counter() - start, rounds.taken)
+        return sampled
 
     def _end_pass(self, sampled: SampledPass, lost: bool) -> None:
-        continued = {} if lost else sampled.continued
-        self.scheduler.postprocess(sampled.requests, continued, sampled.seconds, sampled.rounds)
+        self.scheduler.postprocess(replace(sampled, continued={}) if lost else sampled)
         self._scored_version = self._trainer.version
 
     def _score(self) -> None:

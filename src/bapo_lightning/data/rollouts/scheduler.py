@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -30,12 +30,13 @@ from bapo_lightning.data.rollouts.group_state import (
 from bapo_lightning.data.rollouts.ledger import Fate, Ledger
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder, names
 from bapo_lightning.data.rollouts.start_order import StartOrder
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.types import Group, Rollout, WorkItem
+from bapo_lightning.types import Group, WorkItem
 
 G = TypeVar("G", Group, RunningGroup)
 
@@ -129,31 +130,23 @@ class RolloutScheduler:
         self.recorder.write_pass(self.sampler.engine.version, evicted, requests, self.running)
         return requests
 
-    def postprocess(
-        self,
-        requests: Sequence[GenerationRequest],
-        continued: Mapping[int, Rollout],
-        seconds: float,
-        rounds: Sequence[Sequence[int]] = (),
-    ) -> list[RunningGroup]:
-        """Keeps the tokens of a pass and returns the groups that are complete, to be scored.
-
-        `schedule`, which made `requests`, must not have been called again meanwhile. `continued` are the
-        rollouts after the pass, by number of their request; a lost engine leaves gaps. `rounds` is
-        `Rounds.taken` of the pass.
+    def postprocess(self, sampled: SampledPass) -> list[RunningGroup]:
+        """Keeps the tokens of a pass and returns the groups that are complete, to be scored. The `schedule`
+        that made its requests must be the last one.
         """
-        for number, rollout in continued.items():
-            group, index = self.running[requests[number].group], requests[number].index
+        for number, rollout in sampled.continued.items():
+            request = sampled.requests[number]
+            group, index = self.running[request.group], request.index
             if sampled_before := group.rollouts[index].length:
                 self.statistics.resumed += 1
                 self.statistics.resumed_tokens += sampled_before
             group.rollouts[index] = rollout
             self.statistics.num_tokens += rollout.length - sampled_before
-        self.statistics.rollout_seconds += seconds
+        self.statistics.rollout_seconds += sampled.seconds
         self.statistics.passes += 1
-        lost = {"lost": True} if len(continued) < len(requests) else {}
-        apart = {"rounds": rounds} if rounds else {}
-        self.recorder.write("sampled", finished=names(self.finished), **lost, **apart)
+        apart = {"rounds": sampled.rounds} if sampled.rounds else {}
+        how = {"lost": True} if sampled.is_lost else apart
+        self.recorder.write("sampled", finished=names(self.finished), **how)
         return self.finished
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
