@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,14 @@ def in_turns(
     """
     taken: dict[str, list[Turn]] = {name: [] for name in works}
     for number in range(warm_up + repeats):
-        for name in list(works)[:: 1 if number % 2 == 0 else -1]:
+        for name in alternating(works, number):
             taken[name].append(turn(works[name]))
     return {name: turns[warm_up:] for name, turns in taken.items()}
+
+
+def alternating(names: Iterable[str], number: int) -> list[str]:
+    """Returns the order of turn `number`: first, second, ..., and in reverse every other time."""
+    return list(names)[:: 1 if number % 2 == 0 else -1]
 
 
 def method(repeats: int, warm_up: int, threads: int) -> str:

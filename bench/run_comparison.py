@@ -1,9 +1,15 @@
-"""What drills look at: ranks of a run, faults in its records, and differences of two that must be equal."""
+"""Runs that are compared: a run in a process of its own, its ranks, faults in its records, and differences of
+two that must be equal.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +17,25 @@ import psutil
 
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
 from bapo_lightning.run_folder.record import read_run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def train(folder: Path, overrides: Sequence[str], checkout: Path = ROOT) -> None:
+    """Trains by the package of a checkout, in a process whose output appears only if it fails; that ends this
+    one.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides, f"run_folder={folder}"],
+        cwd=checkout,
+        env=os.environ | {"PYTHONPATH": str(checkout / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"the run of {checkout} ended with {done.returncode}:\n{done.stdout}")
 
 
 def ranks_of(folder: Path) -> list[psutil.Process]:

@@ -7,14 +7,13 @@ Overrides are those of the runs, which are asynchronous.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from itertools import combinations
 from pathlib import Path
 
 import torch
-from run_comparison import newest, without_times
+from run_comparison import newest, train, without_times
 
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE
 from bapo_lightning.run_folder.record import read_rows
@@ -26,21 +25,12 @@ def main() -> None:
     """Prints what is equal in each pair of the runs."""
     with tempfile.TemporaryDirectory() as folder:
         recorded, first, second = (Path(folder, name) for name in ("recorded", "followed", "followed again"))
-        train(recorded)
+        options = [*SETTINGS, *sys.argv[1:]]
+        train(recorded, options)
         for follower in (first, second):
-            train(follower, f"regime.schedule={recorded}")
+            train(follower, [*options, f"regime.schedule={recorded}"])
         for one, other in combinations((recorded, first, second), 2):
             print(f"{one.name} and {other.name}: {comparison(one, other)}", flush=True)
-
-
-def train(folder: Path, *overrides: str) -> None:
-    """Trains in a process of its own; its output appears only if it fails."""
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", *SETTINGS, *sys.argv[1:], *overrides]
-    done = subprocess.run(
-        [*command, f"run_folder={folder}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    if done.returncode:
-        sys.exit(done.stdout)
 
 
 def comparison(one: Path, other: Path) -> str:

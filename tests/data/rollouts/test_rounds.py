@@ -1,11 +1,13 @@
 """Which conversations go on together: those that were answered, or those that were recorded."""
 
+import threading
 import time
+from concurrent.futures import Future
 
 from tests.data.rollouts.turns import ITEM, Counting, made, one_pass
 
 from bapo_lightning.data.rollouts.rounds import Rounds
-from bapo_lightning.types import Problem, WorkItem
+from bapo_lightning.types import Problem, Reply, WorkItem
 
 
 def test_a_slow_answer_keeps_nobody_else_waiting():
@@ -25,8 +27,30 @@ def test_a_slow_answer_keeps_nobody_else_waiting():
     source.conversations.close()
 
 
-def test_replies_that_came_apart_are_taken_together_again_whenever_they_come():
-    def asked(slow, recorded=None, turns=3):
+def test_those_that_are_there_go_on_without_the_others_and_one_at_least():
+    rounds, replies = Rounds(), [Reply(str(number)) for number in range(3)]
+    waiting = {number: Future() for number in range(3)}
+    waiting[2].set_result(replies[2])
+    waiting[0].set_result(replies[0])
+    assert rounds.take(waiting, patience=0.0) == {0: replies[0], 2: replies[2]} and list(waiting) == [1]
+    threading.Timer(0.05, waiting[1].set_result, [replies[1]]).start()
+    assert rounds.take(waiting, patience=0.0) == {1: replies[1]} and not waiting
+    assert rounds.taken == [[0, 2], [1]]
+
+
+def test_a_recorded_round_is_waited_for():
+    replies = [Reply(str(number)) for number in range(3)]
+    rounds, waiting = Rounds([[1], [0, 2]]), {number: Future() for number in range(3)}
+    for number in (0, 2):
+        waiting[number].set_result(replies[number])
+    threading.Timer(0.05, waiting[1].set_result, [replies[1]]).start()
+    assert rounds.take(waiting, patience=0.0) == {1: replies[1]}
+    assert rounds.take(waiting, patience=0.0) == {0: replies[0], 2: replies[2]}
+    assert rounds.taken == [[1], [0, 2]]
+
+
+def test_conversations_go_on_together_as_they_were_recorded_whenever_replies_come():
+    def asked(slow, recorded, turns=3):
         def delay(turn):
             return 0.2 if turn.problem.id == slow and turn.number == 0 else 0.0
 
@@ -43,10 +67,10 @@ def test_replies_that_came_apart_are_taken_together_again_whenever_they_come():
         source.conversations.close()
         return batches, rounds.taken
 
-    batches, taken = asked(slow="7")
-    assert taken[0] == [0, 1] and batches[1] == [(0, 0), (0, 1)]  # those of problem 7 go on later
-    assert asked("4", taken) == (batches, taken)
-    together, nothing = asked("7", recorded=())
-    assert nothing == [] and together == [[(0, 0), (0, 1), (1, 0), (1, 1)]] * 3
-    shorter, _ = asked("4", taken, turns=1)  # another policy's content: what was recorded does not come
-    assert shorter == batches[:1]
+    everyone, first, second = [(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 0), (0, 1)], [(1, 0), (1, 1)]
+    apart = [[0, 1]] * 3 + [[2, 3]] * 3  # those of problem 7 go on later
+    for slow in ("4", "7"):
+        assert asked(slow, apart) == ([everyone, first, first, second, second], apart)
+    assert asked("7", ()) == ([everyone] * 3, [])
+    # another policy's content: what was recorded does not come
+    assert asked("4", apart, turns=1) == ([everyone], [[0, 1], [2, 3]])

@@ -41,7 +41,11 @@ class Rounds:
             patience: seconds after which those that are there go on without the others.
         """
         with phase("waiting for the environment"):
-            numbers = self._there(waiting, patience) if self.recorded is None else self._next(waiting)
+            numbers = (
+                self._there(waiting, patience)
+                if self.recorded is None
+                else self._next(waiting, self.recorded)
+            )
             replies = {number: waiting[number].result() for number in numbers}
         for number in numbers:
             del waiting[number]
@@ -55,10 +59,10 @@ class Rounds:
             wait(waiting.values(), return_when="FIRST_COMPLETED")
         return [number for number, future in waiting.items() if future.done()]
 
-    def _next(self, waiting: dict[int, Future[Reply]]) -> list[int]:
+    def _next(self, waiting: dict[int, Future[Reply]], recorded: Sequence[Sequence[int]]) -> list[int]:
         """The recorded round; everything, where the content differs from the recorded one's and nothing of it
         is waited for.
         """
-        recorded = self.recorded or ()
-        wanted = set(recorded[len(self._taken)]) if len(self._taken) < len(recorded) else set()
+        place = len(self._taken)
+        wanted = recorded[place] if place < len(recorded) else ()
         return [number for number in waiting if number in wanted] or list(waiting)
