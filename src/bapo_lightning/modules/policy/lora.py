@@ -113,12 +113,13 @@ def _base_parameters(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
 
 
 def _merged(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
-    weight = full_tensor(parameter.detach())
+    # Gathered first: a shard cannot be detached in inference mode, in which vLLM loads.
+    weight = full_tensor(parameter).detach()
     layer_name, mark, last = name.partition(BASE_MARK)
     if not mark or last != "weight":
         return weight
     layer: Any = model.get_submodule(layer_name)
-    down, up = (full_tensor(factors[ADAPTER].weight.detach()) for factors in (layer.lora_A, layer.lora_B))
+    down, up = (full_tensor(factors[ADAPTER].weight).detach() for factors in (layer.lora_A, layer.lora_B))
     return (weight + (up @ down) * layer.scaling[ADAPTER]).to(weight.dtype)
 
 
