@@ -24,12 +24,19 @@ def compose_run(overrides: Sequence[str]) -> dict[str, Any]:
     """Composes `conf/train.yaml` with overrides into plain values, also inside a command that Hydra composed.
     Raises ConfigError where Hydra cannot.
     """
+    return resolve(composed_run(overrides))
+
+
+def composed_run(overrides: Sequence[str], with_hydra: bool = False) -> DictConfig:
+    """`compose_run` before its values are resolved; `with_hydra` adds Hydra's own node, which knows the file
+    chosen in each group.
+    """
     installed_folders()  # whose error Hydra would wrap in its own
     current = GlobalHydra.instance()
     of_command, current.hydra = current.hydra, None
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
-            return resolve(compose("train", list(overrides)))
+            return compose("train", list(overrides), return_hydra_config=with_hydra)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError([explained(error, overrides)]) from None
     finally:

@@ -1,0 +1,111 @@
+"""Rehearses experiments: all of their parts, in small, on this machine.
+
+    python -m bapo_lightning.cli.rehearse experiment=bapo_7b [KEY=VALUE ...]
+
+Trains for two rollout batches, stops and resumes on the way, exports, and evaluates the export. On GPUs that
+can hold the experiment with its real model, elsewhere with a small one of its family.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bapo_lightning.cli.command import command
+from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.errors import BapoLightningError, ConfigError
+from bapo_lightning.report.progress.display import phases_shown
+
+EXPERIMENT, FOLDER, SHARE = "experiment=", "rehearsal.folder=", "rehearsal.share="
+FAILED = 3  # exit code
+USAGE = """\
+usage: python -m bapo_lightning rehearse [experiment=NAME,NAME] [KEY=VALUE ...]
+       make rehearse EXP=bapo_7b
+
+Without a name all experiments are rehearsed. Other keys are those of make train, and
+  rehearsal.folder=FOLDER  where files go (default: outputs/rehearsal); each experiment has a folder in it
+  rehearsal.share=N/M      of the experiments without a name, the Nth of M parts; auto/M takes turns by the day"""
+
+
+@command(1, usage=lambda: USAGE)
+def main() -> int:
+    """Rehearses; the exit code is 3 unless all parts of all experiments ran."""
+    names, folder, overrides = read_arguments(sys.argv[1:])
+    failed = []
+    for name in names:
+        print(f"\n{name}", flush=True)
+        try:
+            if not rehearse(name, overrides, folder / name):
+                failed.append(name)
+        except BapoLightningError as error:
+            print(f"error: {error}", flush=True)
+            failed.append(name)
+    told = f": {', '.join(failed)} did not" if failed else ""
+    print(f"\n{len(names) - len(failed)} of {len(names)} experiments ran whole{told}")
+    return FAILED if failed else 0
+
+
+def read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str]]:
+    """Returns experiments, folder and overrides.
+
+    Raises:
+        ConfigError: an experiment that does not exist, or a share that is none.
+    """
+    given = {key: "" for key in (EXPERIMENT, FOLDER, SHARE)}
+    overrides = []
+    for text in arguments:
+        key = next((key for key in given if text.startswith(key)), None)
+        if key is None:
+            overrides.append(text)
+        else:
+            given[key] = text.removeprefix(key)
+    known = sorted(choice_files("experiment"))
+    named = [name for name in given[EXPERIMENT].split(",") if name]
+    if unknown := [name for name in named if name not in known]:
+        raise ConfigError([f"experiment={','.join(unknown)}: no such experiment; write some of {', '.join(known)}"])
+    others = [name for name in known if name not in named]
+    if given[SHARE]:
+        named += share_of(others, given[SHARE])
+    return named or others, Path(given[FOLDER] or "outputs/rehearsal"), overrides
+
+
+def share_of(names: Sequence[str], text: str) -> list[str]:
+    """Returns the Nth of M parts of `names` for a text N/M; `auto` is another part each day.
+
+    Raises:
+        ConfigError: the text is something else.
+    """
+    number, _, count = text.partition("/")
+    if not (count.isdigit() and int(count) > 0 and (number == "auto" or number.isdigit())):
+        raise ConfigError([f"{SHARE}{text} is no share; write e.g. 1/3, or auto/3"])
+    first = int(time.time() // 86400) if number == "auto" else int(number) - 1
+    return list(names[first % int(count) :: int(count)])
+
+
+def rehearse(name: str, overrides: Sequence[str], folder: Path) -> bool:
+    """Rehearses one experiment and prints its table; returns whether all parts ran.
+
+    Raises:
+        BapoLightningError: it cannot be rehearsed.
+    """
+    from bapo_lightning.runs.rehearsal.parts import table
+    from bapo_lightning.runs.rehearsal.script import write_script
+    from bapo_lightning.runs.rehearsal.steps import Rehearsal
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with phases_shown():
+        rehearsal = Rehearsal(write_script(name, overrides, folder), folder)
+        has_run = rehearsal.perform()
+    (folder / "rehearsal.json").write_text(json.dumps(rehearsal.record(), indent=2), encoding="utf-8")
+    print(table(rehearsal.parts))
+    print("\n".join(f"not here: {text}" for text in rehearsal.script.not_here), flush=True)
+    return has_run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

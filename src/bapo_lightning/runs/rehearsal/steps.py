@@ -1,0 +1,161 @@
+"""The acts of a rehearsal, each a command of the package in a process of its own, as a user gives it.
+
+    train -> SIGTERM after the first update -> resume -> export -> evaluate the export
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bapo_lightning.run_folder.record import read_manifest, read_rows
+from bapo_lightning.runs.rehearsal.parts import Part, parts_of_run
+from bapo_lightning.runs.rehearsal.script import Script
+
+STOPPED = 128 + signal.SIGTERM  # exit code of a run that was stopped
+LOOK_SECONDS = 0.02
+CHOSEN = ("data/prompt", "reward", "environment", "rollout")  # groups of an evaluation that are the experiment's
+TAIL_LINES = 12  # of a command's output, where it fails
+
+
+class ActFailed(Exception):
+    """A command did not end as it should have. Holds why, with the end of its output."""
+
+
+@dataclass
+class Rehearsal:
+    """The acts of one rehearsal, in a folder of its own, and what came of them."""
+
+    script: Script
+    folder: Path
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder of the run that is rehearsed."""
+        return self.folder / "run"
+
+    def perform(self) -> bool:
+        """Performs all acts; returns whether every part ran. An act that fails is the last one."""
+        acts: dict[str, Callable[[], str]] = {
+            "train and stop": self.train_and_stop,
+            "resume": self.resume,
+            "export": self.export,
+            "evaluate the export": self.evaluate,
+        }
+        all(self._act(name, act) for name, act in acts.items())
+        self.parts += parts_of_run(self.script, self.run_folder)
+        return all(part.ran for part in self.parts)
+
+    def train_and_stop(self) -> str:
+        """Trains until the first update is written, then asks the run to stop, as a scheduler does."""
+        command = self._training()
+        with self._started("train", command) as process:
+            while process.poll() is None and not read_rows(self.run_folder):
+                time.sleep(LOOK_SECONDS)
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            self._ended("train", process, STOPPED)
+        return f"SIGTERM, saved after update {len(read_rows(self.run_folder))}"
+
+    def resume(self) -> str:
+        """Goes on to the end of the run."""
+        before = len(read_rows(self.run_folder))
+        with self._started("resume", [*self._training(), "resume=auto"]) as process:
+            self._ended("resume", process, 0)
+        steps = [row["step"] for row in read_rows(self.run_folder)]
+        if read_manifest(self.run_folder).get("status") != "finished" or len(steps) <= before:
+            raise ActFailed(f"the run did not go on from update {before} to its end")
+        return f"updates {before + 1} to {len(steps)}"
+
+    def export(self) -> str:
+        """Writes the trained policy as a model folder."""
+        arguments = [str(self.run_folder), str(self.folder / "export"), "--overwrite"]
+        with self._started("export", ["export", *arguments]) as process:
+            self._ended("export", process, 0)
+        return f"{sum(file.stat().st_size for file in (self.folder / 'export').glob('*.safetensors'))} bytes"
+
+    def evaluate(self) -> str:
+        """Answers the validation problems with the exported model, by the experiment's engine."""
+        nodes, scale = self.script.plain, self.script.plain["scale"]
+        kept = {
+            "data": {"prompt": nodes["data"]["prompt"], "validation": nodes["data"]["validation"]},
+            "reward": nodes["reward"],
+            "environment": nodes["environment"],
+            "scale": {key: scale[key] for key in ("max_new_tokens", "max_feedback_tokens")},
+        }
+        group = self.folder / "conf" / "rehearsed"
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "evaluation.yaml").write_text(f"# @package _global_\n{yaml.safe_dump(kept)}", encoding="utf-8")
+        arguments = [
+            f"checkpoint={self.folder / 'export'}",
+            *(f"{group}={self.script.choices[group]}" for group in CHOSEN),
+            *(f"k={scale['validation_samples']}", f"problems_per_set={scale['validation_problems']}"),
+            f"run_folder={self.folder / 'evaluation'}",
+            f"--config-dir={self.folder / 'conf'}",
+            "+rehearsed=evaluation",
+        ]
+        with self._started("evaluate", ["evaluate", *arguments]) as process:
+            self._ended("evaluate", process, 0)
+        return ", ".join(nodes["data"]["validation"])
+
+    def record(self) -> dict[str, Any]:
+        """What rehearsal.json holds."""
+        return {
+            "experiment": self.script.name,
+            "parts": [asdict(part) for part in self.parts],
+            "sizes": list(self.script.sizes),
+            "not_here": list(self.script.not_here),
+        }
+
+    def _act(self, name: str, act: Callable[[], str]) -> bool:
+        start = time.monotonic()
+        try:
+            note, ran = act(), True
+        except ActFailed as error:
+            note, ran = str(error), False
+        self.parts.append(Part(name, ran, time.monotonic() - start, note))
+        return ran
+
+    def _training(self) -> list[str]:
+        return ["train", *self.script.overrides, f"run_folder={self.run_folder}"]
+
+    @contextmanager
+    def _started(self, name: str, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """Context of one command, whose output goes to a file; it does not outlive the context."""
+        module, *arguments = command
+        with self._log(name).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"bapo_lightning.cli.{module}", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "COLUMNS": "120"},
+            )
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait()
+
+    def _ended(self, name: str, process: subprocess.Popen[bytes], expected: int) -> None:
+        """Waits for the end of a command. Raises ActFailed for another exit code than is expected."""
+        if (code := process.wait()) == expected:
+            return
+        lines = self._log(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        tail = "\n".join(lines[-TAIL_LINES:])
+        raise ActFailed(f"exit code {code}, expected {expected}; all of its output: {self._log(name)}\n{tail}")
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
