@@ -27,6 +27,8 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # What each target reads; any other variable on the command line is refused, since make would ignore it.
 READS_train := EXP ARGS
+READS_rehearse := EXP ARGS
+READS_matrix := ARGS
 READS_data := EXP DATA ARGS
 READS_critic := EXP TO ARGS
 READS_eval := CKPT DATA ARGS
@@ -69,7 +71,7 @@ $(error make $(MAKECMDGOALS) needs $(foreach name,$(LACKING),$(name)=...): make 
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vllm setup-trl setup-verl train data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
+.PHONY: help setup setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
 	model-smollm2 bench gpu-check bundle drill invariants check-zoo test test-all test-vllm lint docs clean
 
 help: ## list the targets
@@ -110,6 +112,9 @@ $(READY_VERL): scripts/make_venv.py | $(READY)
 
 train: $(READY) ## train a policy (EXP=quickstart, ARGS="algorithm=grpo seed=1")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.train experiment=$(EXP) $(ARGS)
+
+rehearse: $(READY_VLLM) ## all parts of an experiment, in small, on this machine (EXP=bapo_7b; without EXP all experiments)
+	@$(VENV_PYTHON) -m bapo_lightning.cli.rehearse $(if $(filter file,$(origin EXP)),,experiment=$(EXP)) $(ARGS)
 
 data: $(READY) ## show what would be trained on (DATA=gsm8k or EXP=..., ARGS="+show=3")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.data experiment=$(EXP) $(if $(DATA),data=$(DATA)) $(ARGS)
@@ -178,13 +183,16 @@ check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form and 
 	@PYTHONPATH=. $(VENV_PYTHON) bench/check_zoo.py $(ARGS)
 
 test: $(READY_DEV) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
-	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm -m "not slow" $(PARALLEL) $(ARGS)
+	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm --ignore=tests/matrix -m "not slow" $(PARALLEL) $(ARGS)
 
 test-all: $(READY_DEV) ## all tests but those of vLLM, as in continuous integration
-	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm $(PARALLEL) $(ARGS)
+	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm --ignore=tests/matrix $(PARALLEL) $(ARGS)
 
 test-vllm: $(READY_DEV) $(READY_VLLM) ## the tests of vLLM, with a real one on the CPU
 	@$(VENV_PYTHON) -m pytest tests/rollout/vllm $(ARGS)
+
+matrix: $(READY_DEV) $(READY_VLLM) ## every pair of choices that can be combined, run together (ARGS=--share=1/3)
+	@$(VENV_PYTHON) -m pytest tests/matrix -n logical --maxprocesses 2 --dist loadgroup $(ARGS)
 
 lint: $(READY_DEV) ## check style and types
 	@$(VENV_PYTHON) -m ruff check

@@ -12,6 +12,7 @@ setup(
         "bapo_lightning.report.page": ["templates/*"],
         "bapo_lightning.report.run": ["recorded/*.json"],
         "bapo_lightning.report.view": ["templates/*"],
+        "bapo_lightning.runs.rehearsal": ["problems.jsonl"],
         "bapo_lightning.tiny_worlds": ["*/model/*"],
     },
 )

@@ -11,6 +11,7 @@ from bapo_lightning import __version__
 # Command -> file of `cli/`, and what it does.
 COMMANDS = {
     "train": ("train", "train a policy"),
+    "rehearse": ("rehearse", "all parts of an experiment, in small, on this machine"),
     "data": ("data", "show what would be trained on"),
     "critic": ("critic", "train a critic of steps for algorithm=direct_advantage"),
     "plan": ("plan", "memory, work and time that a run would need"),

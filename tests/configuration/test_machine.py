@@ -21,9 +21,7 @@ from bapo_lightning.errors import MachineError
 GPUS = {24: "NVIDIA L4", 80: "NVIDIA H100 80GB HBM3", 141: "NVIDIA H200"}  # by gigabytes
 MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
 PLAN = "what it needs, in numbers: make plan EXP=bapo_7b"
-LAPTOP = (
-    "the same algorithm and regime with a tiny model, in a minute: make train EXP=bapo_7b ARGS=debug=laptop"
-)
+LAPTOP = "every part of it on this machine, with a small model, in minutes: make rehearse EXP=bapo_7b"
 LORA_80 = "EXP=bapo_7b_lora (57.9 GB planned for each GPU, 76.0 GB to use)"
 SMALL_24 = "EXP=qwen2.5_0.5b_gsm8k (19.5 GB planned for each GPU, 22.8 GB to use)"
 

@@ -28,7 +28,7 @@ usage: python -m bapo_lightning rehearse [experiment=NAME,NAME] [KEY=VALUE ...]
 
 Without a name all experiments are rehearsed. Other keys are those of make train, and
   rehearsal.folder=FOLDER  where files go (default: outputs/rehearsal); each experiment has a folder in it
-  rehearsal.share=N/M      of the experiments without a name, the Nth of M parts; auto/M takes turns by the day"""
+  rehearsal.share=N/M      of the experiments not named, the Nth of M parts; auto/M takes turns by the day"""
 
 
 @command(1, usage=lambda: USAGE)
@@ -55,7 +55,7 @@ def read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str]
     Raises:
         ConfigError: an experiment that does not exist, or a share that is none.
     """
-    given = {key: "" for key in (EXPERIMENT, FOLDER, SHARE)}
+    given = dict.fromkeys((EXPERIMENT, FOLDER, SHARE), "")
     overrides = []
     for text in arguments:
         key = next((key for key in given if text.startswith(key)), None)
@@ -66,7 +66,9 @@ def read_arguments(arguments: Sequence[str]) -> tuple[list[str], Path, list[str]
     known = sorted(choice_files("experiment"))
     named = [name for name in given[EXPERIMENT].split(",") if name]
     if unknown := [name for name in named if name not in known]:
-        raise ConfigError([f"experiment={','.join(unknown)}: no such experiment; write some of {', '.join(known)}"])
+        raise ConfigError(
+            [f"experiment={','.join(unknown)}: no such experiment; write some of {', '.join(known)}"]
+        )
     others = [name for name in known if name not in named]
     if given[SHARE]:
         named += share_of(others, given[SHARE])

@@ -132,7 +132,7 @@ def _advice(config: RunConfig, found: Sequence[Gpu], lacks_hardware: bool) -> It
             yield f"the largest preset that fits here: make train EXP={preset[0]} ({_of_usable(preset[1])})"
         if len(found) >= config.devices:
             yield f"to begin although it does not fit: make train {run} ARGS=plan.ignore=true"
-    yield f"the same algorithm and regime with a tiny model, in a minute: make train {run} ARGS=debug=laptop"
+    yield f"every part of it on this machine, with a small model, in minutes: make rehearse {run}"
 
 
 def _with_fewer(config: RunConfig, found: Sequence[Gpu]) -> Plan | None:

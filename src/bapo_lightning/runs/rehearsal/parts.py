@@ -30,17 +30,23 @@ def parts_of_run(script: Script, folder: Any) -> Iterator[Part]:
     config, regime = script.plain, script.config.staleness
     wanted = config["scale"]["num_rollout_batches"] * regime.updates_per_rollout_batch
     samples, tokens = (int(rows[-1][f"progress/{name}"]) if rows else 0 for name in ("samples", "tokens"))
-    yield Part("sampling", tokens > 0, _sum(rows, "time/rollout_seconds"), f"{samples} responses, {tokens} tokens")
+    yield Part(
+        "sampling", tokens > 0, _sum(rows, "time/rollout_seconds"), f"{samples} responses, {tokens} tokens"
+    )
     differences = [row["sync/logp_diff_mean"] for row in rows if "sync/logp_diff_mean" in row]
     worst = f", {max(differences):.2g} nats apart at most" if differences else ""
     seconds = _sum(rows, "time/sync_seconds")
     yield Part("weight sync", bool(differences), seconds, f"proven in {len(differences)} updates{worst}")
-    yield Part("rewards", samples > 0, _sum(rows, "time/reward_seconds"), f"mean {_mean(rows, 'train/reward'):.2f}")
+    yield Part(
+        "rewards", samples > 0, _sum(rows, "time/reward_seconds"), f"mean {_mean(rows, 'train/reward'):.2f}"
+    )
     moved = [row for row in rows if row.get("train/grad_norm", 0.0) > 0 and isfinite(row["train/grad_norm"])]
     note = f"{len(rows)} of {wanted}, {len(moved)} with a gradient"
     yield Part("updates", len(rows) == wanted and bool(moved), _sum(rows, "time/update_seconds"), note)
     oldest = max((row.get("staleness/age_max", 0.0) for row in rows), default=0.0)
-    yield Part("staleness", oldest <= regime.age_bound, 0.0, f"age at most {oldest:g}, bound {regime.age_bound}")
+    yield Part(
+        "staleness", oldest <= regime.age_bound, 0.0, f"age at most {oldest:g}, bound {regime.age_bound}"
+    )
     validated = sorted({name.split("/")[1] for row in rows for name in row if name.startswith("val/")})
     expected = sorted(config["data"]["validation"]) if config["callbacks"]["validation"]["every"] else []
     yield Part("validation", validated == expected, 0.0, ", ".join(validated))

@@ -19,7 +19,12 @@ TABLE = "bapo_lightning.data.problems.table.problem_table"
 HELD_OUT = 8  # of the shipped problems, the last ones: validation asks others than training
 DIFFICULTY = 8  # of every problem
 # Layouts of an answer's cell (`data.problems.cells`).
-FORMS = {"text": "{}", "behind_marker": "So it is. {marker} {}", "last_box": "It is \\boxed{{{}}}.", "json_list": '["{}"]'}
+FORMS = {
+    "text": "{}",
+    "behind_marker": "So it is. {marker} {}",
+    "last_box": "It is \\boxed{{{}}}.",
+    "json_list": '["{}"]',
+}
 
 
 def shipped_problems() -> list[dict[str, str]]:
@@ -49,7 +54,9 @@ def write_table(node: Mapping[str, Any], is_training: bool, file: Path) -> list[
     problems = shipped_problems()
     if node["part"] is None:  # else a hash of the text tells the parts of one table apart
         problems = problems[:-HELD_OUT] if is_training else problems[-HELD_OUT:]
-    rows = [_row(each["problem"], each["answer"], number, node["mapping"]) for number, each in enumerate(problems)]
+    rows = [
+        _row(each["problem"], each["answer"], number, node["mapping"]) for number, each in enumerate(problems)
+    ]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return [f"path={file}", "any_size=true", "config=null", "revision=null", "files=null"]
 

@@ -1,7 +1,7 @@
 """What an experiment is rehearsed with: the overrides that fit it to this machine, and what they leave out.
 
-On GPUs that can hold it, it is rehearsed with its real model and lengths, in fewer and smaller rollout batches.
-Elsewhere with a small model of its family, short texts and a few ranks.
+On GPUs that hold it: its real model and lengths, in two small rollout batches.
+Elsewhere: a small model of its family, short texts and a few ranks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ def write_script(name: str, given: Sequence[str], folder: Path) -> Script:
         ConfigError: the experiment, or the rehearsal on this machine, breaks a rule.
     """
     asked = [f"experiment={name}", *given]
-    asked += [f"{key}={MISSING[key]}" for key in sorted(OmegaConf.missing_keys(composed_run(asked))) if key in MISSING]
+    asked += [
+        f"{key}={MISSING[key]}"
+        for key in sorted(OmegaConf.missing_keys(composed_run(asked)))
+        if key in MISSING
+    ]
     plain = compose_run(asked)
     config = read_ranked(plain) if _is_elsewhere(plain["model"]) else validate(plain)
     choices = dict(composed_run(asked, with_hydra=True).hydra.runtime.choices)
@@ -127,7 +131,10 @@ def _devices(config: RunConfig) -> Iterator[str]:
     yield f"trainer.devices={_num_ranks(config)}"
     yield "trainer.num_nodes=1"
     yield f"trainer.precision={config.trainer.options['precision']}"
-    yield from (f"model.{name}={'null' if isinstance(value, str) else 'false'}" for name, value in _gpu_kernels(config))
+    yield from (
+        f"model.{name}={'null' if isinstance(value, str) else 'false'}"
+        for name, value in _gpu_kernels(config)
+    )
 
 
 def _gpu_kernels(config: RunConfig) -> list[tuple[str, Any]]:
@@ -166,7 +173,7 @@ def _engine(config: RunConfig) -> Iterator[str]:
 
 
 def _model_and_data(config: RunConfig, folder: Path) -> Iterator[str]:
-    """A small model of the family in place of one from the hub, and shipped problems in place of its tables."""
+    """A small model of the family in place of one on the hub, shipped problems in place of its tables."""
     path = config.model.path
     if _is_elsewhere(config.plain["model"]):
         known = ANY_FAMILY if path == MISSING["model.path"] else architecture(config.model)

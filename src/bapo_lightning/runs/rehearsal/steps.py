@@ -1,6 +1,6 @@
 """The acts of a rehearsal, each a command of the package in a process of its own, as a user gives it.
 
-    train -> SIGTERM after the first update -> resume -> export -> evaluate the export
+train -> SIGTERM after the first update -> resume -> export -> evaluate the export
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from bapo_lightning.runs.rehearsal.script import Script
 
 STOPPED = 128 + signal.SIGTERM  # exit code of a run that was stopped
 LOOK_SECONDS = 0.02
-CHOSEN = ("data/prompt", "reward", "environment", "rollout")  # groups of an evaluation that are the experiment's
+CHOSEN = (
+    "data/prompt",
+    "reward",
+    "environment",
+    "rollout",
+)  # groups of an evaluation that are the experiment's
 TAIL_LINES = 12  # of a command's output, where it fails
 
 
@@ -45,15 +50,15 @@ class Rehearsal:
         """Folder of the run that is rehearsed."""
         return self.folder / "run"
 
-    def perform(self) -> bool:
-        """Performs all acts; returns whether every part ran. An act that fails is the last one."""
-        acts: dict[str, Callable[[], str]] = {
-            "train and stop": self.train_and_stop,
-            "resume": self.resume,
-            "export": self.export,
-            "evaluate the export": self.evaluate,
-        }
-        all(self._act(name, act) for name, act in acts.items())
+    def perform(self, num_acts: int | None = None) -> bool:
+        """Performs the first acts, or all; returns whether every part ran. An act that fails is the last."""
+        acts: list[tuple[str, Callable[[], str]]] = [
+            ("train and stop", self.train_and_stop),
+            ("resume", self.resume),
+            ("export", self.export),
+            ("evaluate the export", self.evaluate),
+        ]
+        all(self._act(name, act) for name, act in acts[:num_acts])
         self.parts += parts_of_run(self.script, self.run_folder)
         return all(part.ran for part in self.parts)
 
@@ -96,7 +101,9 @@ class Rehearsal:
         }
         group = self.folder / "conf" / "rehearsed"
         group.mkdir(parents=True, exist_ok=True)
-        (group / "evaluation.yaml").write_text(f"# @package _global_\n{yaml.safe_dump(kept)}", encoding="utf-8")
+        (group / "evaluation.yaml").write_text(
+            f"# @package _global_\n{yaml.safe_dump(kept)}", encoding="utf-8"
+        )
         arguments = [
             f"checkpoint={self.folder / 'export'}",
             *(f"{group}={self.script.choices[group]}" for group in CHOSEN),
@@ -155,7 +162,9 @@ class Rehearsal:
             return
         lines = self._log(name).read_text(encoding="utf-8", errors="replace").splitlines()
         tail = "\n".join(lines[-TAIL_LINES:])
-        raise ActFailed(f"exit code {code}, expected {expected}; all of its output: {self._log(name)}\n{tail}")
+        raise ActFailed(
+            f"exit code {code}, expected {expected}; all of its output: {self._log(name)}\n{tail}"
+        )
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"

@@ -1,0 +1,72 @@
+"""Every choice that can be combined with others, as overrides of a small run; a new one joins the day it is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+TWO_RANKS = "trainer.devices=2"
+ASYNC = ("regime=async", "regime.minibatches=2", "regime.max_age=3")
+# Factor -> its values -> overrides. The world belongs to the environment, `RECORDED` to a schedule.
+FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
+    "strategy": {
+        "single": (),
+        "ddp": ("strategy=ddp", TWO_RANKS),
+        "fsdp": ("strategy=fsdp", TWO_RANKS),
+        "fsdp, offloaded": ("strategy=fsdp", "strategy.cpu_offload=true", TWO_RANKS),
+    },
+    "engine": {
+        "hf": ("rollout=hf",),
+        "hf_child": ("rollout=hf_child", "rollout.engine.cpu_threads=1"),
+        "vllm": ("rollout=vllm",),
+        "vllm, TP 2": ("rollout=vllm", "rollout.engine.options.tensor_parallel_size=2"),
+        "vllm_child": ("rollout=vllm_child", "rollout.engine.cpu_threads=1"),
+        "vllm_server": ("rollout=vllm_server", "rollout.engine.cpu_threads=1"),
+        "ray": ("rollout=ray", "rollout.engine.actors=2", "rollout.engine.cpus=0.5"),
+        "ray_vllm": ("rollout=ray_vllm", "rollout.engine.actors=1", "rollout.engine.cpus=0.5"),
+    },
+    "placement": {"each": ("rollout.placement=each",), "controller": ("rollout.placement=controller",)},
+    "regime": {
+        "on_policy": ("regime=on_policy",),
+        "replay": ("regime=replay", "regime.minibatches=2"),
+        "async": ASYNC,
+        "windowed_fifo": ("regime=windowed_fifo",),
+        "partial": ("regime=partial", "regime.minibatches=2"),
+        "async, partial": ("regime=async", "regime.partial_tokens=8", "regime.max_age=15"),
+        "reuse": ("regime=reuse",),
+        "async, recorded": ASYNC,
+    },
+    "trained": {"weights": (), "LoRA": ("model/lora=default",)},
+    "precision": {
+        "float32": ("trainer.precision=32-true",),
+        "bf16-mixed": ("trainer.precision=bf16-mixed",),
+        "float32, compiled": ("trainer.precision=32-true", "model.compile=true"),
+    },
+    "packing": {"none": ("model.packing=none",), "padding_free": ("model.packing=padding_free",)},
+    "correction": {name: (f"correction={name}",) for name in ("none", "recomputed", "truncated_is", "a3po")},
+    "environment": {"none": (), "sums": ()},
+    # rover needs scores at entry, flowrl a reference and a head, steer a statistic of the whole update.
+    "algorithm": {
+        name: (f"algorithm={name}",) for name in ("bapo", "dapo", "rover", "flowrl", "steer", "simpletir")
+    },
+}
+RECORDED = "async, recorded"  # the regime that follows a schedule which a run before it has recorded
+# Factors between which a rule reads more than two at once.
+TOGETHER = ("strategy", "engine", "placement")
+Choices = Mapping[str, str]
+
+
+def world(choices: Choices) -> str:
+    """The experiment whose data and model are used: one has an environment, one has none."""
+    return "sums" if choices.get("environment") == "sums" else "additions"
+
+
+def overrides(choices: Choices) -> list[str]:
+    """Overrides of a run with these choices; factors that are not named are the experiment's own."""
+    return [text for factor, value in choices.items() for text in FACTORS[factor][value]]
+
+
+def names(row: Sequence[str]) -> dict[str, str]:
+    """A row of values by their factors."""
+    return dict(zip(FACTORS, row, strict=True))

@@ -1,0 +1,76 @@
+"""A covering array: rows of choices in which every pair of values occurs that the rules allow.
+
+python -m tests.matrix.rows     writes rows.json again, after a choice or a rule is new
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
+
+from tests.matrix.choices import FACTORS, TOGETHER, Choices, overrides, world
+
+FILE = Path(__file__).with_name("rows.json")
+Key = tuple[tuple[str, str], ...]
+
+
+@cache
+def refusal(key: Key) -> str | None:
+    """Why the rules refuse these choices, where others are the experiment's; None if they do not."""
+    from bapo_lightning.configuration.compose import compose_run
+    from bapo_lightning.configuration.validate import validate
+    from bapo_lightning.errors import ConfigError
+
+    choices = dict(key)
+    try:
+        validate(compose_run([f"experiment={world(choices)}", "debug=rehearsal", *overrides(choices)]))
+    except ConfigError as error:
+        return "; ".join(error.problems)
+    return None
+
+
+def subsets() -> Iterator[Key]:
+    """Every pair of values of two factors, and every three of those that rules read together."""
+    for factors in [*combinations(FACTORS, 2), TOGETHER]:
+        for values in product(*(FACTORS[factor] for factor in factors)):
+            yield tuple(zip(factors, values, strict=True))
+
+
+def covered(choices: Choices) -> set[Key]:
+    """The pairs that occur in a row."""
+    return set(combinations(choices.items(), 2))
+
+
+def make() -> dict[str, list[object]]:
+    """Returns the rows, and all refused pairs and threes with their reasons."""
+    from covertable import make
+
+    keys = list(subsets())
+    with ProcessPoolExecutor() as pool:
+        reasons = dict(zip(keys, pool.map(refusal, keys, chunksize=8), strict=True))
+    refused = {key: reason for key, reason in reasons.items() if reason is not None}
+
+    def allows(key: Key) -> dict[str, object]:
+        return {
+            "operator": "fn",
+            "requires": [factor for factor, _ in key],
+            "evaluate": lambda row: not all(row[factor] == value for factor, value in key),
+        }
+
+    values = {factor: list(options) for factor, options in FACTORS.items()}
+    rows = make(values, constraints=[allows(key) for key in refused])
+    rows = [{factor: row[factor] for factor in FACTORS} for row in rows]
+    return {
+        "rows": rows,
+        "refused": [{"choices": dict(key), "reason": text} for key, text in refused.items()],
+    }
+
+
+if __name__ == "__main__":
+    made = make()
+    FILE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(made['rows'])} rows, {len(made['refused'])} refused")

@@ -1,0 +1,55 @@
+"""Each row of the matrix samples, syncs, updates, validates, saves, stops and resumes; each pair that cannot
+is refused at the start, with its reason.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.commands import run_command
+from tests.matrix.choices import RECORDED, Choices, overrides, world
+from tests.matrix.rows import FILE, refusal
+
+from bapo_lightning.runs.rehearsal.parts import table
+from bapo_lightning.runs.rehearsal.script import write_script
+from bapo_lightning.runs.rehearsal.steps import Rehearsal
+
+MATRIX = json.loads(FILE.read_text())
+FOLDER = Path("outputs/matrix")  # kept: where a row fails, its logs say why
+ACTS = 2  # train and stop, resume
+
+
+def _rows() -> list[object]:
+    rows = enumerate(MATRIX["rows"], 1)
+    groups = (
+        (number, row, "ray" if row["engine"].startswith("ray") else str(number)) for number, row in rows
+    )
+    return [pytest.param(row, id=str(n), marks=pytest.mark.xdist_group(group)) for n, row, group in groups]
+
+
+@pytest.mark.parametrize("choices", _rows())
+def test_a_row_runs_stops_and_resumes(choices: Choices, request: pytest.FixtureRequest) -> None:
+    folder = FOLDER / request.node.callspec.id
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    given = overrides(choices)
+    if choices["regime"] == RECORDED:
+        recorded = folder / "recorded"
+        script = write_script(world(choices), given, folder)
+        done = run_command("bapo_lightning.cli.train", *script.overrides, f"run_folder={recorded}")
+        assert done.returncode == 0, done.stderr
+        given.append(f"regime.schedule={recorded}")
+    rehearsal = Rehearsal(write_script(world(choices), given, folder), folder)
+    has_run = rehearsal.perform(ACTS)
+    (folder / "rehearsal.json").write_text(
+        json.dumps({"choices": dict(choices), **rehearsal.record()}, indent=1)
+    )
+    assert has_run, f"{choices}\n{table(rehearsal.parts)}"
+
+
+@pytest.mark.parametrize(
+    "refused", MATRIX["refused"], ids=lambda refused: ", ".join(refused["choices"].values())
+)
+def test_a_pair_is_refused_with_its_reason(refused: dict) -> None:
+    assert refusal(tuple(refused["choices"].items())) == refused["reason"]
