@@ -58,8 +58,8 @@ Choices = Mapping[str, str]
 
 
 def world(choices: Choices) -> str:
-    """The experiment whose data and model are used: one has an environment, one has none."""
-    return "sums" if choices.get("environment") == "sums" else "additions"
+    """The experiment whose data and model are used: one without an environment only where none is chosen."""
+    return "additions" if choices.get("environment") == "none" else "sums"
 
 
 def overrides(choices: Choices) -> list[str]:

@@ -4,10 +4,11 @@ is refused at the start, with its reason.
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.commands import run_command
+from tests.commands import Command, run_command
 from tests.matrix.choices import RECORDED, Choices, overrides, world
 from tests.matrix.rows import FILE, refusal
 
@@ -17,7 +18,21 @@ from bapo_lightning.runs.rehearsal.steps import Rehearsal
 
 MATRIX = json.loads(FILE.read_text())
 FOLDER = Path("outputs/matrix")  # kept: where a row fails, its logs say why
+SECONDS = 900  # of one command, on a machine that is shared
 ACTS = 2  # train and stop, resume
+
+
+class Forked(Command):
+    """A command of a rehearsal, forked from the warm process."""
+
+    def __init__(self, module: str, arguments: Sequence[str], log: Path) -> None:
+        super().__init__(module, arguments)
+        self._log = log
+
+    def wait(self) -> int:
+        """Waits for the end, and writes the log."""
+        self._log.write_text("".join(self.communicate(SECONDS)))
+        return self.returncode
 
 
 def _rows() -> list[object]:
@@ -40,7 +55,7 @@ def test_a_row_runs_stops_and_resumes(choices: Choices, request: pytest.FixtureR
         done = run_command("bapo_lightning.cli.train", *script.overrides, f"run_folder={recorded}")
         assert done.returncode == 0, done.stderr
         given.append(f"regime.schedule={recorded}")
-    rehearsal = Rehearsal(write_script(world(choices), given, folder), folder)
+    rehearsal = Rehearsal(write_script(world(choices), given, folder), folder, Forked)
     has_run = rehearsal.perform(ACTS)
     (folder / "rehearsal.json").write_text(
         json.dumps({"choices": dict(choices), **rehearsal.record()}, indent=1)

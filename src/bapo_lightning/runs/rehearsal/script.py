@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from bapo_lightning.configuration.changes import differences
 from bapo_lightning.configuration.compose import compose_run, composed_run
 from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.machine_rules import KERNELS
 from bapo_lightning.configuration.plan import architecture
-from bapo_lightning.configuration.precision import settled
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import read_ranked, validate
 from bapo_lightning.errors import MachineError
@@ -79,22 +78,22 @@ def write_script(name: str, given: Sequence[str], folder: Path) -> Script:
         ConfigError: the experiment, or the rehearsal on this machine, breaks a rule.
     """
     asked = [f"experiment={name}", *given]
-    asked += [
-        f"{key}={MISSING[key]}"
-        for key in sorted(OmegaConf.missing_keys(composed_run(asked)))
-        if key in MISSING
-    ]
+    asked += [f"{key}={value}" for key, value in MISSING.items() if _is_missing(composed_run(asked), key)]
     plain = compose_run(asked)
     config = read_ranked(plain) if _is_elsewhere(plain["model"]) else validate(plain)
     choices = dict(composed_run(asked, with_hydra=True).hydra.runtime.choices)
     is_whole = _holds_it(config)
     overrides = [PRESET, *([] if is_whole else _in_small(config, folder))]
-    rehearsed = compose_run([*asked, *overrides])
-    validate(rehearsed)
-    changed = differences(config.plain, settled(rehearsed))
+    rehearsed = validate(compose_run([*asked, *overrides])).plain
+    changed = differences(config.plain, rehearsed)
     sizes = [f"{key}: {before} -> {now}" for key, before, now in changed if key.startswith(SIZES)]
     not_here = [] if is_whole else list(_left_out(config))
     return Script(name, config, choices, [*asked, *overrides], sizes, not_here, rehearsed)
+
+
+def _is_missing(config: DictConfig, key: str) -> bool:
+    above, _, name = key.rpartition(".")
+    return OmegaConf.is_missing(OmegaConf.select(config, above), name)
 
 
 def _is_elsewhere(model: Mapping[str, Any]) -> bool:

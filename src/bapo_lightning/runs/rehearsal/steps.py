@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -37,12 +37,41 @@ class ActFailed(Exception):
     """A command did not end as it should have. Holds why, with the end of its output."""
 
 
+class Process(Protocol):
+    """What an act needs of a command's process; `subprocess.Popen` has it."""
+
+    def poll(self) -> int | None:
+        """The exit code, None while it runs."""
+        ...
+
+    def wait(self) -> int:
+        """Waits for its end; returns the exit code."""
+        ...
+
+    def send_signal(self, sig: int) -> None:
+        """Sends a signal, if it still runs."""
+        ...
+
+
+def start_process(module: str, arguments: Sequence[str], log: Path) -> Process:
+    """Starts `python -m MODULE ARGUMENTS`, whose output goes to `log`."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "COLUMNS": "120"},
+        )
+
+
 @dataclass
 class Rehearsal:
     """The acts of one rehearsal, in a folder of its own, and what came of them."""
 
     script: Script
     folder: Path
+    start: Callable[[str, Sequence[str], Path], Process] = start_process
     parts: list[Part] = field(default_factory=list)
 
     @property
@@ -138,33 +167,24 @@ class Rehearsal:
         return ["train", *self.script.overrides, f"run_folder={self.run_folder}"]
 
     @contextmanager
-    def _started(self, name: str, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    def _started(self, name: str, command: Sequence[str]) -> Iterator[Process]:
         """Context of one command, whose output goes to a file; it does not outlive the context."""
         module, *arguments = command
-        with self._log(name).open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", f"bapo_lightning.cli.{module}", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "COLUMNS": "120"},
-            )
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    process.terminate()
-                    process.wait()
+        process = self.start(f"bapo_lightning.cli.{module}", arguments, self._log(name))
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait()
 
-    def _ended(self, name: str, process: subprocess.Popen[bytes], expected: int) -> None:
+    def _ended(self, name: str, process: Process, expected: int) -> None:
         """Waits for the end of a command. Raises ActFailed for another exit code than is expected."""
         if (code := process.wait()) == expected:
             return
         lines = self._log(name).read_text(encoding="utf-8", errors="replace").splitlines()
         tail = "\n".join(lines[-TAIL_LINES:])
-        raise ActFailed(
-            f"exit code {code}, expected {expected}; all of its output: {self._log(name)}\n{tail}"
-        )
+        raise ActFailed(f"exit code {code}, expected {expected}; its output: {self._log(name)}\n{tail}")
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
