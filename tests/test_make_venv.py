@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bapo_lightning.host import BUILD_FOR_CUDA_12, unused_gpu
+
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 BREAKS_TRANSFORMERS = {"torchvision", "torchaudio", "torchcodec"}
@@ -38,6 +40,8 @@ def script(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "LOG", tmp_path / "set-up.log")
     monkeypatch.setattr(module, "VENV_PYTHON", Path(sys.executable))
+    monkeypatch.setattr(module, "CHECK_CUDA", "print()")
+    monkeypatch.setattr(module, "CHECK_GPU", "print()")
     monkeypatch.setattr(module, "CHECK_VLLM", "print('vLLM 0.32.0 with torch 2.13.0+cpu')")
     monkeypatch.setattr(module, "has_nvidia_gpu", lambda: False)
     monkeypatch.setattr(module, "pip_install", lambda *arguments: module.done.append(arguments) or True)
@@ -60,6 +64,46 @@ def test_vllm_comes_without_its_own_requirements_and_is_compiled(script, capsys)
         "bytecode",
     ]
     assert "vLLM 0.32.0 with torch 2.13.0+cpu imports in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "check", "said"),
+    [(True, "print(1)", "1 imports in "), (False, "import libcuda", "not imported, for lack of a GPU")],
+    ids=["with a GPU", "in an image that is being made"],
+)
+def test_where_torch_has_cuda_so_has_vllm_on_any_processor(has_gpu, check, said, script, monkeypatch, capsys):
+    monkeypatch.setattr(script, "CHECK_CUDA", "print('13.0')")
+    monkeypatch.setattr(script, "CHECK_VLLM", check)
+    monkeypatch.setattr(script, "has_nvidia_gpu", lambda: has_gpu)
+    monkeypatch.setattr(script.platform, "machine", lambda: "aarch64")
+    script.main()
+    assert script.done == [("-e", ".[gpu]", "--no-build-isolation"), "bytecode"]
+    assert said in capsys.readouterr().out
+
+
+def test_vllm_is_refused_beside_a_torch_for_an_older_cuda(script, monkeypatch):
+    monkeypatch.setattr(script, "CHECK_CUDA", "print('12.6')")
+    assert "vLLM 0.32 is built for CUDA 13, and the torch of .venv for CUDA 12.6" in stopped(script)
+    assert script.done == []
+
+
+@pytest.mark.parametrize("fault", ["", "this torch needs another driver"])
+def test_set_up_is_not_ready_where_torch_cannot_use_the_gpu(fault, script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["make_venv.py"])
+    for name in ("use_supported_python", "make_venv", "install_torch"):
+        monkeypatch.setattr(script, name, lambda: None)
+    monkeypatch.setattr(script, "CHECK_GPU", f"print({fault!r})")
+    if fault:
+        assert stopped(script).endswith(f"{fault}. To go on without: make setup CUDA_VISIBLE_DEVICES=")
+    else:
+        script.main()
+    assert script.done == [("-e", ".", "--no-build-isolation"), "bytecode"]
+    assert ("set-up: ready" in capsys.readouterr().out) is not bool(fault)
+
+
+def test_the_set_up_asks_the_package_why_a_gpu_is_not_used(script):
+    done = subprocess.run([sys.executable, "-c", loaded().CHECK_GPU], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, unused_gpu() or "")
 
 
 def test_the_tools_come_when_they_are_asked_for(script, monkeypatch):
@@ -121,12 +165,6 @@ def test_another_platform_is_refused_before_anything_is_installed(script, monkey
     assert script.done == []
 
 
-def test_a_gpu_leads_to_the_other_extra(script, monkeypatch):
-    monkeypatch.setattr(script, "has_nvidia_gpu", lambda: True)
-    assert '".[gpu]"' in stopped(script)
-    assert script.done == []
-
-
 def test_without_an_environment_make_setup_is_named(script, monkeypatch, tmp_path):
     monkeypatch.setattr(script, "VENV_PYTHON", tmp_path / "absent")
     assert stopped(script).endswith("make setup")
@@ -179,12 +217,8 @@ def test_a_peer_gets_an_environment_of_its_own_with_the_same_transformers(
     monkeypatch.setattr(script, "use_supported_python", lambda: None)
     monkeypatch.setattr(sys, "platform", "linux")
     script.main()
-    steps = [
-        ("setuptools>=77",),
-        ("torch==2.13.0+cpu",),
-        *((*each, "transformers==5.19.0") for each in installed),
-    ]
-    steps.append(("bytecode",))
+    packages = [(*each, "transformers==5.19.0") for each in installed]
+    steps = [("setuptools>=77",), ("torch==2.13.0+cpu",), *packages, ("bytecode",)]
     assert done == [(tmp_path / f".venv-{name}", *step) for step in steps]
 
 
@@ -223,9 +257,12 @@ def test_warnings_about_other_packages_code_are_not_shown(monkeypatch, tmp_path)
     assert options["env"]["PYTHONWARNINGS"] == "ignore" and options["stdout"] == subprocess.DEVNULL
 
 
-def test_make_leaves_variables_of_the_environment_alone():
-    command = ["make", "--dry-run", "setup", "TORCH=torch==2.13.0", "PIP_FIND_LINKS=wheels", "HF_HOME=x"]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).returncode == 0
+@pytest.mark.parametrize(
+    "told", ["make setup TORCH=torch==2.13.0 PIP_FIND_LINKS=wheels HF_HOME=x", BUILD_FOR_CUDA_12]
+)
+def test_make_leaves_variables_of_the_environment_alone(told):
+    command = ["make", "--dry-run", *told.split()[1:]]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
 
 
 def test_make_adds_vllm_after_the_environment():
