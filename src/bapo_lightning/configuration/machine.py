@@ -24,6 +24,7 @@ from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import read_ranked
 from bapo_lightning.errors import ConfigError, DataError, MachineError
+from bapo_lightning.host import unused_gpu
 from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX, hub_problem
 from bapo_lightning.plan.gpus import GPUS, Gpu
 from bapo_lightning.plan.memory import gradients, state
@@ -41,7 +42,7 @@ def check_machine(config: RunConfig) -> list[str]:
     """
     found = _gpus_here(config)
     model = hub_problem(config.model.path) if config.model.made_by is None else None
-    on_gpus = found or config.accelerator in ("gpu", "cuda")
+    on_gpus = found or config.accelerator in ("gpu", "cuda") or _wants_unused(config)
     hardware = list(_of_gpus(config, found, model is None) if on_gpus else _of_host(config))
     lines = [text for text, _ in hardware] + [f"model: {model}"] * (model is not None)
     lacks_hardware = any(is_lacking for _, is_lacking in hardware)
@@ -57,6 +58,11 @@ def _gpus_here(config: RunConfig) -> list[Gpu]:
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     table = GPUS[config.plan.gpu]
     return [replace(table, name=gpu.name, memory_bytes=float(gpu.total_memory)) for gpu in found]
+
+
+def _wants_unused(config: RunConfig) -> str | None:
+    """Why the GPUs of this machine cannot be used, which `auto` would take for a machine without any."""
+    return None if config.trainer.options["accelerator"] == "cpu" else unused_gpu()
 
 
 def _of_gpus(config: RunConfig, found: Sequence[Gpu], is_model_here: bool) -> Iterator[Need]:
@@ -87,8 +93,9 @@ def _count(config: RunConfig, found: Sequence[Gpu]) -> Need:
     """GPUs of this node."""
     needed = f"GPUs: {config.devices} needed (trainer.devices={config.devices})"
     if not found:
-        instead = "check CUDA_VISIBLE_DEVICES, or write trainer.accelerator=cpu"
-        return f"{needed}, none found; {instead}", True
+        unused = _wants_unused(config)
+        none = f"none that can be used: {unused};" if unused else "none found; check CUDA_VISIBLE_DEVICES,"
+        return f"{needed}, {none} or write trainer.accelerator=cpu", True
     kinds = Counter(f"{gpu.name}, {gpu.memory_bytes / 1e9:.1f} GB" for gpu in found)
     names = "; ".join(f"{count} x {kind}" if len(kinds) > 1 else kind for kind, count in kinds.items())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
