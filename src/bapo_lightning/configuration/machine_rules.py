@@ -8,23 +8,28 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
-from sysconfig import get_paths
 
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.targets import TARGET
+from bapo_lightning.configuration.targets import TARGET, Target
+from bapo_lightning.host import missing_to_build
 from bapo_lightning.modules.policy.folder import critic_problems, model_folder_problems
+from bapo_lightning.modules.policy.options import FLASH_HUB
 from bapo_lightning.ranks.rank_group import uses_cuda
+from bapo_lightning.rollout.vllm.local import VLLMLocalEngine, start_problem
+from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 
-# What a key needs beside a GPU, and what to write where it cannot be had.
-KERNELS = {
-    ("attention", "flash_attention_2"): ("flash_attn", "model.attention=sdpa"),
-    ("attention", "flex_attention"): (None, "model.attention=sdpa"),
-    ("liger", True): ("liger_kernel", "model.liger=false"),
+# What a key needs beside a GPU: a package, what pip is asked for, and what to write where it cannot be had.
+KERNELS: dict[tuple[str, str | bool], tuple[str | None, str, str]] = {
+    ("attention", "flash_attention_2"): (
+        "flash_attn",
+        "--no-build-isolation flash-attn, which takes nvcc",
+        f"model.attention={FLASH_HUB}, which is built already, or model.attention=sdpa",
+    ),
+    ("attention", FLASH_HUB): ("kernels", '"kernels>=0.17,<0.18"', "model.attention=sdpa"),
+    ("attention", "flex_attention"): (None, "", "model.attention=sdpa"),
+    ("liger", True): ("liger_kernel", "liger-kernel", "model.liger=false"),
 }
-
-COMPILERS = ("g++", "clang++")  # which torch.compile looks for
 
 # Logger of Lightning -> packages, one of which it needs.
 LOGGERS = {"TensorBoardLogger": ("tensorboard", "tensorboardX"), "MLFlowLogger": ("mlflow",)}
@@ -34,6 +39,7 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
     """What of a configuration cannot run on this machine."""
     yield from _logger_problems(config)
     yield from _kernel_problems(config)
+    yield from _build_problems(config)
     yield from _device_problems(config)
     yield from run_folder_problems(config.run_folder)
     yield from model_folder_problems(config.model.path, config.model.made_by)
@@ -41,22 +47,8 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
         yield from critic_problems(node.options["critic"], config.model.path, config.name)
 
 
-def missing_for_compiling() -> str | None:
-    """What torch.compile lacks on this machine, if anything."""
-    if not any(map(which, [os.environ.get("CXX", ""), *COMPILERS])):
-        return f"a C++ compiler ({' or '.join(COMPILERS)})"
-    if not Path(get_paths()["include"], "Python.h").is_file():
-        return "Python's header files (python3-dev)"
-    return None
-
-
 def _kernel_problems(config: RunConfig) -> Iterator[str]:
-    if config.model.compile and (missing := missing_for_compiling()):
-        yield (
-            f"model.compile=true needs {missing}, which this machine lacks; install it, or write "
-            "model.compile=false"
-        )
-    for (name, value), (package, instead) in KERNELS.items():
+    for (name, value), (package, wanted, instead) in KERNELS.items():
         if getattr(config.model, name) != value:
             continue
         key = f"model.{name}={str(value).lower() if value is True else value}"
@@ -67,9 +59,31 @@ def _kernel_problems(config: RunConfig) -> Iterator[str]:
             )
         elif package is not None and find_spec(package) is None:
             yield (
-                f"{key} needs a package that this machine does not have: pip install "
-                f"{package.replace('_', '-')}; or write {instead}"
+                f"{key} needs a package that this machine does not have: pip install {wanted}; or write "
+                f"{instead}"
             )
+
+
+def _build_problems(config: RunConfig) -> Iterator[str]:
+    """Compilers that would be missed minutes after the start: by torch.compile for the host, by Triton for
+    GPUs.
+    """
+    model = config.model
+    by_triton = missing_to_build("C") if uses_cuda(config.accelerator) else None
+    for key, is_chosen, missing, instead in (
+        ("compile=true", model.compile, missing_to_build("C++") or by_triton, "compile=false"),
+        ("attention=flex_attention", model.attention == "flex_attention", by_triton, "attention=sdpa"),
+        ("liger=true", model.liger, by_triton, "liger=false"),
+    ):
+        if is_chosen and missing:
+            needs = f"model.{key} needs {missing}, which this machine lacks"
+            yield f"{needs}; install it, or write model.{instead}"
+    engine = config.rollout.engine
+    if getattr(engine.object, "runs_in", None) == "child":
+        engine = Target(engine.options["make_engine"])
+    is_here = engine.is_a(VLLMLocalEngine) or (engine.is_a(VLLMServerEngine) and not engine.options["urls"])
+    if is_here and (problem := start_problem()):
+        yield problem
 
 
 def _logger_problems(config: RunConfig) -> Iterator[str]:

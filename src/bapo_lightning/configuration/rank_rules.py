@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.modules.policy.options import FLASH
 
 ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and more on larger models
 
@@ -48,9 +49,9 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
             f"puts engine and trainer about {ROUNDING} nats apart; write "
             f"rollout.weight_sync.tolerance=null, which follows the precision, or {full}"
         )
-    if config.model.attention == "flash_attention_2" and dtype == "float32":
+    if config.model.attention in FLASH and dtype == "float32":
         yield (
-            "model.attention=flash_attention_2 computes in 16 bits, the update in float32; write "
+            f"model.attention={config.model.attention} computes in 16 bits, the update in float32; write "
             "trainer.precision=bf16-mixed, which keeps float32 weights"
         )
 

@@ -7,7 +7,7 @@ from tests.configuration.compositions import found
 from tests.modules.policy.families import family_folder, family_model
 from tests.modules.policy.scoring import joined, scored
 
-from bapo_lightning.configuration.machine_rules import missing_for_compiling
+from bapo_lightning.host import missing_to_build
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
     ids=["padded", "packed, mixed", "packed, mixed, lora, checkpointed"],
 )
 def test_compiled_layers_compute_the_same_for_batches_of_any_shape(packing, options, is_mixed, tmp_path):
-    if missing_for_compiling() is not None:  # such a machine refuses the run
+    if missing_to_build("C++") is not None:  # such a machine refuses the run
         assert any("model.compile=true needs" in problem for problem in found("model.compile=true"))
         return
     path = family_folder("qwen2", tmp_path)

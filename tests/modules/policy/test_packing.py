@@ -2,19 +2,21 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.builders import group, rollout
 from tests.modules.policy.families import FAMILIES, family_folder
 from transformers import AutoConfig, modeling_flash_attention_utils
+from transformers.integrations import hub_kernels
 
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.factory import build_policy
-from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.options import FLASH, FLASH_HUB, ModelOptions
 from bapo_lightning.modules.policy.packing import row_arguments
 from bapo_lightning.types import Rollout, Segment
 
@@ -96,10 +98,11 @@ def test_a_packed_micro_batch_is_one_row_without_padding():
     assert micro_batch.targets[9].item() == micro_batch.input_ids[0, 13].item()
 
 
-def test_positions_restart_with_every_sequence_and_the_kernel_gets_their_boundaries():
+@pytest.mark.parametrize("flash", FLASH)
+def test_positions_restart_with_every_sequence_and_the_kernel_gets_their_boundaries(flash):
     samples = [rollout([1, 2], [3], [-1.0]), rollout([4], [5, 6, 7], [-1.0] * 3)]
     inputs = model_input(samples, torch.device("cpu"), Layout.PACKED)
-    arguments = row_arguments(inputs, "flash_attention_2")
+    arguments = row_arguments(inputs, flash)
     assert arguments["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3]]
     assert arguments["cu_seq_lens_q"].tolist() == arguments["cu_seq_lens_k"].tolist() == [0, 3, 7]
     assert arguments["cu_seq_lens_q"].dtype == torch.int32
@@ -191,24 +194,71 @@ def varlen_attention(calls):
     return attend
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_flash_attention_gets_the_boundaries_of_sequences_in_every_layer(family, tmp_path, monkeypatch):
-    calls = []
+@pytest.fixture
+def kernels_hub(monkeypatch):
+    """Function that lets the kernels hub answer as it is told, a module or an error."""
     monkeypatch.setattr(modeling_flash_attention_utils, "_loaded_implementation", None)
-    monkeypatch.setattr(
-        modeling_flash_attention_utils,
-        "_lazy_imports",
-        lambda *_, **__: (None, varlen_attention(calls), None, None, None),
-    )
-    padded, packed = policies(family, tmp_path)
-    packed.model.config._attn_implementation = "flash_attention_2"  # from_pretrained asks for the package
-    packed.layout = Layout.PACKED
+    monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
+
+    def answer(found):
+        def get_kernel(repo_id, **_):
+            assert repo_id == FLASH_HUB
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        monkeypatch.setattr(hub_kernels, "get_kernel", get_kernel)
+
+    return answer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("flash", FLASH)
+def test_flash_attention_gets_the_boundaries_of_sequences_in_every_layer(
+    flash, family, tmp_path, monkeypatch, kernels_hub
+):
+    calls = []
+    if flash == FLASH_HUB:
+        kernels_hub(SimpleNamespace(flash_attn_varlen_func=varlen_attention(calls)))
+        path = family_folder(family, tmp_path)
+        padded = build_policy(ModelOptions(path), 0.8)
+        packed = build_policy(ModelOptions(path, packing="padding_free", attention=flash), 0.8)
+    else:
+        monkeypatch.setattr(
+            modeling_flash_attention_utils,
+            "_lazy_imports",
+            lambda *_, **__: (None, varlen_attention(calls), None, None, None),
+        )
+        padded, packed = policies(family, tmp_path)
+        packed.model.config._attn_implementation = flash  # from_pretrained asks for the package
+        packed.layout = Layout.PACKED
+    assert (packed.model.config._attn_implementation, packed.layout) == (flash, Layout.PACKED)
     with torch.no_grad():
         expected = padded(model_input(rollouts(), torch.device("cpu")))
         found = packed(model_input(rollouts(), torch.device("cpu"), packed.layout))
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=2e-6)
     assert [call[:2] for call in calls] == [([0, 12, 14, 32, 39, 56], 18)] * 2
     assert [call[2] for call in calls] == [(-1, -1), (4, 4) if family == "qwen2_windowed" else (-1, -1)]
+
+
+@pytest.mark.parametrize("on_meta", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError("Cannot find a build variant for this system:\n\ntorch29"),
+        ValueError("Version 3 of it is not available in the local cache"),
+        ImportError("no such library"),
+    ],
+    ids=["no build", "offline", "not loaded"],
+)
+def test_a_kernel_that_the_hub_does_not_give_is_no_fault_of_the_model(error, on_meta, kernels_hub, tmp_path):
+    kernels_hub(error)
+    options = ModelOptions(family_folder("llama", tmp_path), attention=FLASH_HUB)
+    with pytest.raises(ConfigError) as refused:
+        build_policy(options, 1.0, on_meta=on_meta)
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"model.attention={FLASH_HUB} could not be loaded (")
+    assert str(error).partition(":")[0] in problem and problem.endswith("); write model.attention=sdpa")
 
 
 def test_response_log_probs_come_in_the_order_of_the_rollouts(tmp_path):

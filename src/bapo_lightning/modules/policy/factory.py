@@ -14,11 +14,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.hub import stay_offline_without_hub
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import add_adapters
-from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.options import FLASH_HUB, ModelOptions
 from bapo_lightning.modules.policy.packing import check_packable, packed_attention
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.policy.score_check import check_scores
@@ -135,17 +137,29 @@ def _replace_forward(
 
 
 def _attention(options: ModelOptions) -> dict[str, str]:
-    """Returns the argument that names the kernel; none leaves the choice to the model."""
+    """Returns the argument that names the kernel; none leaves the choice to the model. A kernel of the hub is
+    fetched here, so that what it lacks is not taken for a fault of the model.
+    """
+    if options.attention == FLASH_HUB:
+        stay_offline_without_hub()
+        try:
+            lazy_import_flash_attention(options.attention)
+        except (ImportError, ValueError) as error:
+            reason = str(error).splitlines()[0].rstrip(".:")
+            raise ConfigError(
+                [f"model.attention={FLASH_HUB} could not be loaded ({reason}); write model.attention=sdpa"]
+            ) from None
     if options.packing == "padding_free":
         return {"attn_implementation": packed_attention(options.attention)}
     return {} if options.attention is None else {"attn_implementation": options.attention}
 
 
 def _loaded(options: ModelOptions) -> PreTrainedModel:
+    attention = _attention(options)
     try:
         # Code that a model's folder brings is never run, nor is the user asked whether to.
         return AutoModelForCausalLM.from_pretrained(
-            options.path, dtype=getattr(torch, options.dtype), trust_remote_code=False, **_attention(options)
+            options.path, dtype=getattr(torch, options.dtype), trust_remote_code=False, **attention
         )
     except ValueError as error:
         reason = str(error).splitlines()[0]

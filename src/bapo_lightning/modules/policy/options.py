@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from annotated_types import MinLen
 
 from bapo_lightning.values import Advice, Count, TrainDtype
 
-Attention = Literal["sdpa", "flash_attention_2", "flex_attention"]
+# transformers' names. The last one is flash attention that is built already, by the kernels hub.
+Attention = Literal["sdpa", "flash_attention_2", "flex_attention", "kernels-community/flash-attn2"]
+FLASH_HUB: Final = "kernels-community/flash-attn2"
+FLASH: Final = ("flash_attention_2", FLASH_HUB)  # 16 bits, and sequences of varying length
 Packing = Literal["none", "padding_free"]
 Targets = Annotated[
     Literal["all-linear"] | Annotated[tuple[str, ...], MinLen(1)],

@@ -2,7 +2,7 @@
 
 Position ids count from the start of each prompt. The kernel decides how attention keeps sequences apart:
 
-    flash_attention_2   by its kernel for sequences of varying length, which gets their boundaries
+    flash attention     by its kernel for sequences of varying length, which gets their boundaries
     flex_attention      by a block mask, which transformers derives from the position ids
     sdpa                by `packed_sdpa` below, which lays sequences of similar length side by side for
                         attention only; a prompt is in the row once for all its responses, so everything
@@ -25,6 +25,7 @@ from bapo_lightning.data.batches.layout import Layout, SharedRow, ramps
 from bapo_lightning.data.batches.model_input import ModelInput
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.options import FLASH
 from bapo_lightning.precision import attention_on_cpu
 
 PACKED_SDPA = "packed_sdpa"
@@ -92,7 +93,7 @@ def row_arguments(inputs: ModelInput, attention: str) -> dict[str, Any]:
         return {}
     sizes = np.asarray(inputs.packed_lengths, np.int64)
     arguments: dict[str, Any] = {"position_ids": on_device(ramps(sizes), device)[None]}
-    if attention == "flash_attention_2":  # computed once here instead of in every layer
+    if attention in FLASH:  # computed once here instead of in every layer
         boundaries = on_device(np.concatenate([[0], sizes.cumsum()]).astype(np.int32), device)
         arguments |= {"cu_seq_lens_q": boundaries, "cu_seq_lens_k": boundaries}
         arguments |= {"max_length_q": int(sizes.max()), "max_length_k": int(sizes.max())}

@@ -17,9 +17,11 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
+import torch
 import torch.distributed as dist
 
 from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.host import missing_to_build
 from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
@@ -181,11 +183,21 @@ class VLLMLocalEngine:
 
 
 def require_vllm() -> None:
-    """Raises ConfigError unless vLLM is installed."""
+    """Raises ConfigError unless vLLM is installed and can start on this machine."""
     if find_spec("vllm") is None:
         raise ConfigError(
             ["rollout=vllm needs vLLM, which is not installed; run `make setup-vllm`, or write rollout=hf"]
         )
+    if problem := start_problem():
+        raise ConfigError([problem])
+
+
+def start_problem() -> str | None:
+    """What this machine lacks to start vLLM on a GPU, if anything."""
+    if not torch.cuda.is_available() or (missing := missing_to_build("C")) is None:
+        return None
+    needs = f"rollout=vllm on a GPU needs {missing} for Triton's launcher, and this machine lacks it"
+    return f"{needs}; install it, or write rollout=hf"
 
 
 def spmd_environment() -> dict[str, str]:
