@@ -15,6 +15,7 @@ from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy import factory
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import FLASH, FLASH_HUB, ModelOptions
 from bapo_lightning.modules.policy.packing import row_arguments
@@ -199,10 +200,12 @@ def kernels_hub(monkeypatch):
     """Function that lets the kernels hub answer as it is told, a module or an error."""
     monkeypatch.setattr(modeling_flash_attention_utils, "_loaded_implementation", None)
     monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
+    asked = []
+    monkeypatch.setattr(factory, "stay_offline_without_hub", lambda: asked.append(True))
 
     def answer(found):
         def get_kernel(repo_id, **_):
-            assert repo_id == FLASH_HUB
+            assert repo_id == FLASH_HUB and asked  # a hub that does not answer is not waited for
             if isinstance(found, Exception):
                 raise found
             return found
