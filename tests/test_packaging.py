@@ -173,21 +173,6 @@ def test_what_is_compiled_for_hours_is_in_an_extra_of_its_own() -> None:
     assert [extra for extra, names in extras.items() if "flash-attn" in names] == ["flash"]
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_images_have_compilers_and_are_set_up_by_make(name: str) -> None:
-    text = (ROOT / "docker" / f"{name}.Dockerfile").read_text()
-    (installed,) = re.findall(r"apt-get install --no-install-recommends -y (.*?) &&", text)
-    assert {"gcc", "g++", "git", "make"} <= set(installed.split())
-    (arguments,) = re.findall(r"^RUN make (.*)$", text, re.MULTILINE)
-    command = ["make", "--dry-run", *arguments.split()]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
-    goals = [word for word in arguments.split() if "=" not in word]
-    given = dict(word.split("=", 1) for word in arguments.split() if "=" in word)
-    assert goals == ["setup", "setup-vllm"]
-    assert given == ({"PYTHON": "python3.12", "TORCH": "torch==2.13.0"} if name == "gpu" else {})
-    assert name == "cpu" or "python3.12-dev" in installed.split()  # the other image is Python's own
-
-
 def test_help_answers_with_less_than_a_second_of_work() -> None:
     """Of processor time: the tests beside it take the wall clock's."""
     seconds = []
