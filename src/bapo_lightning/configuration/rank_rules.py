@@ -27,6 +27,7 @@ def rank_problems(config: RunConfig) -> Iterator[str]:
             "strategy.sharded_checkpoints=true"
         )
     yield from _precision_problems(config)
+    yield from _parallel_problems(config)
     if config.num_ranks > 1:
         yield from _placement_problems(config)
     if config.ray.ranks == "together" and config.staleness.async_generation:
@@ -56,6 +57,18 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _parallel_problems(config: RunConfig) -> Iterator[str]:
+    """vLLM inside the training processes has their GPUs and no others."""
+    engine, ranks = config.rollout.engine, config.num_ranks
+    size = (engine.options.get("options") or {}).get("tensor_parallel_size", 1)
+    if getattr(engine.object, "shares_gpu", False) and ranks % size:
+        yield (
+            f"rollout.engine.options.tensor_parallel_size={size} does not divide {ranks} "
+            f"rank{'s' * (ranks > 1)}, whose GPUs vLLM shares; write a number that does, strategy=fsdp with "
+            f"trainer.devices={size}, or rollout=vllm_child, which has GPUs of its own"
+        )
+
+
 def _placement_problems(config: RunConfig) -> Iterator[str]:
     placement, engine, ranks = config.rollout.placement, config.rollout.engine, config.num_ranks
     shares_gpu = getattr(engine.object, "shares_gpu", False)
@@ -69,12 +82,6 @@ def _placement_problems(config: RunConfig) -> Iterator[str]:
         yield (
             "rollout.placement=controller with rollout=vllm: vLLM inside the training processes runs in all "
             "of them together; write rollout.placement=each, or rollout=vllm_child or rollout=vllm_server"
-        )
-    size = (engine.options.get("options") or {}).get("tensor_parallel_size", 1)
-    if shares_gpu and ranks % size:
-        yield (
-            f"rollout.engine.options.tensor_parallel_size={size} does not divide {ranks} ranks, whose GPUs "
-            "vLLM shares; write a number that does"
         )
     gpus = engine.options.get("visible_gpus")
     if gpus is not None and placement == "each":

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +22,6 @@ from bapo_lightning.rollout.engine import WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.values import Count, Dtype
 
-SHARED_MEMORY_BACKEND = "bapo_shared_memory"
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
 PREFIX = "bapo-weights-"
 ALIGNMENT = 64  # bytes: a view of another dtype must start at a multiple of its size
@@ -31,7 +30,7 @@ ALIGNMENT = 64  # bytes: a view of another dtype must start at a multiple of its
 class WeightTransport(Protocol):
     """Sends all weights to all servers. A (re)started server must be announced with `connect`."""
 
-    backend: ClassVar[str]  # name in vLLM's factory
+    backend: ClassVar[str | None]  # vLLM's own weight transfer that it uses, if any
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:
         """Prepares a new server."""
@@ -57,32 +56,38 @@ class WeightPart(TypedDict):
 class SharedMemoryTransport:
     """Writes weights into shared memory part by part, each of which all servers load before the next."""
 
-    backend: ClassVar[str] = SHARED_MEMORY_BACKEND
+    backend: ClassVar[None] = None
     part_megabytes: Count = 256  # size of a part in MiB; a larger tensor is a part of its own
     dtype: Dtype | None = None  # weights are cast to it, for engines of lower precision; None: as they are
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:
-        """Announces a new server."""
-        client.init_weight_transfer_engine({})
+        """Needs nothing of a new server."""
 
     def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
         """Sends all weights to all servers."""
         with ThreadPoolExecutor(len(clients)) as pool:
 
-            def all_clients(method: str, *arguments: Any) -> list[Any]:
-                return list(pool.map(methodcaller(method, *arguments), clients))
+            def call(method: str, *arguments: Any) -> list[Any]:
+                return list(chain(*pool.map(methodcaller("call_workers", method, *arguments), clients)))
 
-            all_clients("start_weight_update")
-            try:
-                for part in weight_parts(source, self.part_megabytes, self.dtype):
-                    all_clients("update_weights", {"part": part})
-            except EngineError:
-                with suppress(EngineError):  # vLLM would refuse the next update if this one had no end
-                    all_clients("finish_weight_update")
-                raise
-            all_clients("finish_weight_update", str(version))
-            missing = set(chain.from_iterable(all_clients("missing_weights")))
-        check_complete(sorted(missing))
+            send_parts(weight_parts(source, self.part_megabytes, self.dtype), call)
+            list(pool.map(methodcaller("update_weight_version", str(version)), clients))
+
+
+def send_parts(parts: Iterable[WeightPart], call: Callable[..., list[Any]]) -> None:
+    """Lets workers of vLLM load parts, each of which all of them have loaded before the next is made. `call`
+    runs a method of `vllm.weights.WorkerExtension` on all of them. Raises EngineError when weights were
+    missing.
+    """
+    call("begin_reload")
+    try:
+        for part in parts:
+            call("load_part", part)
+    except BaseException:
+        with suppress(Exception):  # the first error has the reason
+            call("end_reload")
+        raise
+    check_complete(sorted(set(chain(*call("end_reload")))))
 
 
 def weight_parts(

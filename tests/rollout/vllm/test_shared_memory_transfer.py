@@ -1,4 +1,4 @@
-"""The shared-memory backend in vLLM's weight transfer, wherever vLLM's worker runs; over HTTP:
+"""Weights through shared memory, wherever vLLM's worker runs; over HTTP:
 test_server_engine.
 """
 

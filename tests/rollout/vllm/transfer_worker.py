@@ -19,12 +19,9 @@ os.environ |= {
 from tests.builders import logprobs as policy_logprobs  # noqa: E402
 from tests.builders import random_policy  # noqa: E402
 from vllm import LLM, AsyncEngineArgs, SamplingParams  # noqa: E402
-from vllm.config import WeightTransferConfig  # noqa: E402
-from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest  # noqa: E402
 from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
 
 from bapo_lightning.rollout.vllm.options import VLLMOptions  # noqa: E402
-from bapo_lightning.rollout.vllm.server_process import WORKER_EXTENSION  # noqa: E402
 from bapo_lightning.rollout.weight_transport import SharedMemoryTransport  # noqa: E402
 
 
@@ -34,20 +31,11 @@ class Client:
     def __init__(self, engine, run):
         self.engine, self.run = engine, run
 
-    def init_weight_transfer_engine(self, init_info):
-        self.run(self.engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info)))
+    def call_workers(self, method, *arguments):
+        return self.run(self.engine.collective_rpc(method, args=arguments))
 
-    def start_weight_update(self):
-        self.run(self.engine.start_weight_update())
-
-    def update_weights(self, update_info):
-        self.run(self.engine.update_weights(WeightTransferUpdateRequest(update_info=update_info)))
-
-    def finish_weight_update(self, weight_version=None):
-        self.run(self.engine.finish_weight_update(weight_version))
-
-    def missing_weights(self):
-        return [name for names in self.run(self.engine.collective_rpc("missing_weights")) for name in names]
+    def update_weight_version(self, version):
+        self.version = version
 
     def sample(self, prompt):
         parameters = SamplingParams(
@@ -73,10 +61,7 @@ class Client:
 
 def main():
     options = VLLMOptions(max_model_len=64, dtype="float32", max_num_seqs=8, kv_cache_bytes=1 << 26)
-    arguments = options.engine_arguments(MODEL, on_cpu=True) | {
-        "weight_transfer_config": WeightTransferConfig(backend=SharedMemoryTransport.backend),
-        "worker_extension_cls": WORKER_EXTENSION,
-    }
+    arguments = options.engine_arguments(MODEL, on_cpu=True)
     loop = asyncio.new_event_loop()
     if PLACEMENT == "async":
 
@@ -96,7 +81,7 @@ def main():
         tokens, logprobs = client.sample(prompt)
         expected = policy_logprobs(policy, prompt, tokens)
         differences.append(max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)))
-        assert client.run(client.engine.get_weight_version()) == str(version)
+        assert client.version == str(version)
     with open(RESULT, "w") as file:
         json.dump(differences, file)
     if PLACEMENT == "async":

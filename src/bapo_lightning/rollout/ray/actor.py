@@ -15,7 +15,7 @@ from bapo_lightning.errors import BapoLightningError, EngineError
 from bapo_lightning.ranks.channel import Outcome
 from bapo_lightning.ranks.ray.versions import versions
 from bapo_lightning.rollout.child.process import GROUP_VARIABLES
-from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, RolloutEngine, SamplingParams
 from bapo_lightning.rollout.ray.weights import StoredWeights
 
 
@@ -80,10 +80,14 @@ class EngineActor:
 
 def outcome(work: Callable[[], Any]) -> Outcome:
     """The value or the error of `work`. Errors that are not ours are replaced: the trainer may not know
-    them, or they may not be picklable.
+    them, or they may not be picklable. An engine whose own worker processes ended takes its actor with it, so
+    that the fleet makes another.
     """
     try:
         return Outcome(work())
+    except EngineDied:
+        traceback.print_exc()
+        os._exit(1)
     except BapoLightningError as error:
         return Outcome(error=error)
     except Exception as error:

@@ -62,10 +62,10 @@ class ServerClient:
         """Names the weights held."""
         self._call("POST", "/update_weight_version", {"new_version": version})
 
-    def missing_weights(self) -> list[str]:
-        """Weights that the last update did not bring, on any worker."""
-        results = self._call("POST", "/collective_rpc", {"method": "missing_weights"})["results"]
-        return [name for names in results for name in names]
+    def call_workers(self, method: str, *arguments: Any) -> list[Any]:
+        """Results of a method of `weights.WorkerExtension` on all workers."""
+        body = {"method": method, "args": arguments}
+        return list(self._call("POST", "/collective_rpc", body)["results"])
 
     def get_world_size(self) -> int:
         """Number of the server's workers."""

@@ -1,5 +1,6 @@
 """vLLM inside the training process: on a CPU plainly, on GPUs one engine per trainer rank or tensor-parallel
-group of ranks (SPMD).
+group of ranks (SPMD). In the process of a `ChildEngine` or of a Ray actor, which is no rank, a tensor-parallel
+engine has worker processes of its own, and gets its weights through shared memory.
 
     load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer)
          ^                                                 |
@@ -10,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from bapo_lightning.host import missing_to_build
 from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
+    EngineDied,
     Generation,
     GenerationRequest,
     RunsIn,
@@ -34,7 +35,10 @@ from bapo_lightning.rollout.engine import (
 )
 from bapo_lightning.rollout.vllm.containment import Containment, Deadline, default_group_kept
 from bapo_lightning.rollout.vllm.options import VLLMOptions, check_lengths, generation_of
+from bapo_lightning.rollout.weight_transport import send_parts, weight_parts
 from bapo_lightning.values import Positive
+
+PART_MEGABYTES = 64  # of the weights in shared memory, for worker processes; a larger tensor is a part of its own
 
 # Raised by vLLM for weights that do not fit; it has no class of its own for this.
 VLLM_LOADING_ERRORS = (KeyError, ValueError, RuntimeError, AssertionError)
@@ -58,6 +62,7 @@ class VLLMLocalEngine:
     _llm: Any = field(default=None, init=False)
     _asleep: bool = field(default=False, init=False)
     _can_sleep: bool = field(default=False, init=False)
+    _has_workers: bool = field(default=False, init=False)  # processes of vLLM's below this one
     _num_calls: int = field(default=0, init=False)
     _owns_default_group: bool = field(default=False, init=False)
 
@@ -69,6 +74,10 @@ class VLLMLocalEngine:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
+            # Of worker processes. vLLM's own choice gives each its cores and keeps one, which small machines
+            # do not have; a fork of a process with threads may hang.
+            "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         }
         self._contained = Containment(environment, eager=False)
 
@@ -76,7 +85,7 @@ class VLLMLocalEngine:
         """Samples through vLLM, step by step."""
         check_synced(self.version)
         check_lengths(requests, self.options.context_length)
-        with self._contained(), self._deadline():
+        with self._contained(), self._deadline(), self._workers_watched():
             return self._generate(requests, sampling)
 
     def load_weights(self, source: WeightSource, version: int) -> None:
@@ -85,13 +94,14 @@ class VLLMLocalEngine:
             if self._llm is None:
                 self._start()
             self.version = UNSYNCED_VERSION
-            with self._contained():
-                from bapo_lightning.rollout.vllm.weights import reload_worker
-
+            with self._contained(), self._workers_watched():
                 if self._asleep:
                     self._llm.wake_up(tags=["weights"])
                 try:
-                    self._llm.collective_rpc(partial(reload_worker, weights=self._watched(source)))
+                    if self._has_workers:
+                        send_parts(weight_parts(source, PART_MEGABYTES), self._call_workers)
+                    else:
+                        self._call_workers("reload_all", self._watched(source))
                 except EngineError:
                     raise
                 except VLLM_LOADING_ERRORS as error:
@@ -142,6 +152,8 @@ class VLLMLocalEngine:
             on_cpu = current_platform.is_cpu()
             arguments = self.options.engine_arguments(self.model_path, on_cpu) | {"disable_log_stats": True}
             self._can_sleep = arguments["enable_sleep_mode"] = not on_cpu
+            if arguments["enforce_eager"]:
+                os.environ["TORCHDYNAMO_DISABLE"] = "1"  # of worker processes; here a stance does it
             self._owns_default_group = not dist.is_initialized()
             if dist.is_initialized() and dist.get_world_size() > 1:
                 os.environ.update(spmd_environment())
@@ -153,7 +165,25 @@ class VLLMLocalEngine:
                 self._llm = LLM(**arguments)
             except (ValueError, RuntimeError) as error:
                 raise EngineError(f"vLLM could not be started for {self.model_path}: {error}") from error
+        parallel = self._llm.llm_engine.vllm_config.parallel_config
+        self._has_workers = parallel.world_size > 1 and parallel.distributed_executor_backend == "mp"
         self._contained.eager = arguments["enforce_eager"]
+
+    @contextmanager
+    def _workers_watched(self) -> Iterator[None]:
+        """Raises EngineDied in place of any error after the death of a worker process."""
+        try:
+            yield
+        except Exception as error:
+            if self._has_workers and self._llm.llm_engine.model_executor.is_failed:
+                self.version = UNSYNCED_VERSION
+                raise EngineDied(f"a worker process of vLLM ended ({error})") from error
+            raise
+
+    def _call_workers(self, method: str, *arguments: Any) -> list[Any]:
+        """Results of a method of `weights.WorkerExtension` on all workers of this process's engine."""
+        self._deadline.progress()
+        return list(self._llm.collective_rpc(method, args=arguments))
 
     def _generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         engine = self._llm.llm_engine

@@ -13,6 +13,7 @@ from bapo_lightning.types import FinishReason, Segment
 from bapo_lightning.values import Advice, Count, CountOrZero, Dtype, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30
+WORKER_EXTENSION = "bapo_lightning.rollout.vllm.weights.WorkerExtension"
 PROBE_TOKENS = 48  # of a weight sync's probe (conf/rollout/weight_sync/vllm.yaml), with its response
 
 
@@ -58,6 +59,7 @@ class VLLMOptions:
             "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
             "logprobs_mode": "processed_logprobs",
             "load_format": "dummy",
+            "worker_extension_cls": WORKER_EXTENSION,
             "skip_tokenizer_init": True,
             "enable_prefix_caching": True,  # a group shares its prompt, and a turn what came before it
         }

@@ -20,8 +20,6 @@ from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.vllm.options import VLLMOptions, command_line
 
-WORKER_EXTENSION = "bapo_lightning.rollout.vllm.shared_memory.WorkerExtension"
-
 STOP_SECONDS = 15  # vLLM ends within half a second when it is well
 
 
@@ -96,7 +94,7 @@ class ServerProcess:
 def own_servers(
     model_path: str,
     options: VLLMOptions,
-    backend: str,
+    backend: str | None,
     log_folder: str,
     num_servers: int,
     cpu_threads: int | None,
@@ -108,7 +106,7 @@ def own_servers(
     Args:
         model_path: Hugging Face folder or hub name.
         options: of vLLM.
-        backend: of vLLM's weight transfer.
+        backend: of vLLM's own weight transfer, if it is used.
         log_folder: each writes its output there.
         num_servers: how many.
         cpu_threads: of each on a CPU; None shares the cores out.
@@ -127,15 +125,14 @@ def own_servers(
 
 
 def server_arguments(
-    model_path: str, options: VLLMOptions, backend: str, cpu_threads: int
+    model_path: str, options: VLLMOptions, backend: str | None, cpu_threads: int
 ) -> tuple[list[str], dict[str, str]]:
     """Flags and environment of a server that takes a trainer's weights."""
     on_cpu = not torch.cuda.is_available()
     arguments = options.engine_arguments(model_path, on_cpu)
     flags = [
         *command_line(arguments),
-        *("--weight-transfer-config", f'{{"backend": "{backend}"}}'),
-        *("--worker-extension-cls", WORKER_EXTENSION),
+        *(("--weight-transfer-config", f'{{"backend": "{backend}"}}') if backend else ()),
         *("--served-model-name", "policy"),
         # Not the model's own file, whose top_p, top_k and penalties would be applied silently.
         *("--generation-config", "vllm"),

@@ -1,6 +1,9 @@
 """Replacement of the weights of a running vLLM model, on the worker's side, for every transport.
 
-    begin_reload -> model.load_weights(one part after the other) -> end_reload
+    begin_reload -> load_part, one part after the other -> end_reload
+
+vLLM imports `WorkerExtension` by its name wherever its worker runs: in this process, in one below it, or behind
+the HTTP server. The trainer's side is `weight_transport`.
 
 vLLM's layerwise reload takes weights under their Hugging Face names, fuses and shards them as at start-up,
 and copies them into the tensors that its kernels know, layer by layer: no second copy of the model. Two
@@ -10,7 +13,8 @@ a tied output head as it was (log-probs are then wrong by 1 to 18 nats).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +28,7 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 )
 from vllm.platforms import current_platform
 
-from bapo_lightning.rollout.weight_transport import check_complete
+from bapo_lightning.rollout.weight_transport import WeightPart, check_complete, read_part
 
 
 class Reload:
@@ -51,15 +55,45 @@ class Reload:
         return missing
 
 
-def reload_worker(worker: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Replaces the weights of a worker in this process; an argument of `LLM.collective_rpc`."""
-    with torch.inference_mode(), set_current_vllm_config(worker.vllm_config):
-        reload = Reload(worker.get_model(), worker.model_config)
+class WorkerExtension:
+    """A base of vLLM's worker (`worker_extension_cls`), whose methods the trainer calls by name."""
+
+    vllm_config: Any
+    model_config: Any
+    get_model: Callable[[], nn.Module]
+    _reload: Reload
+
+    def begin_reload(self) -> None:
+        """Begins a replacement of all weights."""
+        with self._loading():
+            self._reload = Reload(self.get_model(), self.model_config)
+
+    def load_part(self, part: WeightPart) -> None:
+        """Loads a part of the weights from shared memory."""
+        with self._loading():
+            self._reload.load(read_part(part))
+
+    def end_reload(self) -> list[str]:
+        """Puts all in place; returns vLLM's names of what was missing, since an error here would leave the
+        other workers alone.
+        """
+        with self._loading():
+            return self._reload.finish()
+
+    def reload_all(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replaces all weights by tensors of this process. Raises EngineError if some were missing."""
+        self.begin_reload()
         try:
-            reload.load(weights)
+            with self._loading():
+                self._reload.load(weights)
         finally:
-            missing = reload.finish()
-    check_complete(missing)
+            missing = self.end_reload()
+        check_complete(missing)
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        with torch.inference_mode(), set_current_vllm_config(self.vllm_config):
+            yield
 
 
 def incomplete_layers(model: nn.Module) -> set[str]:
