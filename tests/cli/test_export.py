@@ -136,4 +136,4 @@ def test_a_corrupt_checkpoint_is_not_exported(
 def test_a_checkpoint_of_another_model_is_not_exported(run: Path, tmp_path: Path) -> None:
     subject = replace(find_subject(str(run)), model={"path": family_folder("llama", tmp_path)})
     with pytest.raises(CheckpointError, match=r"does not fit the model of its run: .*, expected \["):
-        dict(policy_weights(subject)[0])
+        dict(policy_weights(subject, "float32")[0])

@@ -28,7 +28,7 @@ class SomeWeights:
     def __init__(self, weights):
         self.weights = weights
 
-    def named_weights(self):
+    def named_weights(self, wanted=None):
         return iter(self.weights)
 
 

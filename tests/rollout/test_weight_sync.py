@@ -1,6 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tests.builders import VOCAB_SIZE, random_model, random_policy
+from tests.rollout.faults import LOST, OldWeights, step
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.hf.engine import HFEngine
@@ -51,9 +54,10 @@ def test_non_finite_weights_do_not_pass_the_probe(engine):
 
 
 class DeafEngine(HFEngine):
-    """Takes the first weights, ignores all later ones, and claims to have them."""
+    """Takes the first weights and claims to have all later ones; it cannot tell what it holds."""
 
     has_weights = False
+    weight_digests = None
 
     def load_weights(self, source, version):
         if not self.has_weights:
@@ -118,3 +122,39 @@ def test_a_wrong_engine_among_several_is_found(tmp_path):
     random_model().save_pretrained(tmp_path)
     with pytest.raises(EngineError, match="engine and trainer disagree"):
         WeightSync(tolerance=1e-3).push(random_policy(), Several(str(tmp_path)), 1, VOCAB_SIZE)
+
+
+class Faulty(HFEngine):
+    """Takes old weights in place of some, and claims to have the new ones."""
+
+    old = None
+
+    def load_weights(self, source, version):
+        weights = source.named_weights(self.wanted)
+        kept = SimpleNamespace(
+            named_weights=lambda wanted: self.old.replace(weights) if self.old else weights
+        )
+        super().load_weights(kept, version)
+
+
+@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
+@pytest.mark.parametrize("dtype", ["float32", "bf16-mixed"])
+def test_weights_of_one_small_step_before_are_found(tmp_path, names, dtype):
+    random_model().save_pretrained(tmp_path)
+    policy, sync, engine = random_policy(), WeightSync(0.2), Faulty(str(tmp_path), dtype=dtype)
+    assert sync.push(policy, engine, 0, VOCAB_SIZE).compared_share == 1
+    engine.old = OldWeights(policy, names)
+    step(policy, rate=1e-6 if names is None else 1e-5)
+    with pytest.raises(EngineError, match=r"does not hold the trainer's weights in . of 7 modules"):
+        sync.push(policy, engine, 1, VOCAB_SIZE)
+    engine.old = None
+    sync.push(policy, engine, 2, VOCAB_SIZE)
+
+
+def test_an_engine_that_cannot_tell_what_it_holds_is_proven_by_the_probe_alone(tmp_path):
+    class Silent(HFEngine):
+        weight_digests = None
+
+    random_model().save_pretrained(tmp_path)
+    engine = Silent(str(tmp_path))
+    assert WeightSync(1e-3).push(random_policy(), engine, 0, VOCAB_SIZE).compared_share == 0

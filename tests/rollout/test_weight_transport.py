@@ -18,7 +18,7 @@ import torch
 from bapo_lightning.rollout import weight_transport
 
 weight_transport.SHARED_MEMORY_FOLDER = Path(sys.argv[1])
-source = SimpleNamespace(named_weights=lambda: [("weight", torch.ones(1000))])
+source = SimpleNamespace(named_weights=lambda wanted: [("weight", torch.ones(1000))])
 for part in weight_transport.weight_parts(source, part_megabytes=1):
     print("handing over", flush=True)
     time.sleep(600)
@@ -35,7 +35,7 @@ def test_what_a_killed_trainer_left_is_removed_by_the_next_hand_over(tmp_path, m
         assert left.exists()  # its trainer lives
         trainer.send_signal(signal.SIGKILL)
     assert left.exists()
-    source = SimpleNamespace(named_weights=lambda: [("weight", torch.ones(3))])
+    source = SimpleNamespace(named_weights=lambda wanted: [("weight", torch.ones(3))])
     for part in weight_parts(source, part_megabytes=1):
         assert not left.exists() and part["names"] == ["weight"]
     assert list(tmp_path.iterdir()) == []

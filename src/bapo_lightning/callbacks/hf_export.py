@@ -17,6 +17,7 @@ from bapo_lightning.modules.export.model_folder import write_model_folder
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.phases import phase
+from bapo_lightning.rollout.engine import Wanted
 from bapo_lightning.run_folder.checkpoint import checkpoint_name, prune
 from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.run_folder.record import read_config, read_manifest, read_rows
@@ -60,7 +61,7 @@ class HfExport(Callback):
             write_model_folder(
                 folder / EXPORTS / checkpoint_name(update),
                 model_path(value_of(config, "model.path")),
-                policy.named_weights(),
+                policy.named_weights(Wanted(dtype=dtype)),
                 model_card(config, read_manifest(folder), read_rows(folder), update, dtype),
                 getattr(torch, dtype),
                 overwrite=True,

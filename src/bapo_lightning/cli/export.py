@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{parsed.folder} holds {text}, written in {time.monotonic() - start:.1f} s")
 
 
-def export(checkpoint: str, target: Path, dtype: str | None, shard_gigabytes: float, overwrite: bool) -> str:
+def export(
+    checkpoint: str, target: Path, dtype: Dtype | None, shard_gigabytes: float, overwrite: bool
+) -> str:
     """Writes the folder. Returns a description of its contents.
 
     Raises:
@@ -75,7 +77,7 @@ def export(checkpoint: str, target: Path, dtype: str | None, shard_gigabytes: fl
     dtype = dtype or value_of(run, "model.dtype")
     print(f"exporting update {subject.checkpoint.update}: {checkpoint}", flush=True)
     with phase("loading the model"):
-        weights, count = policy_weights(subject)
+        weights, count = policy_weights(subject, dtype)
     with phase("writing weights", count):
         num_weights = write_model_folder(
             target,
@@ -89,10 +91,10 @@ def export(checkpoint: str, target: Path, dtype: str | None, shard_gigabytes: fl
     return f"{num_weights} weights in {dtype}, policy version {subject.version}"
 
 
-def policy_weights(subject: Subject) -> tuple[Iterator[tuple[str, Tensor]], int]:
+def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, Tensor]], int]:
     """Returns the weights of a checkpoint under their Hugging Face names, read one at a time, and how many.
 
-    Adapters are merged into the model, which is loaded for that.
+    Adapters are merged into the model, which is loaded for that, and rounded to `dtype`.
 
     Raises:
         CheckpointError: the checkpoint is not one of this model.
@@ -102,6 +104,7 @@ def policy_weights(subject: Subject) -> tuple[Iterator[tuple[str, Tensor]], int]
     from bapo_lightning.modules.policy.factory import build_policy
     from bapo_lightning.modules.policy.folder import model_path
     from bapo_lightning.modules.policy.options import ModelOptions
+    from bapo_lightning.rollout.engine import Wanted
 
     assert subject.run is not None and subject.checkpoint is not None
     model = Model.read({**subject.model, "dtype": value_of(subject.run, "model.dtype")})
@@ -110,7 +113,7 @@ def policy_weights(subject: Subject) -> tuple[Iterator[tuple[str, Tensor]], int]
     if options.lora is None:
         return _stored_weights(policy, subject.checkpoint.path), policy.num_weights
     load_checkpoint_weights(policy, subject.checkpoint.path)
-    return policy.named_weights(), policy.num_weights
+    return policy.named_weights(Wanted(dtype=dtype)), policy.num_weights
 
 
 def _stored_weights(policy: Policy, folder: Path) -> Iterator[tuple[str, Tensor]]:

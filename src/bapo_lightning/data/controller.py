@@ -28,6 +28,7 @@ from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.errors import RankLost
 from bapo_lightning.ranks.channel import Channel, values
+from bapo_lightning.rollout.engine import MERGED, Wanted
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Rollout
 
@@ -39,9 +40,14 @@ class DistributedPolicy:
     policy: ScoringWeightSource
     control: Channel
 
-    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+    @property
+    def update_kept(self) -> float | None:
+        """See `ScoringWeightSource`."""
+        return self.policy.update_kept
+
+    def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
         """All weights; a collective where they are sharded."""
-        return self.policy.named_weights()
+        return self.policy.named_weights(wanted)
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Lets each rank score a part."""

@@ -11,8 +11,11 @@ import torch
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.types import FinishReason, Segment
+from bapo_lightning.values import EngineDtype
 
 UNSYNCED_VERSION = -1  # of an engine that holds no weights of the trainer: new, restarted, or asleep
+FACTOR_MARK = ".lora_"  # in the names of the factors of adapters
+Content = Literal["merged", "split", "adapters"]
 RunsIn = Literal["trainer", "child", "server", "fleet"]  # the process in which an engine samples
 
 
@@ -75,10 +78,23 @@ def check_synced(version: int) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Form in which an engine takes a policy's weights."""
+
+    # merged: weights of a model without adapters; split: as they are, then the factors of the adapters as
+    # `LAYER.lora_A.weight` [rank, in] and `LAYER.lora_B.weight` [out, rank], scaled; adapters: these alone.
+    content: Content = "merged"
+    dtype: EngineDtype | None = None  # None: as the policy has them
+
+
+MERGED = Wanted()
+
+
 class WeightSource(Protocol):
     """A policy whose weights an engine can load."""
 
-    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
         """Full weights under their Hugging Face names, tied ones once; each call starts again in order."""
         ...
 
@@ -143,4 +159,15 @@ class SeveralEngines(Protocol):
 
     def take_counts(self) -> dict[str, float]:
         """Metrics of the engines since the last call, by their full names."""
+        ...
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """What a `RolloutEngine` has in addition that can tell what it holds."""
+
+    def weight_digests(self, seed: int) -> Mapping[int, Mapping[str, int]]:
+        """Digests (`weight_digests`) of the weights that each engine holds, by its number and their module;
+        without those that it holds in another form than they were sent.
+        """
         ...

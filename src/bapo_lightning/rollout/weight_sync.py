@@ -2,6 +2,8 @@
 
     WeightSync.push(policy, engine, version):
         policy.named_weights() --stream--> engine.load_weights --> sample a probe, score it, compare
+             |                              |
+          digests  ------ equal? ------  digests
 
 The data module decides *when* to push; this file is only about *how*. A push that cannot be proven raises,
 because stale weights in an engine show up as nothing but slightly wrong log-probs, days later.
@@ -25,8 +27,10 @@ from bapo_lightning.rollout.engine import (
     RolloutEngine,
     SamplingParams,
     SeveralEngines,
+    Verifiable,
     WeightSource,
 )
+from bapo_lightning.rollout.weight_digests import SentWeights
 from bapo_lightning.types import Rollout
 from bapo_lightning.values import Count
 
@@ -38,6 +42,11 @@ SMALLEST_CHANGE = 1e-5
 
 class ScoringWeightSource(WeightSource, Protocol):
     """The trainer's policy: weights that can also score."""
+
+    @property
+    def update_kept(self) -> float | None:
+        """Share of the adapters' update that the last pass over the weights handed on; None without one."""
+        ...
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Log-probs [nats] of response tokens at the sampling temperature, `token_budget` at once."""
@@ -64,6 +73,8 @@ class SyncReport:
     # Nats, over the probe's tokens; of the worst engine where there are several.
     mean_logprob_difference: float
     max_logprob_difference: float
+    compared_share: float = 0.0  # of the modules, whose weights were compared
+    update_kept: float | None = None  # see `ScoringWeightSource`
 
     @property
     def seconds(self) -> float:
@@ -93,9 +104,10 @@ class WeightSync:
     The engine samples instead of scoring, as it does for training data, so that the proof also finds a stale
     prefix cache, a wrong temperature, or log-probs of another distribution.
 
-    Stale weights of a slow policy agree with the trainer's within any tolerance that rounding needs. They
-    are found by what does not change: an engine that answers the same probe the same, to the bit, while the
-    trainer's log-probs of the answer have moved, did not take the weights.
+    Stale weights of a slow policy, or a single lost layer, agree with the trainer's within any tolerance that
+    rounding needs. Digests of what was sent and of what the engine holds find them (`weight_digests`), where
+    an engine can tell. Of others, one that keeps its weights is found by what does not change: it answers the
+    same probe the same, to the bit, while the trainer's log-probs of the answer have moved.
     """
 
     # Largest allowed mean |log-prob difference| in nats: about 1e-3 when both sides compute in float32, 0.2
@@ -109,6 +121,7 @@ class WeightSync:
     sampled_tokens: Count = 4  # after each prompt
     # Of each engine, the first time that it gave its newest answer.
     _answers: dict[int, ProbeAnswer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _sent: SentWeights = field(default_factory=SentWeights, init=False, repr=False, compare=False)
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
@@ -146,7 +159,8 @@ class WeightSync:
                 afterwards, or an engine still gives an old answer.
         """
         start = time.perf_counter()
-        engine.load_weights(source, version)
+        self._sent.source, self._sent.next_seed = source, version
+        engine.load_weights(self._sent, version)
         loaded = time.perf_counter()
         if engine.version != version:
             raise EngineError(
@@ -170,9 +184,31 @@ class WeightSync:
                 "or raise rollout.weight_sync.tolerance if the engine computes in lower precision"
             )
         largest = max(chain.from_iterable(answer.differences for answer in answers.values()))
+        compared = self._check_digests(engine, version)
         for number, answer in answers.items():
             self._check_fresh(number, answer, version)
-        return SyncReport(version, loaded - start, time.perf_counter() - loaded, mean, largest)
+        probe_seconds = time.perf_counter() - loaded
+        return SyncReport(version, loaded - start, probe_seconds, mean, largest, compared, source.update_kept)
+
+    def _check_digests(self, engine: RolloutEngine, version: int) -> float:
+        """Returns the share of the modules whose weights could be compared. Raises EngineError if an engine
+        holds others than it was sent.
+        """
+        if not isinstance(engine, Verifiable):
+            return 0.0
+        sent, shares = self._sent.digests(), []
+        for number, held in engine.weight_digests(self._sent.seed).items():
+            known = sent.keys() & held.keys()
+            wrong = sorted(module for module in known if sent[module] != held[module])
+            if wrong:
+                raise EngineError(
+                    f"after the sync of version {version} engine {number} does not hold the trainer's "
+                    f"weights in {len(wrong)} of {len(known)} modules, first {wrong[0]}: a layer was lost, "
+                    "or weights of an older version are still there. Its rollouts would be mislabelled; "
+                    "check the engine's weight loading"
+                )
+            shares.append(len(known) / max(1, len(sent)))
+        return min(shares, default=0.0)
 
     def _check_fresh(self, number: int, answer: ProbeAnswer, version: int) -> None:
         """Raises EngineError if an engine answers as it did under weights that score the answer otherwise."""

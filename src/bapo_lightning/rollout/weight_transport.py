@@ -6,10 +6,10 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from operator import methodcaller
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, TypedDict
 import torch
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.rollout.engine import WeightSource
+from bapo_lightning.rollout.engine import MERGED, Wanted, WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.values import Count, Dtype
 
@@ -30,13 +30,15 @@ ALIGNMENT = 64  # bytes: a view of another dtype must start at a multiple of its
 class WeightTransport(Protocol):
     """Sends all weights to all servers. A (re)started server must be announced with `connect`."""
 
-    backend: ClassVar[str | None]  # vLLM's own weight transfer that it uses, if any
+    backend: ClassVar[str | None]  # vLLM's own weight transfer that it uses, if any: it takes no adapters
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:
         """Prepares a new server."""
         ...
 
-    def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
+    def send(
+        self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
+    ) -> None:
         """Replaces the weights of all servers. Raises EngineError when one of them did not get all."""
         ...
 
@@ -58,30 +60,35 @@ class SharedMemoryTransport:
 
     backend: ClassVar[None] = None
     part_megabytes: Count = 256  # size of a part in MiB; a larger tensor is a part of its own
-    dtype: Dtype | None = None  # weights are cast to it, for engines of lower precision; None: as they are
+    dtype: Dtype | None = None  # weights are cast to it before they are sent; None: the servers' own
 
     def connect(self, client: ServerClient, source: WeightSource) -> None:
         """Needs nothing of a new server."""
 
-    def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
-        """Sends all weights to all servers."""
+    def send(
+        self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
+    ) -> None:
+        """Sends weights to all servers, in its own precision if it has one."""
+        wanted = replace(wanted, dtype=self.dtype or wanted.dtype)
         with ThreadPoolExecutor(len(clients)) as pool:
 
             def call(method: str, *arguments: Any) -> list[Any]:
                 return list(chain(*pool.map(methodcaller("call_workers", method, *arguments), clients)))
 
-            send_parts(weight_parts(source, self.part_megabytes, self.dtype), call)
+            send_parts(source, self.part_megabytes, wanted, call)
             list(pool.map(methodcaller("update_weight_version", str(version)), clients))
 
 
-def send_parts(parts: Iterable[WeightPart], call: Callable[..., list[Any]]) -> None:
-    """Lets workers of vLLM load parts, each of which all of them have loaded before the next is made. `call`
-    runs a method of `vllm.weights.WorkerExtension` on all of them. Raises EngineError when weights were
-    missing.
+def send_parts(
+    source: WeightSource, part_megabytes: int, wanted: Wanted, call: Callable[..., list[Any]]
+) -> None:
+    """Lets workers of vLLM load weights in parts, each of which all of them have loaded before the next is
+    made. `call` runs a method of `vllm.weights.WorkerExtension` on all of them. Raises EngineError when
+    weights were missing.
     """
-    call("begin_reload")
+    call("begin_reload", wanted.content != "adapters")
     try:
-        for part in parts:
+        for part in weight_parts(source, part_megabytes, wanted):
             call("load_part", part)
     except BaseException:
         with suppress(Exception):  # the first error has the reason
@@ -91,17 +98,16 @@ def send_parts(parts: Iterable[WeightPart], call: Callable[..., list[Any]]) -> N
 
 
 def weight_parts(
-    source: WeightSource, part_megabytes: int, dtype: Dtype | None = None
+    source: WeightSource, part_megabytes: int, wanted: Wanted = MERGED
 ) -> Generator[WeightPart, None, None]:
-    """Writes all weights, cast to `dtype`, into files of shared memory, each of which exists until the next
-    one is requested. A larger tensor than `part_megabytes` [MiB] is a part of its own. Raises EngineError
-    without room.
+    """Writes weights into files of shared memory, each of which exists until the next one is requested. A
+    larger tensor than `part_megabytes` [MiB] is a part of its own. Raises EngineError without room.
     """
     remove_abandoned()
     tensors: list[tuple[str, torch.Tensor]] = []
     size = 0
-    for name, weight in source.named_weights():
-        weight = weight.detach().to("cpu", getattr(torch, dtype) if dtype else None).contiguous()
+    for name, weight in source.named_weights(wanted):
+        weight = weight.detach().to("cpu").contiguous()
         if tensors and size + weight.nbytes > part_megabytes << 20:
             yield from written_part(tensors)
             tensors, size = [], 0

@@ -9,8 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.lora import is_adapted
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
+from bapo_lightning.rollout.engine import Wanted
 
 
 def adapted(folder, family="qwen2", dtype="float32", targets="all-linear"):
@@ -39,11 +41,10 @@ def test_additions_are_zero_at_first_and_alone_are_trained(tmp_path):
     assert not policy.model.training
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_merged_weights_are_those_of_pefts_merge_and_unload_to_the_bit(family, dtype, tmp_path):
-    policy = adapted(tmp_path, family, dtype)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
+def test_merged_weights_are_those_of_pefts_merge_and_unload_to_the_bit(family, tmp_path):
+    policy = adapted(tmp_path, family)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     reference = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
     own = {name: parameter for name, parameter in policy.model.named_parameters() if ".lora_" in name}
     with torch.no_grad():
@@ -55,6 +56,71 @@ def test_merged_weights_are_those_of_pefts_merge_and_unload_to_the_bit(family, d
     assert list(found) == list(expected)
     for name, weight in found.items():
         assert weight.dtype == expected[name].dtype and torch.equal(weight, expected[name]), name
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_merged_weights_in_bfloat16_keep_an_update_far_below_their_last_bit(family, tmp_path):
+    policy = adapted(tmp_path, family, "bfloat16")
+    start = {name: weight for name, weight in policy.named_weights(Wanted("split")) if ".lora_" not in name}
+    with torch.no_grad():
+        for parameter in policy.trained_parameters():
+            parameter.mul_(0.01)  # of both factors: the products are some hundredths of a last bit
+    exact = dict(policy.named_weights(Wanted(dtype="float32")))
+    assert policy.update_kept == pytest.approx(1, abs=1e-4)
+    merged = dict(policy.named_weights())
+    assert policy.update_kept == pytest.approx(1, abs=0.15)
+    adapted_names = [name for name in exact if not torch.equal(exact[name], start[name].float())]
+    assert len(adapted_names) == 14
+    kept = whole = 0.0
+    for name, weight in exact.items():
+        last_bit = (weight.abs() * 2**-7).clamp_min(2**-133)
+        assert ((merged[name].float() - weight).abs() <= last_bit).all(), name
+        if name in adapted_names:
+            update = weight - start[name].float()
+            kept += float(((weight.bfloat16().float() - start[name].float()) * update).sum())
+            whole += float((update * update).sum())
+    assert kept / whole < 0.5  # of what rounding to the nearest number keeps
+    assert all(torch.equal(merged[name], weight) for name, weight in policy.named_weights())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_factors_come_scaled_after_the_weights_that_they_add_to(dtype, tmp_path):
+    policy = adapted(tmp_path, targets=("q_proj", "down_proj"))
+    whole = dict(policy.named_weights(Wanted(dtype="float32")))
+    split = dict(policy.named_weights(Wanted("split", dtype)))
+    assert policy.update_kept == pytest.approx(1, abs=1e-3)
+    assert list(split)[: len(whole)] == list(whole)
+    assert list(split)[len(whole) :] == [name for name, _ in policy.named_weights(Wanted("adapters", dtype))]
+    for layer in (name.removesuffix(".weight") for name in whole):
+        if f"{layer}.lora_A.weight" in split:
+            down, up = (split.pop(f"{layer}.lora_{part}.weight").float() for part in "AB")
+            found = split[f"{layer}.weight"].float() + up @ down
+            torch.testing.assert_close(found, whole[f"{layer}.weight"], atol=1e-2, rtol=1e-2)
+    assert list(split) == list(whole)
+    assert {weight.dtype for weight in split.values()} == {getattr(torch, dtype)}
+
+
+def test_in_mixed_precision_adapters_take_inputs_as_they_are_with_the_same_results(tmp_path):
+    policy = adapted(tmp_path, dtype="bfloat16")
+    batch = stale_batch(policy)
+    (micro_batch,) = batch.split(10**6, batch.response_mask.float())
+    exact = policy(micro_batch)[0]
+    policy.mix_precision()
+    layers = [layer for layer in policy.model.modules() if is_adapted(layer)]
+    results = []
+    for casts in (True, False):
+        for layer in layers:
+            assert not layer.cast_input_dtype_enabled
+            layer.cast_input_dtype_enabled = casts
+        policy.zero_grad()
+        logp, *_ = policy(micro_batch)
+        logp.sum().backward()
+        gradients = [parameter.grad.clone() for parameter in policy.trained_parameters()]
+        results.append([logp.detach(), *gradients])
+        for layer in layers:
+            layer.cast_input_dtype_enabled = False
+    assert all(torch.equal(left, right) for left, right in zip(*results, strict=True))
+    assert (results[1][0] - exact).abs().mean() < 0.05
 
 
 def test_a_plain_model_with_the_merged_weights_scores_as_the_policy_does(tmp_path):

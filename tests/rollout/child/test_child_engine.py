@@ -9,13 +9,15 @@ from functools import partial
 import psutil
 import pytest
 import torch
-from tests.builders import random_policy
+from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
+from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, step
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.weight_sync import WeightSync
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +147,14 @@ def test_a_nonsense_request_is_the_engines_business(engine):
     with pytest.raises(EngineError, match="failed in its process"):
         engine.generate([GenerationRequest(array("i", [1000]), 1, 0)], SamplingParams(1.0, ()))
     assert len(engine.generate(requests(3), SAMPLING)) == 3
+
+
+@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
+def test_weights_of_one_small_step_before_are_found(engine, monkeypatch, names):
+    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
+    assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
+    old = OldWeights(policy, names)
+    step(policy)
+    with planted_on_the_way(monkeypatch, old), pytest.raises(EngineError, match="does not hold the"):
+        sync.push(policy, engine, 5, VOCAB_SIZE)
+    sync.push(random_policy(), engine, 3, VOCAB_SIZE)

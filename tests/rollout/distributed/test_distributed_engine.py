@@ -10,11 +10,13 @@ from bapo_lightning.ranks.channel import outcome_of
 from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine, part_bounds
 from bapo_lightning.rollout.distributed.weights import CollectiveWeightSource
 from bapo_lightning.rollout.engine import (
+    MERGED,
     UNSYNCED_VERSION,
     EngineDied,
     Generation,
     GenerationRequest,
     SamplingParams,
+    Wanted,
 )
 from bapo_lightning.types import FinishReason, Segment
 
@@ -70,7 +72,7 @@ class Here:
 
 
 class Weights:
-    def named_weights(self):
+    def named_weights(self, wanted=None):
         yield "a", torch.zeros(1)
 
 
@@ -164,15 +166,16 @@ class Agreement:
         self.others, self.size = list(others), 2
 
     def all(self, value):
-        return [value, self.others.pop(0) if self.others else False]
+        return [value, self.others.pop(0) if self.others else None]
 
 
 class Counted:
     def __init__(self):
         self.given = []
 
-    def named_weights(self):
-        for name in "abc":
+    def named_weights(self, wanted=MERGED):
+        names = {"merged": "abc", "split": ["a", "b", "a.lora_A"], "adapters": ["a.lora_A"]}
+        for name in names[wanted.content]:
             self.given.append(name)
             yield name, torch.zeros(1)
 
@@ -189,11 +192,23 @@ class Picky(Engine):
 def test_every_pass_over_the_weights_is_gone_through_to_its_end_even_if_the_engine_dies():
     counted = Counted()
     with pytest.raises(EngineDied, match="in the middle"):
-        CollectiveWeightSource(counted, Agreement([True, True, False])).feed(Picky(), 1)
+        CollectiveWeightSource(counted, Agreement([MERGED, MERGED])).feed(Picky(), 1)
     assert sorted(counted.given) == sorted("abcabc")
 
 
 def test_a_rank_without_an_engine_goes_through_the_passes_of_the_others():
     counted = Counted()
-    CollectiveWeightSource(counted, Agreement([True, True, False])).feed(None, 1)
+    CollectiveWeightSource(counted, Agreement([MERGED, MERGED])).feed(None, 1)
     assert counted.given == list("abcabc")
+
+
+def test_ranks_that_have_the_weights_under_adapters_help_one_that_was_started_anew():
+    taken = []
+
+    class Adapting(Engine):
+        def load_weights(self, source, version):
+            taken.extend(name for name, _ in source.named_weights(Wanted("adapters")))
+
+    counted = Counted()
+    CollectiveWeightSource(counted, Agreement([Wanted("split")])).feed(Adapting(), 1)
+    assert counted.given == ["a", "b", "a.lora_A"] and taken == ["a.lora_A"]

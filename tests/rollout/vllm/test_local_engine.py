@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.builders import VOCAB_SIZE, model_config, random_model, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, requests
+from tests.rollout.faults import LOST, OldWeights, step
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from bapo_lightning.errors import EngineError
@@ -59,6 +60,30 @@ def test_a_trainer_of_another_temperature_is_found_out(engine):
             random_policy(temperature=0.6), engine, 3, VOCAB_SIZE
         )
     WeightSync(tolerance=1e-3, temperature=0.6).push(random_policy(temperature=0.6), engine, 3, VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
+def test_weights_of_one_small_step_before_are_found(engine, monkeypatch, names):
+    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
+    assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
+    old, watched = OldWeights(policy, names), engine._watched
+    step(policy)
+    monkeypatch.setattr(engine, "_watched", lambda *arguments: old.replace(watched(*arguments)))
+    with pytest.raises(EngineError, match="does not hold the trainer's weights in"):
+        sync.push(policy, engine, 5, VOCAB_SIZE)
+    monkeypatch.undo()
+    sync.push(random_policy(), engine, 3, VOCAB_SIZE)
+
+
+def test_a_packed_head_that_kept_one_small_step_before_is_found(engine, monkeypatch):
+    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
+    sync.push(policy, engine, 4, VOCAB_SIZE)
+    step(policy)
+    monkeypatch.setattr(vllm_weights, "repack_tied", lambda model: None)
+    with pytest.raises(EngineError, match="does not hold the trainer's weights in 1 of 7 modules"):
+        sync.push(policy, engine, 5, VOCAB_SIZE)
+    monkeypatch.undo()
+    sync.push(random_policy(), engine, 3, VOCAB_SIZE)
 
 
 def test_the_garbage_collector_is_not_frozen(engine):

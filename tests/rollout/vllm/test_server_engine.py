@@ -10,6 +10,7 @@ import psutil
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, requests
+from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, step
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, SamplingParams
@@ -148,3 +149,14 @@ def test_a_server_that_cannot_start_says_why(model_folder, tmp_path):
     with pytest.raises(EngineError, match=r"ended while it started.*max_model_len"):
         engine.load_weights(random_policy(), 0)
     assert engine.server_pids == []
+
+
+@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
+def test_weights_of_one_small_step_before_are_found(engine, monkeypatch, names):
+    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
+    assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
+    old = OldWeights(policy, names)
+    step(policy)
+    with planted_on_the_way(monkeypatch, old), pytest.raises(EngineError, match="does not hold the"):
+        sync.push(policy, engine, 5, VOCAB_SIZE)
+    sync.push(random_policy(), engine, 3, VOCAB_SIZE)

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, requests
+from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, step
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
@@ -77,3 +78,14 @@ def test_prompts_beyond_what_one_step_takes_are_read_whole(model_folder, options
         assert [generation.segment.token_ids for generation in made.generate(wanted, SAMPLING)] == alone
     finally:
         made.close()
+
+
+@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
+def test_weights_of_one_small_step_before_are_found(engine, monkeypatch, names):
+    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
+    assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
+    old = OldWeights(policy, names)
+    step(policy)
+    with planted_on_the_way(monkeypatch, old), pytest.raises(EngineError, match="does not hold the"):
+        sync.push(policy, engine, 5, VOCAB_SIZE)
+    sync.push(random_policy(), engine, 3, VOCAB_SIZE)

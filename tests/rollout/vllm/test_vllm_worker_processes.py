@@ -39,7 +39,9 @@ sys.stdin.read()
 @pytest.fixture(scope="module")
 def engine(model_folder, options):
     made = ChildEngine(
-        model_folder, partial(VLLMLocalEngine, options=replace(options, tensor_parallel_size=2)), cpu_threads=1
+        model_folder,
+        partial(VLLMLocalEngine, options=replace(options, tensor_parallel_size=2)),
+        cpu_threads=1,
     )
     made.load_weights(random_policy(), version=3)
     yield made

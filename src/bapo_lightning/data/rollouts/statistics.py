@@ -81,5 +81,8 @@ def sync_metrics(reports: Sequence[SyncReport]) -> dict[str, float]:
             "sync/transfer_seconds": sum(report.transfer_seconds for report in reports),
             "sync/logp_diff_mean": reports[-1].mean_logprob_difference,
             "sync/logp_diff_max": reports[-1].max_logprob_difference,
+            "sync/compared_share": reports[-1].compared_share,
         }
+        if reports[-1].update_kept is not None:
+            metrics["mismatch/lora_update_kept"] = reports[-1].update_kept
     return metrics

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.options import LoraOptions
+from bapo_lightning.precision import dithered, stored_dtype
 from bapo_lightning.ranks.collectives import full_tensor
+from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted
 
 ADAPTER = "default"
-ADAPTER_MARK = ".lora_"  # in the name of every weight of an adapter
 BASE_MARK = ".base_layer."  # in the name of every weight that an adapter adds to
 
 
@@ -70,6 +72,14 @@ def is_adapted(layer: Any) -> bool:
     return hasattr(layer, "lora_A")
 
 
+def leave_casts_to_autocast(model: PreTrainedModel) -> None:
+    """Lets adapters take their inputs as they are: autocast rounds them for both products, and peft would
+    make a float32 copy of every layer's input first.
+    """
+    for layer in filter(is_adapted, model.modules()):
+        layer.cast_input_dtype_enabled = False  # type: ignore[assignment]
+
+
 def has_adapters(model: PreTrainedModel) -> bool:
     """Whether a model was made ready by `add_adapters`."""
     return any(map(is_adapted, model.modules()))
@@ -95,32 +105,74 @@ def without_adapters(model: PreTrainedModel) -> Iterator[None]:
             layer.scaling[ADAPTER] = usual
 
 
-def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Yields all weights, adapters merged, under the names that they have without adapters. A tied head is
-    left out.
-    """
-    for name, parameter in _base_parameters(model):
-        yield name.replace(BASE_MARK, "."), _merged(model, name, parameter)
+def base_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    """Returns the parameters that are no factors of adapters. A tied head is left out."""
+    return [found for found in model.named_parameters() if FACTOR_MARK not in found[0]]
 
 
-def num_merged_weights(model: PreTrainedModel) -> int:
-    """Number of weights that `merged_weights` yields."""
-    return len(_base_parameters(model))
-
-
-def _base_parameters(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
-    return [found for found in model.named_parameters() if ADAPTER_MARK not in found[0]]
-
-
-def _merged(model: PreTrainedModel, name: str, parameter: Tensor) -> Tensor:
-    # Gathered first: a shard cannot be detached in inference mode, in which vLLM loads.
-    weight = full_tensor(parameter).detach()
-    layer_name, mark, last = name.partition(BASE_MARK)
-    if not mark or last != "weight":
-        return weight
+def factors_of(model: PreTrainedModel, layer_name: str) -> tuple[Tensor, Tensor]:
+    """Returns the factors of a layer's addition, up @ down, the first one scaled."""
     layer: Any = model.get_submodule(layer_name)
-    down, up = (full_tensor(factors[ADAPTER].weight).detach() for factors in (layer.lora_A, layer.lora_B))
-    return (weight + (up @ down) * layer.scaling[ADAPTER]).to(weight.dtype)
+    # Gathered first: a shard cannot be detached in inference mode, in which vLLM loads.
+    up, down = (full_tensor(factors[ADAPTER].weight).detach() for factors in (layer.lora_B, layer.lora_A))
+    return up * layer.scaling[ADAPTER], down
+
+
+class WeightPass:
+    """One pass over a model's weights in the form that an engine wants, and the share of the adapters' update
+    that this form keeps.
+    """
+
+    def __init__(self, model: PreTrainedModel, wanted: Wanted) -> None:
+        """`wanted`: content and precision."""
+        self._model, self._wanted = model, wanted
+        self._kept = self._whole = 0.0
+
+    @property
+    def update_kept(self) -> float | None:
+        """Projection of the update that arrives on the update that was trained: 1 if nothing is lost on the
+        average over its elements, 0 if all is. None while there is no update.
+        """
+        return self._kept / self._whole if self._whole else None
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields names without marks of adapters, and weights."""
+        content, factors = self._wanted.content, list[str]()
+        for name, parameter in base_weights(self._model):
+            plain, layer = name.replace(BASE_MARK, "."), name.partition(BASE_MARK)[0]
+            is_adapted = name.endswith(f"{BASE_MARK}weight")
+            factors += [layer] if is_adapted else []
+            if content == "adapters":
+                continue
+            weight = full_tensor(parameter).detach()
+            if is_adapted and content == "merged":
+                yield plain, self._merged(plain, weight, *factors_of(self._model, layer))
+            else:
+                yield plain, weight.to(self._dtype(plain, weight))
+        for layer in factors if content != "merged" else ():
+            yield from self._factors(layer)
+
+    def _merged(self, name: str, weight: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        added, dtype = up @ down, self._dtype(name, weight)
+        whole = weight + added
+        merged = dithered(whole, name) if dtype is torch.bfloat16 else whole.to(dtype)
+        self._kept += float(((merged.float() - weight.float()) * added).sum(dtype=torch.float64))
+        self._whole += float((added * added).sum(dtype=torch.float64))
+        return merged
+
+    def _factors(self, layer: str) -> Iterator[tuple[str, Tensor]]:
+        up, down = factors_of(self._model, layer)
+        dtype = self._dtype(f"{layer}.weight", up)
+        rounded_up, rounded_down = up.to(dtype), down.to(dtype)
+        # <up' @ down', up @ down> without the products, which are as large as the layer.
+        self._kept += float(((up.T @ rounded_up.float()) * (down @ rounded_down.float().T)).sum())
+        self._whole += float(((up.T @ up) * (down @ down.T)).sum())
+        yield f"{layer}{FACTOR_MARK}A.weight", rounded_down
+        yield f"{layer}{FACTOR_MARK}B.weight", rounded_up
+
+    def _dtype(self, name: str, weight: Tensor) -> torch.dtype:
+        wanted = self._wanted.dtype
+        return weight.dtype if wanted is None else stored_dtype(self._model, name, wanted)
 
 
 def leave_frozen_weights_out(module: nn.Module) -> None:

@@ -17,9 +17,10 @@ from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import reshard
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import (
+    WeightPass,
+    base_weights,
+    leave_casts_to_autocast,
     leave_frozen_weights_out,
-    merged_weights,
-    num_merged_weights,
     without_adapters,
 )
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
@@ -27,6 +28,7 @@ from bapo_lightning.modules.token_scores import SCORES, mean_logp, token_scores
 from bapo_lightning.objectives.token_table import Objective, needs_at_entry, needs_entropy_gradient
 from bapo_lightning.precision import blocks
 from bapo_lightning.ranks.collectives import max_over_ranks
+from bapo_lightning.rollout.engine import MERGED, Wanted
 from bapo_lightning.types import FinishReason, Rollout, Segment
 
 # Options of heads that do more than a matrix product, with their neutral values. Scoring would silently
@@ -68,6 +70,7 @@ class Policy(nn.Module):
         self.temperature = temperature
         self.log_z = log_z
         self.entropy_requires_grad = self.scores_mean_logp = self.is_mixed = False
+        self.update_kept: float | None = None  # of the adapters' update, in the last pass over the weights
         self._reference: tuple[Policy, ...] = ()  # in a tuple, it is no part of the module and its state
         self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
         leave_frozen_weights_out(self)
@@ -84,6 +87,7 @@ class Policy(nn.Module):
     def mix_precision(self) -> None:
         """Lets blocks compute in bfloat16 from now on, on weights that stay as they are."""
         self.is_mixed = True
+        leave_casts_to_autocast(self.model)
         for reference in self._reference:
             reference.mix_precision()
 
@@ -124,16 +128,18 @@ class Policy(nn.Module):
             return logp, entropy, mean, self.log_z(cells, inputs.prompts)
         return (logp, entropy) if mean is None else (logp, entropy, mean)
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the weights under their Hugging Face names, adapters merged. A tied head is left out, as in
-        the model's files.
+    def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, Tensor]]:
+        """Yields the weights under their Hugging Face names, adapters merged unless `wanted` is otherwise. A
+        tied head is left out, as in the model's files.
         """
-        return merged_weights(self.model)
+        weights = WeightPass(self.model, wanted)
+        yield from weights
+        self.update_kept = weights.update_kept
 
     @property
     def num_weights(self) -> int:
         """Number of `named_weights`."""
-        return num_merged_weights(self.model)
+        return len(base_weights(self.model))
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Returns the log-probs of `response_scores` alone."""

@@ -21,6 +21,7 @@ from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.main import Answer
 from bapo_lightning.rollout.child.process import ChildProcess
 from bapo_lightning.rollout.engine import (
+    MERGED,
     UNSYNCED_VERSION,
     EngineDied,
     Generation,
@@ -96,6 +97,11 @@ class ChildEngine:
             self._send_weights(child, source, version, seconds)
         self._had_weights = True
         self.version = version
+
+    def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
+        """Digests of the weights in the child."""
+        with self._talk() as child:
+            return {0: result(child.ask(("weight_digests", seed), self.deadline_seconds))}
 
     def sleep(self) -> None:
         """Sends the child to sleep. The death of a child shows at the next `load_weights`."""
@@ -173,7 +179,7 @@ class ChildEngine:
             while answer in (Answer.FIRST, Answer.NEXT):
                 if answer == Answer.FIRST:
                     parts.close()
-                    parts = weight_parts(source, self.part_megabytes)
+                    parts = weight_parts(source, self.part_megabytes, content or MERGED)
                 try:
                     part = next(parts, None)
                 except BaseException as error:

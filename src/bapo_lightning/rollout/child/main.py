@@ -7,7 +7,8 @@ Messages through the pipe, pickled:
     (sys.path, cores, threads, recipe)   ->  done, version         the pickled recipe makes the engine
     ("generate", requests, sampling)     ->  count, number ... done, generations
     ("sleep",)                           ->  done, version
-    ("load_weights", version)            ->  first | next          asks for the first or the next part
+    ("weight_digests", seed)             ->  done, digests
+    ("load_weights", version)            ->  first | next, wanted  asks for the first or the next part
     a WeightPart; None after the last    ->  first | next | done
     a text instead of a part             ->  failed                the trainer's reason why there are no more
     None, or the end of the pipe                                   the process ends
@@ -41,7 +42,7 @@ from bapo_lightning.phases import Phase, phase
 if TYPE_CHECKING:
     import torch
 
-    from bapo_lightning.rollout.engine import RolloutEngine
+    from bapo_lightning.rollout.engine import RolloutEngine, Wanted
 
 PARENT_LOOK_SECONDS = 0.5
 COUNT_SECONDS = 0.5  # between two messages about the samples that have ended
@@ -93,11 +94,15 @@ def main(connection: Connection, parent: int) -> None:
 
 def obey(engine: RolloutEngine, connection: Connection, command: str, *arguments: Any) -> Any:
     """Carries out one command of the trainer; returns the content of the answer."""
+    from bapo_lightning.rollout.engine import Verifiable
+
     if command == "generate":
         with phase("sampling") as sampling, counts_sent(connection, sampling):
             return engine.generate(*arguments)
     if command == "sleep":
         engine.sleep()
+    elif command == "weight_digests":
+        return engine.weight_digests(*arguments).get(0) if isinstance(engine, Verifiable) else {}
     else:
         engine.load_weights(PipedWeights(connection), *arguments)
     return engine.version
@@ -155,21 +160,21 @@ class PipedWeights:
 
     connection: Connection
 
-    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def named_weights(self, wanted: Wanted | None = None) -> Iterator[tuple[str, torch.Tensor]]:
         """Views of shared memory, part by part. A part's file is removed when the next is requested."""
         from bapo_lightning.rollout.weight_transport import read_part
 
-        wanted = Answer.FIRST
+        which = Answer.FIRST
         while True:
             with contextlib.suppress(OSError):
-                self.connection.send((wanted, None))
+                self.connection.send((which, wanted))
             part = received(self.connection)
             if part is None:
                 return
             if isinstance(part, str):
                 raise EngineError(part)
             yield from read_part(part)
-            wanted = Answer.NEXT
+            which = Answer.NEXT
 
 
 def watch_parent(parent: int) -> None:

@@ -25,9 +25,11 @@ from bapo_lightning.rollout.engine import (
     RolloutEngine,
     SamplingParams,
     SeveralEngines,
+    Verifiable,
     WeightSource,
     check_synced,
 )
+from bapo_lightning.rollout.weight_digests import added
 
 Part = tuple[Sequence[GenerationRequest], SamplingParams]
 
@@ -40,11 +42,20 @@ class LocalEngine:
 
     def handlers(self) -> dict[str, Callable[[Any], Any]]:
         """Handlers of the commands on the channel of the engines."""
-        return {"generate": self.generate, "sleep": self.sleep, "restart": self.restart}
+        return {
+            "generate": self.generate,
+            "weight_digests": self.weight_digests,
+            "sleep": self.sleep,
+            "restart": self.restart,
+        }
 
     def generate(self, part: Part) -> list[Generation]:
         """Samples this rank's part."""
         return self.engine.generate(*part) if self.engine is not None and part[0] else []
+
+    def weight_digests(self, seed: int) -> Mapping[int, Mapping[str, int]]:
+        """Digests of the weights held; of one worker's part where several ranks make one engine."""
+        return self.engine.weight_digests(seed) if isinstance(self.engine, Verifiable) else {}
 
     def load(self, source: WeightSource, channel: Channel, version: int) -> None:
         """Loads the weights of `source`, together with all other ranks."""
@@ -121,6 +132,23 @@ class DistributedEngine:
             self.version = UNSYNCED_VERSION
             raise EngineDied("; ".join(reasons))
         return {index: outcomes[index * self.ranks_per_engine].value for index in range(self.num_engines)}
+
+    def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
+        """Digests of the weights that each engine holds."""
+        outcomes = self._ask(
+            "weight_digests", [seed] * self.engines.size, lambda: self.own.weight_digests(seed)
+        )
+        if reasons := self._reasons(outcomes):
+            self.version = UNSYNCED_VERSION
+            raise EngineDied("; ".join(reasons))
+        found = values(outcomes)
+        if self.on_controller_only:
+            return dict(found[0])
+        size = self.ranks_per_engine
+        return {
+            index: added(each.get(0, {}) for each in found[index * size : (index + 1) * size])
+            for index in range(self.num_engines)
+        }
 
     def take_counts(self) -> dict[str, float]:
         """Metrics of the controller's engine, if it is several."""

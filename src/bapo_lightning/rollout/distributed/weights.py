@@ -1,19 +1,20 @@
 """The policy's weights for the engines of several ranks at once.
 
 All ranks together gather sharded weights tensor by tensor, but engines do not ask in step: one starts again
-with the first tensor, another dies half-way, a third rank has none. So ranks agree before each pass over the
-weights, and every rank goes through the whole pass, even if its engine listens no more.
+with the first tensor, another dies half-way, a third rank has none, and one that was restarted needs weights
+that the others have. So ranks agree before each pass over the weights, and every rank goes through the whole
+pass, even if its engine listens no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from bapo_lightning.ranks.channel import Channel
-from bapo_lightning.rollout.engine import RolloutEngine, WeightSource
+from bapo_lightning.rollout.engine import FACTOR_MARK, MERGED, RolloutEngine, Wanted, WeightSource
 
 
 @dataclass
@@ -37,21 +38,28 @@ class CollectiveWeightSource:
         finally:
             for begun in self._passes:
                 begun.close()
-            while any(self.channel.all(False)):
-                for _ in self.source.named_weights():
+            while (wanted := widest(self.channel.all(None))) is not None:
+                for _ in self.source.named_weights(wanted):
                     pass
 
-    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
         """One pass over all weights."""
-        self._passes.append(self._one_pass())
+        self._passes.append(self._one_pass(wanted))
         return self._passes[-1]
 
-    def _one_pass(self) -> Generator[tuple[str, torch.Tensor]]:
-        self.channel.all(True)
-        weights = self.source.named_weights()
+    def _one_pass(self, wanted: Wanted) -> Generator[tuple[str, torch.Tensor]]:
+        everyones = widest(self.channel.all(wanted))
+        assert everyones is not None
+        weights = self.source.named_weights(everyones)
         try:
-            for item in weights:  # noqa: UP028 - `yield from` would close it with this generator
-                yield item
+            for name, weight in weights:
+                if wanted == everyones or FACTOR_MARK in name:
+                    yield name, weight
         finally:
             for _ in weights:
                 pass
+
+
+def widest(wanted: Sequence[Wanted | None]) -> Wanted | None:
+    """The pass that has what every rank wants: engines of one run differ only in what they have already."""
+    return max(filter(None, wanted), key=lambda each: each.content != "adapters", default=None)

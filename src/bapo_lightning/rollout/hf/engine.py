@@ -20,6 +20,7 @@ from bapo_lightning.rollout.engine import (
     GenerationRequest,
     RunsIn,
     SamplingParams,
+    Wanted,
     WeightSource,
     check_synced,
 )
@@ -27,6 +28,7 @@ from bapo_lightning.rollout.hf.attention import CACHED_SDPA
 from bapo_lightning.rollout.hf.kv_cache import move_rows, roomy_cache
 from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
+from bapo_lightning.rollout.weight_digests import summed, weight_digest
 from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.types import FinishReason, Segment
 from bapo_lightning.values import Count, EngineDtype
@@ -70,12 +72,17 @@ class HFEngine:
                 results += self._generate_rows(requests[first : first + self.max_rows], sampling)
         return results
 
+    @property
+    def wanted(self) -> Wanted:
+        """Form in which it takes weights."""
+        return Wanted(dtype=self.dtype or "float32")
+
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Copies all weights."""
         own = dict(self._model.named_parameters())
         missing = set(own)
         with torch.no_grad():
-            for name, weight in source.named_weights():
+            for name, weight in source.named_weights(self.wanted):
                 if name not in own:
                     raise EngineError(
                         f"the trainer sent a weight {name!r} that the engine's model does not have"
@@ -89,6 +96,11 @@ class HFEngine:
                 missing.discard(name)
         check_complete(sorted(missing))
         self.version = version
+
+    def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
+        """Digests of all weights."""
+        weights = self._model.named_parameters()
+        return {0: summed((name, weight_digest(name, weight, seed)) for name, weight in weights)}
 
     def sleep(self) -> None:
         """Does nothing: its memory is small and stays."""

@@ -15,7 +15,14 @@ from bapo_lightning.errors import BapoLightningError, EngineError
 from bapo_lightning.ranks.channel import Outcome
 from bapo_lightning.ranks.ray.versions import versions
 from bapo_lightning.rollout.child.process import GROUP_VARIABLES
-from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, RolloutEngine, SamplingParams
+from bapo_lightning.rollout.engine import (
+    MERGED,
+    EngineDied,
+    GenerationRequest,
+    RolloutEngine,
+    SamplingParams,
+    Verifiable,
+)
 from bapo_lightning.rollout.ray.weights import StoredWeights
 
 
@@ -48,6 +55,16 @@ class EngineActor:
             self._engine = pickle.loads(recipe)()
 
         return outcome(work)
+
+    def wanted(self) -> Outcome:
+        """The form in which the engine takes all weights."""
+        return outcome(lambda: getattr(self._engine, "wanted", MERGED))
+
+    def weight_digests(self, seed: int) -> Outcome:
+        """Digests of the weights that the engine holds; none if it cannot tell."""
+        return outcome(
+            lambda: self._engine.weight_digests(seed)[0] if isinstance(self._engine, Verifiable) else {}
+        )
 
     def load_weights(self, weights: StoredWeights, version: int) -> Outcome:
         """Loads all weights from the object store."""

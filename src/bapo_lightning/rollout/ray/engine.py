@@ -15,7 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -67,6 +67,7 @@ class RayEngine:
     part_megabytes: Count = 256  # extra memory of a weight sync; a larger tensor is a part of its own
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of all engines' weights
     _stored: StoredWeights | None = field(default=None, init=False)  # of that version, for late engines
+    _base: list[Any] = field(default_factory=list, init=False)  # stored weights under adapters
     # Requests of the last probe and its answer, with which late engines are compared.
     _proof: tuple[tuple[Any, ...], Any] | None = field(default=None, init=False)
     _told: Counter[str] = field(default_factory=Counter, init=False)  # counts that were taken away
@@ -122,12 +123,11 @@ class RayEngine:
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Stores the weights once and lets every engine load them; new ones take part from here on."""
         from bapo_lightning.rollout.ray.members import STARTING, Stage
-        from bapo_lightning.rollout.ray.weights import store
 
         self.version, self._stored, self._proof = UNSYNCED_VERSION, None, None
         with self._talk() as fleet:
             fleet.grow()
-            stored = store(source, self.part_megabytes)
+            stored = self._store(fleet, source)
             fleet.step()  # those that were made meanwhile
             loading = [member for member in fleet.members if member.stage not in STARTING]
             for member in loading:
@@ -135,6 +135,12 @@ class RayEngine:
                 member.stage, member.held_back = Stage.READY, False
             fleet.everywhere(loading, "load_weights", stored, version)
         self.version, self._stored = version, stored
+
+    def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
+        """Digests of the weights that every engine holds, by the engine's number in this run."""
+        with self._talk() as fleet:
+            found = fleet.everywhere(fleet.ready, "weight_digests", seed)
+        return {member.number: digests for member, digests in found.items()}
 
     def sleep(self) -> None:
         """Gives device memory to ranks on the same devices; other devices are the fleet's own."""
@@ -193,6 +199,19 @@ class RayEngine:
             self._catch_up,
             self._agrees,
         )
+
+    def _store(self, fleet: Fleet, source: WeightSource) -> StoredWeights:
+        """Stores weights in the form that the engines take, those under adapters only once."""
+        from bapo_lightning.rollout.ray.members import STARTING
+        from bapo_lightning.rollout.ray.weights import store
+
+        made = [member for member in fleet.members if member.stage not in STARTING]
+        wanted = next(iter(fleet.everywhere(made, "wanted").values()))
+        if self._base:
+            wanted = replace(wanted, content="adapters")
+        stored = store(source, self.part_megabytes, wanted)
+        self._base = stored.base = stored.base or self._base
+        return stored
 
     def _catch_up(self, member: Member) -> bool:
         """Gives a late engine the present weights and the probe that the others have answered."""

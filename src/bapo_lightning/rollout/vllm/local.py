@@ -1,6 +1,6 @@
 """vLLM inside the training process: on a CPU plainly, on GPUs one engine per trainer rank or tensor-parallel
-group of ranks (SPMD). In the process of a `ChildEngine` or of a Ray actor, which is no rank, a tensor-parallel
-engine has worker processes of its own, and gets its weights through shared memory.
+group of ranks (SPMD). In the process of a `ChildEngine` or of a Ray actor, which is no rank, a
+tensor-parallel engine has worker processes of its own, and gets its weights through shared memory.
 
     load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer)
          ^                                                 |
@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -30,15 +30,25 @@ from bapo_lightning.rollout.engine import (
     GenerationRequest,
     RunsIn,
     SamplingParams,
+    Wanted,
     WeightSource,
     check_synced,
 )
 from bapo_lightning.rollout.vllm.containment import Containment, Deadline, default_group_kept
-from bapo_lightning.rollout.vllm.options import VLLMOptions, check_lengths, generation_of
-from bapo_lightning.rollout.weight_transport import send_parts, weight_parts
-from bapo_lightning.values import Positive
+from bapo_lightning.rollout.vllm.options import (
+    ADAPTER,
+    ADAPTER_NUMBER,
+    VLLMOptions,
+    check_lengths,
+    generation_of,
+)
+from bapo_lightning.rollout.weight_digests import added
+from bapo_lightning.rollout.weight_transport import send_parts
+from bapo_lightning.values import EngineDtype, Positive
 
-PART_MEGABYTES = 64  # of the weights in shared memory, for worker processes; a larger tensor is a part of its own
+PART_MEGABYTES = (
+    64  # of the weights in shared memory, for worker processes; a larger tensor is a part of its own
+)
 
 # Raised by vLLM for weights that do not fit; it has no class of its own for this.
 VLLM_LOADING_ERRORS = (KeyError, ValueError, RuntimeError, AssertionError)
@@ -62,6 +72,8 @@ class VLLMLocalEngine:
     _llm: Any = field(default=None, init=False)
     _asleep: bool = field(default=False, init=False)
     _can_sleep: bool = field(default=False, init=False)
+    _dtype: EngineDtype | None = field(default=None, init=False)
+    _has_base: bool = field(default=False, init=False)  # the weights under the adapters
     _has_workers: bool = field(default=False, init=False)  # processes of vLLM's below this one
     _num_calls: int = field(default=0, init=False)
     _owns_default_group: bool = field(default=False, init=False)
@@ -88,6 +100,11 @@ class VLLMLocalEngine:
         with self._contained(), self._deadline(), self._workers_watched():
             return self._generate(requests, sampling)
 
+    @property
+    def wanted(self) -> Wanted:
+        """Form in which it takes all weights."""
+        return Wanted("merged" if self.options.lora_rank is None else "split", self.options.dtype)
+
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Wakes vLLM up, or starts it, and streams all weights."""
         with self._deadline():
@@ -98,10 +115,7 @@ class VLLMLocalEngine:
                 if self._asleep:
                     self._llm.wake_up(tags=["weights"])
                 try:
-                    if self._has_workers:
-                        send_parts(weight_parts(source, PART_MEGABYTES), self._call_workers)
-                    else:
-                        self._call_workers("reload_all", self._watched(source))
+                    self._take(source)
                 except EngineError:
                     raise
                 except VLLM_LOADING_ERRORS as error:
@@ -117,12 +131,18 @@ class VLLMLocalEngine:
                     )
         self.version = version
 
+    def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
+        """Digests of the weights that vLLM holds; of this rank's part where ranks share the engine."""
+        with self._deadline(), self._contained(), self._workers_watched():
+            return {0: added(self._call_workers("weight_digests", seed))}
+
     def sleep(self) -> None:
         """Drops weights and cache on a GPU; without a version, weights come again before the next use."""
         if self._llm is None or self._asleep or not self._can_sleep:
             return
         with self._contained():
-            self._llm.sleep(level=2)
+            # Weights under adapters come once, so that they wait in the host's memory.
+            self._llm.sleep(level=1 if self._has_base else 2)
         self._asleep = True
         self.version = UNSYNCED_VERSION
 
@@ -165,6 +185,7 @@ class VLLMLocalEngine:
                 self._llm = LLM(**arguments)
             except (ValueError, RuntimeError) as error:
                 raise EngineError(f"vLLM could not be started for {self.model_path}: {error}") from error
+        self._dtype = arguments["dtype"]
         parallel = self._llm.llm_engine.vllm_config.parallel_config
         self._has_workers = parallel.world_size > 1 and parallel.distributed_executor_backend == "mp"
         self._contained.eager = arguments["enforce_eager"]
@@ -186,12 +207,19 @@ class VLLMLocalEngine:
         return list(self._llm.collective_rpc(method, args=arguments))
 
     def _generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
+        from vllm.lora.request import LoRARequest
+
         engine = self._llm.llm_engine
+        # Every worker has it already: the path is never read.
+        adapter = LoRARequest(ADAPTER, ADAPTER_NUMBER, ADAPTER) if self.options.lora_rank else None
         self._num_calls += 1
         names = [f"{self._num_calls}/{number}" for number in range(len(requests))]
         for name, request in zip(names, requests, strict=True):
             engine.add_request(
-                name, {"prompt_token_ids": request.token_ids.tolist()}, vllm_sampling(request, sampling)
+                name,
+                {"prompt_token_ids": request.token_ids.tolist()},
+                vllm_sampling(request, sampling),
+                lora_request=adapter,
             )
         finished: dict[str, Any] = {}
         while engine.has_unfinished_requests():
@@ -206,8 +234,20 @@ class VLLMLocalEngine:
             for made in outputs
         ]
 
-    def _watched(self, source: WeightSource) -> Any:
-        for name, weight in source.named_weights():
+    def _take(self, source: WeightSource) -> None:
+        """Loads what vLLM does not have yet: weights under adapters stay the same from sync to sync."""
+        wanted = replace(self.wanted, dtype=self._dtype)
+        if self._has_base:
+            wanted = replace(wanted, content="adapters")
+        self._has_base = False
+        if self._has_workers:
+            send_parts(source, PART_MEGABYTES, wanted, self._call_workers)
+        else:
+            self._call_workers("reload_all", self._watched(source, wanted), wanted.content != "adapters")
+        self._has_base = wanted.content != "merged"
+
+    def _watched(self, source: WeightSource, wanted: Wanted) -> Any:
+        for name, weight in source.named_weights(wanted):
             self._deadline.progress()
             yield name, weight
 

@@ -14,7 +14,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from bapo_lightning.rollout.engine import WeightSource
+from bapo_lightning.rollout.engine import MERGED, Wanted, WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.values import Dtype
 
@@ -45,10 +45,12 @@ class NCCLTransport:
         self._engines[id(client)] = WeightTransferTrainerFactory.trainer_init(
             info,
             client=client,
-            source=StreamedWeights(source, getattr(torch, self.dtype) if self.dtype else None),
+            source=StreamedWeights(source, Wanted(dtype=self.dtype)),
         )
 
-    def send(self, source: WeightSource, clients: Sequence[ServerClient], version: int) -> None:
+    def send(
+        self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
+    ) -> None:
         """Stamps the version after each update: vLLM's engine ends an update without one."""
         for client in clients:
             self._engines[id(client)].send_weights()
@@ -58,10 +60,10 @@ class NCCLTransport:
 class StreamedWeights(VLLMWeightSource):
     """Our weight source as vLLM's, which needs names, types and shapes before the weights come."""
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype | None = None) -> None:
-        """`dtype`: weights are cast to it; None leaves them as they are."""
+    def __init__(self, source: WeightSource, wanted: Wanted = MERGED) -> None:
+        """`wanted`: their form."""
         self._source = source
-        self._dtype = dtype
+        self._wanted = wanted
         self._metadata: list[ParamMeta] | None = None
 
     def metadata(self) -> list[ParamMeta]:
@@ -71,5 +73,4 @@ class StreamedWeights(VLLMWeightSource):
         return self._metadata
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, weight in self._source.named_weights():
-            yield name, weight.to(self._dtype or weight.dtype)
+        return self._source.named_weights(self._wanted)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Le
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
@@ -14,6 +20,8 @@ from bapo_lightning.values import Advice, Count, CountOrZero, Dtype, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30
 WORKER_EXTENSION = "bapo_lightning.rollout.vllm.weights.WorkerExtension"
+ADAPTER, ADAPTER_NUMBER = "policy-adapter", 1  # of a policy with adapters, the only one
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM makes room
 PROBE_TOKENS = 48  # of a weight sync's probe (conf/rollout/weight_sync/vllm.yaml), with its response
 
 
@@ -35,6 +43,10 @@ class VLLMOptions:
         Share, Advice("is a share of the GPU's memory; write a number in (0, 1], e.g. 0.4")
     ] = 0.4
     enforce_eager: bool | None = None  # None: on a CPU yes (compiling takes a minute), on a GPU no
+    # Of the policy's adapters, which vLLM then applies beside its weights; None: weights come merged, which
+    # in 16 bits keeps small updates on the average only.
+    lora_rank: Annotated[Count, Le(512)] | None = None
+    lora_targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"  # names of adapted layers
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments under vLLM's own names
 
     @property
@@ -70,10 +82,35 @@ class VLLMOptions:
             arguments["enable_chunked_prefill"] = False
         else:
             arguments["gpu_memory_utilization"] = self.gpu_memory_utilization
+        if self.lora_rank is not None:
+            arguments |= {
+                "enable_lora": True,
+                "max_lora_rank": next(rank for rank in ADAPTER_RANKS if rank >= self.lora_rank),
+                "lora_target_modules": adapted_layers(model_path, self.lora_targets),
+            }
         kv_cache_bytes = self.kv_cache_bytes or (CPU_KV_CACHE_BYTES if on_cpu else None)
         if kv_cache_bytes is not None:
             arguments["kv_cache_memory_bytes"] = kv_cache_bytes
         return arguments | dict(self.extra)
+
+
+def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, ...]) -> list[str]:
+    """Names of the linear layers that have adapters. vLLM's own choice has head and embeddings in it, which
+    the trainer does not adapt.
+    """
+    if targets != "all-linear":
+        return list(targets)
+    config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    head = model.get_output_embeddings()
+    return sorted(
+        {
+            name.rpartition(".")[2]
+            for name, layer in model.named_modules()
+            if isinstance(layer, nn.Linear) and layer is not head
+        }
+    )
 
 
 def generation_of(
@@ -103,12 +140,18 @@ def check_lengths(requests: Sequence[GenerationRequest], max_model_len: int) -> 
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """Flags of vLLM's server: `--max-model-len 64 --enforce-eager --no-enable-prefix-caching`."""
+    """Flags of vLLM's server: `--max-model-len 64 --enforce-eager --no-enable-prefix-caching`. Mappings are
+    JSON, items of a list are words of their own, and what is None is left to vLLM.
+    """
     flags: list[str] = []
     for name, value in arguments.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             flags.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            flags += [f"--{flag}", str(value)]
+        elif value is not None:
+            items = value if isinstance(value, list | tuple) else [value]
+            flags += [
+                f"--{flag}",
+                *(json.dumps(item) if isinstance(item, dict) else str(item) for item in items),
+            ]
     return flags

@@ -21,19 +21,22 @@ from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.phases import advance, phase
 from bapo_lightning.rollout.engine import (
     UNSYNCED_VERSION,
+    Content,
     EngineDied,
     Generation,
     GenerationRequest,
     RunsIn,
     SamplingParams,
+    Wanted,
     WeightSource,
     check_synced,
 )
 from bapo_lightning.rollout.vllm.completions import completion_body, generation_from, post, watch_progress
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.vllm.local import require_vllm
-from bapo_lightning.rollout.vllm.options import VLLMOptions, check_lengths
+from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
+from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.values import Count, Positive
 
@@ -96,6 +99,11 @@ class VLLMServerEngine:
                 yield f"urls: {url} is no URL; write e.g. urls=[http://127.0.0.1:8000]"
 
     @property
+    def _adapts(self) -> bool:
+        """Whether servers apply adapters, which vLLM's own weight transfer does not bring."""
+        return self.options.lora_rank is not None and self.transport.backend is None
+
+    @property
     def server_pids(self) -> list[int]:
         """Processes of the servers started here that are up."""
         return [process.pid for process in self._processes if process.pid is not None]
@@ -116,19 +124,26 @@ class VLLMServerEngine:
         """Starts servers that are down and sends all weights to all."""
         self.version = UNSYNCED_VERSION
         self._start()
+        content: Content = "adapters" if self._adapts else "merged"
         for client in self._clients:
             if client.url in self._connected:  # a server that was started anew meanwhile counts as dead
                 self._check_holds(client, self._connected[client.url])
             else:
                 self.transport.connect(client, source)
+                content = "split" if self._adapts else "merged"
         self._connected.clear()
-        self.transport.send(source, self._clients, version)
+        self.transport.send(source, self._clients, version, Wanted(content, self.options.dtype))
         for client in self._clients:
             client.reset_prefix_cache()
             self._check_holds(client, str(version))
             self._connected[client.url] = str(version)
-        self._model_name = self._clients[0].model()[0]
+        self._model_name = ADAPTER if self._adapts else self._clients[0].model()[0]
         self.version = version
+
+    def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
+        """Digests of the weights that each server holds."""
+        found = [client.call_workers("weight_digests", seed) for client in self._clients]
+        return {number: added(parts) for number, parts in enumerate(found)}
 
     def sleep(self) -> None:
         """Does nothing: servers have devices of their own."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -128,6 +128,8 @@ def server_arguments(
     model_path: str, options: VLLMOptions, backend: str | None, cpu_threads: int
 ) -> tuple[list[str], dict[str, str]]:
     """Flags and environment of a server that takes a trainer's weights."""
+    if backend is not None:
+        options = replace(options, lora_rank=None)  # vLLM's own weight transfer brings merged weights
     on_cpu = not torch.cuda.is_available()
     arguments = options.engine_arguments(model_path, on_cpu)
     flags = [
@@ -139,6 +141,8 @@ def server_arguments(
         "--disable-uvicorn-access-log",
     ]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if options.lora_rank is not None:
+        environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # lets server_main name the adapter
     if on_cpu:
         environment |= {
             "OMP_NUM_THREADS": str(cpu_threads),

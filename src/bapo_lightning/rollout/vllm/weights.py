@@ -1,9 +1,9 @@
 """Replacement of the weights of a running vLLM model, on the worker's side, for every transport.
 
-    begin_reload -> load_part, one part after the other -> end_reload
+    begin_reload -> load_part, one part after the other -> end_reload -> weight_digests
 
-vLLM imports `WorkerExtension` by its name wherever its worker runs: in this process, in one below it, or behind
-the HTTP server. The trainer's side is `weight_transport`.
+vLLM imports `WorkerExtension` by its name wherever its worker runs: in this process, in one below it, or
+behind the HTTP server. The trainer's side is `weight_transport`.
 
 vLLM's layerwise reload takes weights under their Hugging Face names, fuses and shards them as at start-up,
 and copies them into the tensors that its kernels know, layer by layer: no second copy of the model. Two
@@ -13,13 +13,15 @@ a tied output head as it was (log-probs are then wrong by 1 to 18 nats).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from vllm.config import set_current_vllm_config
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.peft_helper import PEFTHelper
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload.layerwise import (
     finalize_layerwise_reload,
@@ -28,45 +30,71 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 )
 from vllm.platforms import current_platform
 
+from bapo_lightning.rollout.engine import FACTOR_MARK
+from bapo_lightning.rollout.vllm.digests import held_digests
+from bapo_lightning.rollout.vllm.options import ADAPTER_NUMBER
+from bapo_lightning.rollout.weight_digests import summed
 from bapo_lightning.rollout.weight_transport import WeightPart, check_complete, read_part
+
+BASE_MARK = ".base_layer."  # in vLLM's names of weights to which an adapter adds
 
 
 class Reload:
-    """One replacement of all weights of one worker's model."""
+    """One replacement of the weights of one worker's model, of its adapter, or of both."""
 
-    def __init__(self, model: nn.Module, model_config: Any) -> None:
-        """`model_config`: vLLM's own."""
-        self._model = model
-        self._model_config = model_config
-        self._missing = {name for name, _ in model.named_parameters()} - tied_heads(model)
-        initialize_layerwise_reload(model)
+    def __init__(self, worker: Any, with_base: bool) -> None:
+        """`worker`: vLLM's. `with_base`: all weights come, and not the factors of the adapter alone."""
+        self._worker = worker
+        self._model: nn.Module = worker.get_model()
+        self._with_base = with_base
+        self._factors: dict[str, torch.Tensor] = {}
+        self._missing: set[str] = set()
+        if with_base:
+            held = {name.replace(BASE_MARK, ".") for name, _ in self._model.named_parameters()}
+            self._missing = held - tied_heads(self._model)
+            initialize_layerwise_reload(self._model)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Loads a part of the weights; may be called again with others."""
-        loaded = self._model.load_weights(weights)  # type: ignore[operator]
+        if not self._with_base:
+            self._factors |= {name: factor.cpu().clone() for name, factor in weights}
+            return
+        loaded = self._model.load_weights(self._without_factors(weights))  # type: ignore[operator]
         # None: the model does not report its weights.
         self._missing = self._missing - loaded if loaded is not None else set()
 
     def finish(self) -> list[str]:
         """Puts all in place; returns vLLM's names of missing parameters and half-loaded layers."""
-        missing = sorted(self._missing | incomplete_layers(self._model))
-        finalize_layerwise_reload(self._model, self._model_config)
-        repack_tied(self._model)
-        return missing
+        missing = self._missing
+        if self._with_base:
+            missing = missing | incomplete_layers(self._model)
+            finalize_layerwise_reload(self._model, self._worker.model_config)
+            repack_tied(self._model)
+        if self._worker.vllm_config.lora_config is not None:
+            missing = missing | put_adapter(self._worker, self._factors)
+        return sorted(missing)
+
+    def _without_factors(
+        self, weights: Iterable[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, weight in weights:
+            if FACTOR_MARK in name:
+                self._factors[name] = weight.cpu().clone()
+            else:
+                yield name, weight
 
 
 class WorkerExtension:
     """A base of vLLM's worker (`worker_extension_cls`), whose methods the trainer calls by name."""
 
     vllm_config: Any
-    model_config: Any
     get_model: Callable[[], nn.Module]
     _reload: Reload
 
-    def begin_reload(self) -> None:
-        """Begins a replacement of all weights."""
+    def begin_reload(self, with_base: bool) -> None:
+        """Begins a replacement of all weights, or of the adapter alone."""
         with self._loading():
-            self._reload = Reload(self.get_model(), self.model_config)
+            self._reload = Reload(self, with_base)
 
     def load_part(self, part: WeightPart) -> None:
         """Loads a part of the weights from shared memory."""
@@ -80,9 +108,9 @@ class WorkerExtension:
         with self._loading():
             return self._reload.finish()
 
-    def reload_all(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Replaces all weights by tensors of this process. Raises EngineError if some were missing."""
-        self.begin_reload()
+    def reload_all(self, weights: Iterable[tuple[str, torch.Tensor]], with_base: bool) -> None:
+        """Replaces weights by tensors of this process. Raises EngineError if some were missing."""
+        self.begin_reload(with_base)
         try:
             with self._loading():
                 self._reload.load(weights)
@@ -90,10 +118,38 @@ class WorkerExtension:
             missing = self.end_reload()
         check_complete(missing)
 
+    def weight_digests(self, seed: int) -> dict[str, int]:
+        """Digests of this worker's part of the weights."""
+        with self._loading():
+            return summed(held_digests(self.get_model(), seed))
+
     @contextmanager
     def _loading(self) -> Iterator[None]:
         with torch.inference_mode(), set_current_vllm_config(self.vllm_config):
             yield
+
+
+def put_adapter(worker: Any, factors: Mapping[str, torch.Tensor]) -> set[str]:
+    """Replaces the worker's only adapter, by one that adds nothing where there are no factors. Returns names
+    of layers that vLLM does not adapt.
+    """
+    manager = worker.model_runner.lora_manager
+    adapters = manager._adapter_manager
+    rank = max((factor.shape[0] for name, factor in factors.items() if name.endswith("A.weight")), default=1)
+    mapper = getattr(adapters.model, "hf_to_vllm_mapper", None)
+    adapter = LoRAModel.from_lora_tensors(
+        ADAPTER_NUMBER,
+        {f"base_model.model.{name}": factor for name, factor in factors.items()},
+        PEFTHelper(r=rank, lora_alpha=rank, target_modules=[]),
+        device="cpu",
+        dtype=manager.lora_config.lora_dtype,
+        weights_mapper=mapper.get_rename_mapper() if mapper is not None else None,
+    )
+    # Also what the manager remembers of the last batch, whose tables a sleep may have dropped.
+    adapters.remove_all_adapters()
+    adapters.add_adapter(adapter)
+    adapters.activate_adapter(ADAPTER_NUMBER)
+    return set(adapter.loras) - set(adapters.modules)
 
 
 def incomplete_layers(model: nn.Module) -> set[str]:

@@ -1,0 +1,102 @@
+"""Digests of weights, by which the trainer finds an engine that holds others than it was sent.
+
+An engine fuses, splits, pads and packs weights, so digests of all bytes cannot be compared. This one is a sum
+over the elements of a few whole columns of each weight, which every sync draws anew: fused rows and parts on
+several workers add up, zeros of a padding add nothing, and so few columns cost little beside the transfer. It
+is exact: values that are equal in the engine's precision have equal digests.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from bapo_lightning.rollout.engine import FACTOR_MARK, MERGED, Wanted, WeightSource
+
+COLUMNS = 8  # of each weight, in one sync
+_MASK = 2**64 - 1
+_FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)  # odd: they lose no bit
+
+
+def drawn_columns(width: int, seed: int) -> list[int]:
+    """Columns of all weights with so many inputs, in one sync."""
+    return sorted(random.Random(f"{seed}/{width}").sample(range(width), min(COLUMNS, width)))
+
+
+def group_of(name: str) -> str:
+    """The module around the layer of a weight, since engines fuse layers of one module."""
+    is_factor = FACTOR_MARK in name
+    module = name.replace(".base_layer.", ".").rsplit(".", 2 + is_factor)[0]
+    return f"{module}, adapters" if is_factor else module
+
+
+def column_digest(columns: torch.Tensor, places: list[int]) -> torch.Tensor:
+    """Digest of columns [rows, k], as a scalar int64 on their device.
+
+    Args:
+        columns: in any precision; a value has the same digest in each that can hold it.
+        places: of the k columns among the drawn ones of the whole weight.
+    """
+    bits = (columns.float() + 0.0).view(torch.int32).long()  # + 0.0: no negative zeros
+    mixed = bits * _signed(_FACTORS[0])
+    mixed = (mixed ^ (mixed >> 29)) * _signed(_FACTORS[1])
+    odd = torch.tensor([2 * place + 1 for place in places], device=columns.device)
+    return ((mixed ^ (mixed >> 32)) * odd).sum()
+
+
+def weight_digest(name: str, weight: torch.Tensor, seed: int) -> torch.Tensor:
+    """Digest of a whole weight: of the drawn columns of a matrix, of all of a vector or of an adapter."""
+    if weight.ndim < 2:
+        return column_digest(weight.reshape(-1, 1), [0])
+    width = weight.shape[-1]
+    drawn = list(range(width)) if FACTOR_MARK in name else drawn_columns(width, seed)
+    return column_digest(weight.flatten(0, -2)[:, drawn], list(range(len(drawn))))
+
+
+def summed(digests: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
+    """Sums of the digests of named weights by their group."""
+    pairs = list(digests)
+    values = torch.stack([digest.cpu() for _, digest in pairs]).tolist() if pairs else []
+    return added([{group_of(name): value} for (name, _), value in zip(pairs, values, strict=True)])
+
+
+def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Sums of digests by group, such as those of an engine's workers, each of which holds a part."""
+    sums: Counter[str] = Counter()
+    for part in parts:
+        sums.update(part)
+    return {group: value & _MASK for group, value in sums.items()}
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+@dataclass(slots=True)
+class SentWeights:
+    """A `WeightSource` that remembers digests of what it yields. Weights that are sent once, under adapters
+    that are sent at every sync, keep the columns that were drawn then.
+    """
+
+    source: WeightSource | None = None
+    next_seed: int = 0  # of the columns, from the next pass over all weights on
+    seed: int = 0  # of the present digests
+    _digests: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
+        """One pass over the weights of the source."""
+        assert self.source is not None
+        if wanted.content != "adapters":
+            self.seed = self.next_seed
+            self._digests.clear()
+        for name, weight in self.source.named_weights(wanted):
+            self._digests[name] = weight_digest(name, weight.detach(), self.seed)
+            yield name, weight
+
+    def digests(self) -> dict[str, int]:
+        """Digests of what was sent, by group."""
+        return summed(self._digests.items())
