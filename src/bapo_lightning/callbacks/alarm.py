@@ -67,6 +67,11 @@ ADVICE = {
         "bfloat16). Fix the engine's settings; for a difference that must stay, write "
         "correction=truncated_is or correction=masked_is"
     ),
+    ("mismatch/lora_update_kept", "below"): (
+        "The engine got merged weights in 16 bits, and rounding lost so much of the adapters' update: "
+        "samples come from an older policy than their version says. Leave rollout.engine.options.lora_rank "
+        "to model.lora.rank, with which vLLM takes adapters as they are, or write an engine's dtype=float32"
+    ),
 }
 NAN = (
     "Likely causes: weights or log-probs that are not finite, or a metric that is undefined in this update "

@@ -1,8 +1,9 @@
 """Keeps a run going when its engine's process dies or hangs: restart, weights again, and only what was
 interrupted is sampled again.
 
-The tokens of a request depend on its seed and the weights alone, so a repeated request gives what the dead
-engine would have given.
+On a CPU the tokens of a request depend on its seed and the weights alone, so a repeated request gives what
+the dead engine would have given. On a GPU they depend on the batch as well, through rounding: it gives
+another sample of the same distribution.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Random numbers that belong to a request, not to an engine.
 
-After a restart of an engine, in another order, or beside other requests, the same request gives the same
-tokens on the same machine.
+After a restart of an engine, in another order, or beside other requests, the same request has the same
+random numbers. On a CPU it gives the same tokens. A GPU rounds differently in another batch, so that a token
+whose random number lies at its edge may become another one.
 """
 
 from __future__ import annotations
