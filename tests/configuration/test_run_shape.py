@@ -1,7 +1,7 @@
-"""What a plan reckons with where a fleet samples."""
+"""What a plan reckons with where a fleet samples, and which devices an engine in process has."""
 
 import pytest
-from tests.configuration.compositions import validated
+from tests.configuration.compositions import found, validated
 
 from bapo_lightning.configuration.run_shape import engine_shape
 
@@ -27,3 +27,9 @@ def test_a_fleet_has_gpus_of_its_own_and_as_many_as_the_trainer_where_the_cluste
 ):
     shape = engine_shape(validated(*overrides).rollout.engine, ranks=4, stored_bytes=4)
     assert (shape.placement, shape.num_gpus, shape.num_copies) == ("apart", gpus, copies)
+
+
+def test_vllm_in_the_process_of_one_rank_takes_no_gpu_that_the_trainer_was_not_given():
+    (complaint,) = found("rollout=vllm", "rollout.engine.options.tensor_parallel_size=2")
+    assert "tensor_parallel_size=2 does not divide 1 rank, whose GPUs vLLM shares" in complaint
+    assert found("rollout=vllm_child", "rollout.engine.make_engine.options.tensor_parallel_size=2") == []

@@ -220,10 +220,6 @@ def test_every_prompt_passes(name):
             "strategy=ddp trainer.devices=2 rollout=vllm_server rollout.placement=each",
             "each of 2 ranks would have servers; write rollout.placement=controller",
         ),
-        (
-            "rollout=vllm rollout.engine.options.tensor_parallel_size=2",
-            "tensor_parallel_size=2 does not divide 1 rank, whose GPUs vLLM shares",
-        ),
         ("rollout=ray rollout.engine.actors=0", "rollout.engine.actors=0"),
         ("rollout=ray rollout.engine.actors=many", "rollout.engine.actors=many"),
         ("rank_timeout_minutes=0", "rank_timeout_minutes=0 must be a positive number of minutes"),
