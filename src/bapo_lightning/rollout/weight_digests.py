@@ -57,11 +57,18 @@ def weight_digest(name: str, weight: torch.Tensor, seed: int) -> torch.Tensor:
     return column_digest(weight.flatten(0, -2)[:, drawn], list(range(len(drawn))))
 
 
-def summed(digests: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
-    """Sums of the digests of named weights by their group."""
-    pairs = list(digests)
-    values = torch.stack([digest.cpu() for _, digest in pairs]).tolist() if pairs else []
-    return added([{group_of(name): value} for (name, _), value in zip(pairs, values, strict=True)])
+def summed(digests: Iterable[tuple[str, torch.Tensor | None]]) -> dict[str, int]:
+    """Sums of the digests of named weights by their group, without groups of which one is unknown."""
+    known: list[tuple[str, torch.Tensor]] = []
+    unknown = set()
+    for name, digest in digests:
+        if digest is None:
+            unknown.add(group_of(name))
+        else:
+            known.append((group_of(name), digest))
+    values = torch.stack([digest.cpu() for _, digest in known]).tolist() if known else []
+    sums = added({group: value} for (group, _), value in zip(known, values, strict=True))
+    return {group: value for group, value in sums.items() if group not in unknown}
 
 
 def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -205,7 +205,7 @@ class WeightSync:
                     f"after the sync of version {version} engine {number} does not hold the trainer's "
                     f"weights in {len(wrong)} of {len(known)} modules, first {wrong[0]}: a layer was lost, "
                     "or weights of an older version are still there. Its rollouts would be mislabelled; "
-                    "check the engine's weight loading"
+                    "check the engine's weight loading, and that its dtype is the one it was started with"
                 )
             shares.append(len(known) / max(1, len(sent)))
         return min(shares, default=0.0)

@@ -32,7 +32,7 @@ class WeightTransport(Protocol):
 
     backend: ClassVar[str | None]  # vLLM's own weight transfer that it uses, if any: it takes no adapters
 
-    def connect(self, client: ServerClient, source: WeightSource) -> None:
+    def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:
         """Prepares a new server."""
         ...
 
@@ -62,7 +62,7 @@ class SharedMemoryTransport:
     part_megabytes: Count = 256  # size of a part in MiB; a larger tensor is a part of its own
     dtype: Dtype | None = None  # weights are cast to it before they are sent; None: the servers' own
 
-    def connect(self, client: ServerClient, source: WeightSource) -> None:
+    def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:
         """Needs nothing of a new server."""
 
     def send(

@@ -86,6 +86,12 @@ def test_a_packed_head_that_kept_one_small_step_before_is_found(engine, monkeypa
     sync.push(random_policy(), engine, 3, VOCAB_SIZE)
 
 
+def test_factors_for_an_engine_without_room_for_adapters_are_an_error(engine):
+    factors = {"model.layers.0.mlp.up_proj.lora_A.weight": torch.zeros(4, 64)}
+    with pytest.raises(EngineError, match="left 1 weights unset, first"):
+        engine._call_workers("reload_all", factors.items(), False)
+
+
 def test_the_garbage_collector_is_not_frozen(engine):
     assert engine.version == 3 and gc.get_freeze_count() == 0
 

@@ -17,11 +17,11 @@ from bapo_lightning.ranks.ray.versions import versions
 from bapo_lightning.rollout.child.process import GROUP_VARIABLES
 from bapo_lightning.rollout.engine import (
     MERGED,
-    EngineDied,
     GenerationRequest,
     RolloutEngine,
     SamplingParams,
     Verifiable,
+    Wanted,
 )
 from bapo_lightning.rollout.ray.weights import StoredWeights
 
@@ -38,7 +38,7 @@ class EngineActor:
         return outcome(lambda: (versions(), os.getpid()))
 
     def make(self, path: Sequence[str], cpu_threads: int | None, recipe: bytes) -> Outcome:
-        """Makes the engine.
+        """Makes the engine; returns the form in which it takes all weights.
 
         Args:
             path: the trainer's module path; what this node lacks of it is searched last.
@@ -46,19 +46,16 @@ class EngineActor:
             recipe: pickled function without arguments that returns the engine.
         """
 
-        def work() -> None:
+        def work() -> Wanted:
             for name in GROUP_VARIABLES:  # of the trainer's process group, if it started the cluster
                 os.environ.pop(name, None)
             sys.path += [folder for folder in path if folder not in sys.path]
             if cpu_threads is not None:
                 torch.set_num_threads(cpu_threads)
             self._engine = pickle.loads(recipe)()
+            return getattr(self._engine, "wanted", MERGED)
 
         return outcome(work)
-
-    def wanted(self) -> Outcome:
-        """The form in which the engine takes all weights."""
-        return outcome(lambda: getattr(self._engine, "wanted", MERGED))
 
     def weight_digests(self, seed: int) -> Outcome:
         """Digests of the weights that the engine holds; none if it cannot tell."""
@@ -97,14 +94,10 @@ class EngineActor:
 
 def outcome(work: Callable[[], Any]) -> Outcome:
     """The value or the error of `work`. Errors that are not ours are replaced: the trainer may not know
-    them, or they may not be picklable. An engine whose own worker processes ended takes its actor with it, so
-    that the fleet makes another.
+    them, or they may not be picklable.
     """
     try:
         return Outcome(work())
-    except EngineDied:
-        traceback.print_exc()
-        os._exit(1)
     except BapoLightningError as error:
         return Outcome(error=error)
     except Exception as error:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from bapo_lightning.errors import EngineError
 from bapo_lightning.ranks.ray.packages import require_ray
 from bapo_lightning.rollout.engine import (
+    MERGED,
     UNSYNCED_VERSION,
     EngineDied,
     Generation,
@@ -205,8 +206,8 @@ class RayEngine:
         from bapo_lightning.rollout.ray.members import STARTING
         from bapo_lightning.rollout.ray.weights import store
 
-        made = [member for member in fleet.members if member.stage not in STARTING]
-        wanted = next(iter(fleet.everywhere(made, "wanted").values()))
+        made = (member for member in fleet.members if member.stage not in STARTING)
+        wanted = next((member.wanted for member in made), MERGED)
         if self._base:
             wanted = replace(wanted, content="adapters")
         stored = store(source, self.part_megabytes, wanted)

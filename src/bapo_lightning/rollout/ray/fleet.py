@@ -218,7 +218,7 @@ class Fleet:
                 member.stage = Stage.MAKING
                 member.ask("make", *self.recipe)
         elif member.stage is Stage.MAKING:
-            member.stage = Stage.MADE
+            member.stage, member.wanted = Stage.MADE, outcome.value
             self._catch_up(member)
         elif self.agrees(outcome.value):
             member.stage = Stage.READY

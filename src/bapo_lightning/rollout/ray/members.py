@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.ranks.channel import Outcome
-from bapo_lightning.rollout.engine import EngineDied
+from bapo_lightning.rollout.engine import MERGED, EngineDied, Wanted
 from bapo_lightning.rollout.ray.actor import EngineActor
 
 REASONS = {
@@ -46,6 +46,7 @@ class Member:
     actor: Any  # handle
     stage: Stage = Stage.GREETING
     process: int | None = None  # id
+    wanted: Wanted = MERGED  # form in which its engine takes weights
     held_back: bool = False  # until the next weights, since it answered the probe otherwise than the others
     call: Any = None  # reference of the call at work
     since: float = 0.0  # of that call [s]

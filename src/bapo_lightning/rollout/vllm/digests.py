@@ -29,27 +29,36 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from bapo_lightning.rollout.engine import FACTOR_MARK
 from bapo_lightning.rollout.weight_digests import column_digest, drawn_columns
 
-Digests = Iterator[tuple[str, torch.Tensor]]
+Digests = Iterator[tuple[str, torch.Tensor | None]]
 
 
 def held_digests(model: nn.Module, seed: int) -> Digests:
-    """Yields names and digests of this worker's part of the weights that are held with the values that were
-    sent: linear layers, embeddings and norms, unless they are quantized. What several workers hold alike is
-    the first one's.
+    """Yields names and digests of this worker's part of the weights. Those that may be held with other values
+    than were sent have none: all but linear layers, embeddings and norms, and these if they are quantized.
+    What several workers hold alike is the first one's.
     """
     embedding = ""  # the first one
     is_tied = getattr(model.config, "tie_word_embeddings", False)
     for name, layer in model.named_modules():
         if isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod):
             yield from _linear(name, layer, seed)
-        elif isinstance(layer, VocabParallelEmbedding):
-            if isinstance(layer.quant_method, UnquantizedEmbeddingMethod):
-                yield from _embedding(name, layer, seed, embedding if is_tied else "")
+        elif _is_plain_embedding(layer):
+            yield from _embedding(name, layer, seed, embedding if is_tied else "")
             embedding = embedding or name
-        elif isinstance(layer, RMSNorm) and layer.has_weight and _is_first():
-            yield f"{name}.weight", column_digest(layer.weight.reshape(-1, 1), [0])
+        elif isinstance(layer, RMSNorm) and layer.has_weight:
+            if _is_first():
+                yield f"{name}.weight", column_digest(layer.weight.reshape(-1, 1), [0])
         elif isinstance(layer, BaseLayerWithLoRA) and isinstance(layer.base_layer, LinearBase):
             yield from _factors(name, layer)
+        else:
+            for last, _ in layer.named_parameters(recurse=False):
+                yield f"{name}.{last}", None
+
+
+def _is_plain_embedding(layer: nn.Module) -> bool:
+    return isinstance(layer, VocabParallelEmbedding) and isinstance(
+        layer.quant_method, UnquantizedEmbeddingMethod
+    )
 
 
 def _linear(name: str, layer: Any, seed: int) -> Digests:

@@ -44,11 +44,9 @@ from bapo_lightning.rollout.vllm.options import (
 )
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import send_parts
-from bapo_lightning.values import EngineDtype, Positive
+from bapo_lightning.values import Positive
 
-PART_MEGABYTES = (
-    64  # of the weights in shared memory, for worker processes; a larger tensor is a part of its own
-)
+PART_MEGABYTES = 64  # of the weights that worker processes are handed at once
 
 # Raised by vLLM for weights that do not fit; it has no class of its own for this.
 VLLM_LOADING_ERRORS = (KeyError, ValueError, RuntimeError, AssertionError)
@@ -72,7 +70,6 @@ class VLLMLocalEngine:
     _llm: Any = field(default=None, init=False)
     _asleep: bool = field(default=False, init=False)
     _can_sleep: bool = field(default=False, init=False)
-    _dtype: EngineDtype | None = field(default=None, init=False)
     _has_base: bool = field(default=False, init=False)  # the weights under the adapters
     _has_workers: bool = field(default=False, init=False)  # processes of vLLM's below this one
     _num_calls: int = field(default=0, init=False)
@@ -103,7 +100,7 @@ class VLLMLocalEngine:
     @property
     def wanted(self) -> Wanted:
         """Form in which it takes all weights."""
-        return Wanted("merged" if self.options.lora_rank is None else "split", self.options.dtype)
+        return Wanted("merged" if self.options.lora_rank is None else "split", self.options.held_dtype)
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Wakes vLLM up, or starts it, and streams all weights."""
@@ -172,8 +169,6 @@ class VLLMLocalEngine:
             on_cpu = current_platform.is_cpu()
             arguments = self.options.engine_arguments(self.model_path, on_cpu) | {"disable_log_stats": True}
             self._can_sleep = arguments["enable_sleep_mode"] = not on_cpu
-            if arguments["enforce_eager"]:
-                os.environ["TORCHDYNAMO_DISABLE"] = "1"  # of worker processes; here a stance does it
             self._owns_default_group = not dist.is_initialized()
             if dist.is_initialized() and dist.get_world_size() > 1:
                 os.environ.update(spmd_environment())
@@ -181,11 +176,12 @@ class VLLMLocalEngine:
                     "distributed_executor_backend": "external_launcher",
                     "seed": dist.get_rank() // self.options.tensor_parallel_size,
                 }
+            elif self.options.tensor_parallel_size > 1 and arguments["enforce_eager"]:
+                os.environ["TORCHDYNAMO_DISABLE"] = "1"  # for worker processes; here a stance does it
             try:
                 self._llm = LLM(**arguments)
             except (ValueError, RuntimeError) as error:
                 raise EngineError(f"vLLM could not be started for {self.model_path}: {error}") from error
-        self._dtype = arguments["dtype"]
         parallel = self._llm.llm_engine.vllm_config.parallel_config
         self._has_workers = parallel.world_size > 1 and parallel.distributed_executor_backend == "mp"
         self._contained.eager = arguments["enforce_eager"]
@@ -236,9 +232,7 @@ class VLLMLocalEngine:
 
     def _take(self, source: WeightSource) -> None:
         """Loads what vLLM does not have yet: weights under adapters stay the same from sync to sync."""
-        wanted = replace(self.wanted, dtype=self._dtype)
-        if self._has_base:
-            wanted = replace(wanted, content="adapters")
+        wanted = replace(self.wanted, content="adapters") if self._has_base else self.wanted
         self._has_base = False
         if self._has_workers:
             send_parts(source, PART_MEGABYTES, wanted, self._call_workers)

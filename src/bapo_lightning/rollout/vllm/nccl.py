@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -30,10 +30,10 @@ class NCCLTransport:
 
     backend: ClassVar[str] = "nccl"
     master_address: str = "127.0.0.1"  # of this machine, for the servers
-    dtype: Dtype | None = None  # weights are cast to it before they are sent; None: as they are
+    dtype: Dtype | None = None  # weights are cast to it before they are sent; None: the servers' own
     _engines: dict[int, Any] = field(default_factory=dict, init=False)  # vLLM's trainer engine of each client
 
-    def connect(self, client: ServerClient, source: WeightSource) -> None:
+    def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:
         """Connects a new server, instead of the one that this client had before."""
         previous = self._engines.pop(id(client), None)
         if previous is not None:
@@ -45,7 +45,7 @@ class NCCLTransport:
         self._engines[id(client)] = WeightTransferTrainerFactory.trainer_init(
             info,
             client=client,
-            source=StreamedWeights(source, Wanted(dtype=self.dtype)),
+            source=StreamedWeights(source, replace(wanted, dtype=self.dtype or wanted.dtype)),
         )
 
     def send(

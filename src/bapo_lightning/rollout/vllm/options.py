@@ -55,6 +55,11 @@ class VLLMOptions:
         needed = self.max_prompt_tokens + self.max_new_tokens + self.max_feedback_tokens
         return self.max_model_len or max(PROBE_TOKENS, needed)
 
+    @property
+    def held_dtype(self) -> Dtype:
+        """Precision of the weights in an engine on this machine."""
+        return self.dtype or ("bfloat16" if torch.cuda.is_available() else "float32")
+
     def engine_arguments(self, model_path: str, on_cpu: bool) -> dict[str, Any]:
         """Arguments of `vllm.LLM`.
 

@@ -125,14 +125,15 @@ class VLLMServerEngine:
         self.version = UNSYNCED_VERSION
         self._start()
         content: Content = "adapters" if self._adapts else "merged"
+        dtype = self.options.held_dtype
         for client in self._clients:
             if client.url in self._connected:  # a server that was started anew meanwhile counts as dead
                 self._check_holds(client, self._connected[client.url])
             else:
-                self.transport.connect(client, source)
+                self.transport.connect(client, source, Wanted(dtype=dtype))
                 content = "split" if self._adapts else "merged"
         self._connected.clear()
-        self.transport.send(source, self._clients, version, Wanted(content, self.options.dtype))
+        self.transport.send(source, self._clients, version, Wanted(content, dtype))
         for client in self._clients:
             client.reset_prefix_cache()
             self._check_holds(client, str(version))

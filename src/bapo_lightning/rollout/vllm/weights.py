@@ -72,6 +72,8 @@ class Reload:
             repack_tied(self._model)
         if self._worker.vllm_config.lora_config is not None:
             missing = missing | put_adapter(self._worker, self._factors)
+        else:
+            missing = missing | self._factors.keys()
         return sorted(missing)
 
     def _without_factors(

@@ -1,0 +1,74 @@
+import pytest
+import torch
+from tests.builders import random_policy
+
+from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted
+from bapo_lightning.rollout.weight_digests import (
+    SentWeights,
+    added,
+    column_digest,
+    drawn_columns,
+    group_of,
+    summed,
+    weight_digest,
+)
+
+
+def digest(name, weight, seed=3):
+    return summed([(name, weight_digest(name, weight, seed))])
+
+
+def test_fused_sharded_and_padded_weights_have_the_digest_of_the_whole():
+    query, key = torch.randn(12, 40), torch.randn(8, 40)
+    whole = added([digest("a.q.weight", query), digest("a.k.weight", key)])
+    assert digest("a.qk.weight", torch.cat([query, key, torch.zeros(5, 40)])) == whole
+    rows = [digest("a.qk.weight", torch.cat([query[part], key[part]])) for part in (slice(4), slice(4, None))]
+    assert added(rows) == whole
+    drawn = drawn_columns(40, 3)
+    halves = []
+    for first in (0, 20):
+        places = [place for place, column in enumerate(drawn) if first <= column < first + 20]
+        held = query[:, first : first + 20][:, [drawn[place] - first for place in places]]
+        halves.append(summed([("a.q.weight", column_digest(held, places))]))
+    assert added(halves) == digest("a.q.weight", query)
+
+
+def test_the_smallest_change_and_an_exchange_of_columns_show_and_precisions_that_hold_a_value_agree():
+    weight = torch.randn(6, 9).bfloat16()
+    assert digest("a.b.weight", weight) == digest("a.b.weight", weight.float())
+    seen = drawn_columns(9, 3)
+    changed, exchanged = weight.clone(), weight.clone()
+    changed[5, seen[-1]] = torch.nextafter(weight[5, seen[-1]], torch.tensor(9.0).bfloat16())
+    exchanged[:, seen[:2]] = weight[:, [seen[1], seen[0]]]
+    assert digest("a.b.weight", changed) != digest("a.b.weight", weight) != digest("a.b.weight", exchanged)
+    assert digest("a.b.weight", torch.zeros(2, 9)) == digest("a.b.weight", -torch.zeros(2, 9)) == {"a": 0}
+
+
+@pytest.mark.parametrize("width", [1, 5, 8, 9, 5000])
+def test_other_syncs_look_at_other_columns(width):
+    drawn = [drawn_columns(width, seed) for seed in range(4)]
+    assert all(len(set(columns)) == min(8, width) and max(columns) < width for columns in drawn)
+    assert (len({tuple(columns) for columns in drawn}) > 1) == (width > 8)
+
+
+def test_groups_are_the_modules_around_fused_layers_and_one_unknown_weight_takes_its_group_out():
+    assert group_of("model.layers.0.self_attn.qkv_proj.base_layer.weight") == "model.layers.0.self_attn"
+    assert group_of("model.layers.0.self_attn.q_proj.bias") == "model.layers.0.self_attn"
+    assert group_of(f"model.layers.0.mlp.up_proj{FACTOR_MARK}A.weight") == "model.layers.0.mlp, adapters"
+    one = torch.tensor(1)
+    pairs = [("a.q.weight", one), ("a.norm.weight", None), ("b.q.weight", one), ("b.k.weight", one)]
+    assert summed(pairs) == {"b": 2}
+
+
+def test_what_was_sent_is_remembered_under_the_columns_of_its_own_sync():
+    sent = SentWeights(random_policy(), next_seed=1)
+    for _ in sent.named_weights():
+        pass
+    first = sent.digests()
+    sent.next_seed = 2
+    for _ in sent.named_weights(Wanted("adapters")):
+        pass
+    assert sent.seed == 1 and sent.digests() == first
+    for _ in sent.named_weights(Wanted(dtype="float32")):
+        pass
+    assert sent.seed == 2 and sent.digests().keys() == first.keys() and sent.digests() != first
