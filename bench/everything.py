@@ -160,6 +160,13 @@ PARTS = {
         in_all=False,
         has_json=False,
     ),
+    "adapters": Part(
+        "What of a small update of adapters reaches vLLM, on SmolLM2-135M",
+        ("adapters.py",),
+        needs=(VLLM, MODEL),
+        in_all=False,
+        has_json=False,
+    ),
     "async-vllm": Part(
         "Asynchronous training with vLLM, on SmolLM2-135M",
         ("async_overlap.py", "vllm"),
