@@ -53,11 +53,16 @@ class Sharding:
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=torch.bfloat16 if is_mixed else None, reduce_dtype=torch.float32
             ),
-            "offload_policy": CPUOffloadPolicy() if self.cpu_offload else OffloadPolicy(),
+            "offload_policy": self._offloading(mesh),
         }
         for layer in layers:
             fully_shard(layer, **options)
         fully_shard(policy, **options)
+
+    def _offloading(self, mesh: DeviceMesh) -> OffloadPolicy:
+        """Where shards wait; pages of the host are pinned for a GPU, and cannot be without one."""
+        pins = mesh.device_type != "cpu"
+        return CPUOffloadPolicy(pin_memory=pins) if self.cpu_offload else OffloadPolicy()
 
 
 def reshard(module: nn.Module) -> None:
