@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
 from functools import partial
 from types import SimpleNamespace
@@ -174,9 +175,11 @@ def step(
 
 
 def budget_for(batch: TrainBatch, parts: int) -> int:
-    """Largest token budget that gives this many micro-batches."""
-    return next(
-        budget
-        for budget in range(2000, 0, -1)
-        if len(batch.split(budget, batch.response_mask.float())) == parts
-    )
+    """Largest token budget up to 2000 that gives this many micro-batches; a larger budget never gives more."""
+
+    def fewness(budget: int) -> int:
+        return -len(batch.split(budget, batch.response_mask.float()))
+
+    found = bisect_right(range(1, 2001), -parts, key=fewness)
+    assert fewness(found) == -parts
+    return found
