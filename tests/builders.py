@@ -175,7 +175,7 @@ def step(
 
 
 def budget_for(batch: TrainBatch, parts: int) -> int:
-    """Largest token budget up to 2000 that gives this many micro-batches; a larger budget never gives more."""
+    """Largest token budget up to 2000 that gives this many micro-batches; a larger one never gives more."""
 
     def fewness(budget: int) -> int:
         return -len(batch.split(budget, batch.response_mask.float()))

@@ -6,8 +6,6 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -49,6 +47,11 @@ def words(command: str) -> list[str]:
     return split
 
 
+def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Returns what make says that it would do."""
+    return subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
 COMMANDS = sorted({command for text in DOCUMENTS for command in shown_commands(text)})
 MAKE_COMMANDS = [command for command in COMMANDS if words(command)[0] == "make"]
 # Commands in running text as well: `make train ARGS="..."`.
@@ -78,32 +81,29 @@ def test_make_refuses_variables_that_its_target_does_not_read() -> None:
         reads = set(re.findall(r"\$\((?:if \$\(|or \$\()?([A-Z]+)\)", recipe)) - {"PARALLEL"}
         for variable in {"EXP", "ARGS", "CKPT", "seed"} | reads:
             needed = {f"{name}=x" for name in NEEDED.get(target, "").split()}
-            command = ["make", "--dry-run", target, *{*needed, f"{variable}=x"}]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            done = dry_run(target, *{*needed, f"{variable}=x"})
             refused = f"make {target} does not read {variable}" in done.stderr
             assert refused == (variable not in reads), (target, variable)
 
 
-@pytest.mark.parametrize("command", MAKE_COMMANDS)
-def test_make_accepts_the_command_as_shown(command: str) -> None:
-    done = subprocess.run(
-        ["make", "--dry-run", *words(command)[1:]], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_make_accepts_every_command_as_shown() -> None:
+    answers = {command: dry_run(*words(command)[1:]) for command in MAKE_COMMANDS}
+    refused = {command: done.stderr for command, done in answers.items() if done.returncode or done.stderr}
+    assert answers and refused == {}
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in MAKE_COMMANDS])
-def test_what_another_command_runs_exists(command: str) -> None:
-    program, *arguments = words(command)
-    if program.endswith(("python", "python3")):
-        target = (
-            importlib.util.find_spec(arguments[1])
-            if arguments[0] == "-m"
-            else (ROOT / arguments[0]).is_file()
-        )
-        assert target, f"nothing to run in: {command}"
-    else:
-        assert program in FOREIGN or (ROOT / program).is_file(), f"unknown program in: {command}"
+def test_what_another_command_runs_exists() -> None:
+    others = [command for command in COMMANDS if command not in MAKE_COMMANDS]
+    assert others and [command for command in others if not is_there(*words(command))] == []
+
+
+def is_there(program: str, *arguments: str) -> bool:
+    """Returns whether a command finds its program, or the module or file that Python is to run."""
+    if not program.endswith(("python", "python3")):
+        return program in FOREIGN or (ROOT / program).is_file()
+    if arguments[0] == "-m":
+        return importlib.util.find_spec(arguments[1]) is not None
+    return (ROOT / arguments[0]).is_file()
 
 
 # The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
@@ -115,9 +115,7 @@ def started(command: str) -> tuple[set[str], set[str]]:
     """Returns the modules of the package and the files of bench/ that a command line starts."""
     program, *arguments = words(command)
     if program == "make":
-        command = subprocess.run(
-            ["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout
+        command = dry_run(*arguments).stdout
     return (
         set(re.findall(r"-m (bapo_lightning[\w.]*)", command)),
         set(re.findall(r"\b(bench/\w+\.py)", command)),
@@ -129,21 +127,27 @@ def test_make_says_what_a_target_lacks() -> None:
     assert done.returncode == 2 and "make export needs TO=..." in done.stderr
 
 
-@pytest.mark.parametrize("target", sorted(TARGETS - TOOLS))
-def test_a_target_runs_modules_and_files_that_exist(target: str) -> None:
-    needed = [f"{name}=x" for name in NEEDED.get(target, "").split()]
-    modules, files = started(" ".join(["make", target, *needed]))
-    assert modules or files
-    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
-    assert [name for name in files if not (ROOT / name).is_file()] == []
+def test_every_target_runs_modules_and_files_that_exist() -> None:
+    lacking = {}
+    for target in sorted(TARGETS - TOOLS):
+        needed = [f"{name}=x" for name in NEEDED.get(target, "").split()]
+        modules, files = started(" ".join(["make", target, *needed]))
+        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        missing += [name for name in files if not (ROOT / name).is_file()]
+        if missing or not modules | files:
+            lacking[target] = missing or "starts nothing"
+    assert lacking == {}
 
 
-@pytest.mark.parametrize("command", shown_commands(README))
-def test_a_command_of_the_readme_starts_what_a_test_runs(command: str) -> None:
-    modules, _ = started(command)
-    assert modules or set(re.findall(r"[a-z-]+", command)) & TOOLS
+def test_every_command_of_the_readme_starts_what_a_test_runs() -> None:
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
-    for module in modules:
+
+    def is_tested(module: str) -> bool:
         room, _, name = module.rpartition(".")
         imported = rf"from {re.escape(room)} import [^\n]*\b{name}\b"
-        assert re.search(rf"{re.escape(module)}\b|{imported}", tests), f"no test runs {module}"
+        return re.search(rf"{re.escape(module)}\b|{imported}", tests) is not None
+
+    modules = {command: started(command)[0] for command in shown_commands(README)}
+    idle = [command for command, found in modules.items() if not found]
+    assert [command for command in idle if not TOOLS & set(re.findall(r"[a-z-]+", command))] == []
+    assert [module for module in set().union(*modules.values()) if not is_tested(module)] == []
