@@ -22,8 +22,9 @@ READY_VLLM := .venv/.ready-vllm
 READY_TRL := .venv-trl/.ready
 READY_VERL := .venv-verl/.ready
 READY_DOCS := .venv/.ready-docs
-# One process per core, four at most; the tests of a file stay in one of them, since they share its runs.
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One process per core, four at most. Each has a stretch of the tests, so that a file's share its runs, and
+# takes half of what another one has left when it is done.
+PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 
 # What each target reads; any other variable on the command line is refused, since make would ignore it.
 READS_train := EXP ARGS

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "base")
 
 
-def method(name: str, overrides: Sequence[str] = ()) -> Method:
+def method(name: str, overrides: tuple[str, ...] = ()) -> Method:
     """Returns the parts of an algorithm under its own options, or others: Hydra's overrides of its file."""
     config = composed("algorithm", name, overrides)
     return Method(*(made(config[part]) for part in ("objective", "statistic", "bounds", "weighting")))
 
 
-def composed(group: str, name: str, overrides: Sequence[str] = ()) -> DictConfig:
+@cache
+def composed(group: str, name: str, overrides: tuple[str, ...] = ()) -> DictConfig:
     """Returns a file of a group of conf/, which may refer to the longest response."""
     with initialize_config_dir(str(Path(conf_dir(), group)), version_base="1.3"):
         parts = {group: compose(name, list(overrides)), "scale": {"max_new_tokens": LONGEST_RESPONSE}}
