@@ -53,11 +53,13 @@ SERVER.set_forkserver_preload(WARM)
 
 
 class Command:
-    """A running `python -m MODULE ARGUMENTS`; the methods are those of `subprocess.Popen`."""
+    """A running `python -m MODULE ARGUMENTS`, or `python FILE ARGUMENTS` where the module is a path; the
+    methods are those of `subprocess.Popen`.
+    """
 
     def __init__(
         self,
-        module: str,
+        module: str | Path,
         arguments: Sequence[str],
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
@@ -69,7 +71,8 @@ class Command:
         `pictures=False` leaves PNGs blank: those of one run take longer to draw than its updates to train.
         With `columns` it writes to a terminal of this width, and all that it wrote is standard output.
         """
-        self.args = [sys.executable, "-m", module, *map(str, arguments)]
+        started = [module] if isinstance(module, Path) else ["-m", module]
+        self.args = [sys.executable, *map(str, [*started, *arguments])]
         self._folder = tempfile.TemporaryDirectory(prefix="command-")
         self._files = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         self._terminal = None if columns is None else Terminal(columns, self._files[0])
@@ -144,17 +147,18 @@ class Terminal:
 
 
 def run_command(
-    module: str,
+    module: str | Path,
     *arguments: str,
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     pictures: bool = False,
     columns: int | None = None,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m MODULE ARGUMENTS` to its end, as `subprocess.run(..., capture_output=True)` does."""
+    """Runs a `Command` to its end, as `subprocess.run(..., capture_output=True)` does."""
     command = Command(module, arguments, cwd, env, pictures, columns)
     try:
-        output = command.communicate()
+        output = command.communicate(timeout)
     finally:
         if command.poll() is None:
             command.kill()
@@ -204,7 +208,9 @@ def wait_until(condition: Callable[[], bool], command: Command, timeout: float =
 def _become(
     arguments: list[str], cwd: str, env: dict[str, str], stdout: Path, stderr: Path, pictures: bool
 ) -> None:
-    """Turns this process, fresh from the fork, into `arguments`: [python, -m, module, ...]."""
+    """Turns this process, fresh from the fork, into `arguments`: [python, -m, module, ...] or [python, file,
+    ...].
+    """
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, path in ((1, stdout), (2, stderr)):
@@ -216,12 +222,16 @@ def _become(
     os.environ.clear()
     os.environ.update(env)
     sys.orig_argv = arguments
-    sys.argv = arguments[2:]
-    sys.path[0:0] = [cwd]
+    is_file = arguments[1] != "-m"
+    sys.argv = arguments[1:] if is_file else arguments[2:]
+    sys.path[0:0] = [str(Path(cwd, arguments[1]).parent) if is_file else cwd]
     if not pictures:
         _leave_pictures_blank()
     try:
-        runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+        if is_file:
+            runpy.run_path(arguments[1], run_name="__main__")
+        else:
+            runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
     except SystemExit:
         raise
     except BaseException:

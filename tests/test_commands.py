@@ -26,11 +26,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_it_has_the_arguments_folder_environment_output_and_exit_code_of_a_new_process(folder):
+@pytest.mark.parametrize("is_file", [False, True], ids=["module", "file"])
+def test_it_has_the_arguments_folder_environment_output_and_exit_code_of_a_new_process(folder, is_file):
     environment = {**os.environ, "COLOUR": "blue"}
-    forked = run_command("show", "a", "b c", cwd=folder, env=environment)
+    named = [folder / "show.py"] if is_file else ["-m", "show"]
+    forked = run_command(named[-1], "a", "b c", cwd=folder, env=environment)
     new = subprocess.run(
-        [sys.executable, "-m", "show", "a", "b c"],
+        [sys.executable, *map(str, named), "a", "b c"],
         cwd=folder,
         env=environment,
         capture_output=True,

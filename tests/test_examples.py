@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.commands import run_command
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SHOWN = {
@@ -17,7 +18,7 @@ SHOWN = {
 
 
 def run(file, folder):
-    done = subprocess.run([sys.executable, file], cwd=folder, capture_output=True, text=True, check=False)
+    done = run_command(file, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -28,6 +29,13 @@ def test_the_example_runs(name, tmp_path):
     file = EXAMPLES / f"{name}.py"
     assert f"`python examples/{name}.py`" in file.read_text()
     assert SHOWN[name] in run(file, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_first_example_runs_in_a_new_process_as_well(tmp_path):
+    command = [sys.executable, EXAMPLES / "minimal.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and SHOWN["minimal"] in done.stdout, done.stderr
 
 
 def test_every_example_is_run():

@@ -3,13 +3,11 @@ for it twice an update.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 # Those that `experiment=additions` cannot train with: they need a critic, replayed groups or an environment.
@@ -60,13 +58,7 @@ CHECKS = [
 
 
 def done(folder: Path, cases: list[str]) -> list[dict[str, Any]]:
-    made = subprocess.run(
-        [sys.executable, "-m", "tests.runs.on_fake_gpu", str(folder), *cases],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'bench'}", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    made = run_command("tests.runs.on_fake_gpu", str(folder), *cases, cwd=ROOT, timeout=900)
     assert made.returncode == 0, made.stderr[-4000:]
     return [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
 

@@ -1,32 +1,23 @@
 """The drill of `make drill`, with fewer kills and regimes."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from kill_and_resume import answered_turns
+from tests.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
 def test_killed_runs_end_as_if_they_had_never_stopped():
-    command = [
-        sys.executable,
-        "bench/kill_and_resume.py",
-        "--kills",
-        "4",
-        "--regimes",
-        "partial, mask",
-        "async, partial",
-        "partial, mask, turns",
-        "async, partial, turns",
-        "async, partial, turns, following",
-        "replay, ranks",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    regimes = (
+        *("partial, mask", "async, partial", "partial, mask, turns", "async, partial, turns"),
+        *("async, partial, turns, following", "replay, ranks"),
+    )
+    drill = ROOT / "bench/kill_and_resume.py"
+    done = run_command(drill, "--kills", "4", "--regimes", *regimes, cwd=ROOT, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("as if it had never stopped") == 6
 

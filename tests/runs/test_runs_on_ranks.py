@@ -5,30 +5,40 @@ and a mistake is reported once.
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from tests.commands import train_to_end
+import ranks
+from tests.commands import run_command, train_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "choice"),
+    ("choice", "cases"),
     # FlowRL has a reference policy and a head, both sharded; the sums are conversations.
     [
-        ("ddp 2 -> ddp 2", "algorithm=bapo"),
-        ("fsdp 2 -> single", "algorithm=bapo"),
-        ("fsdp 2 -> single", "algorithm=flowrl"),
-        ("ddp 2 -> single", "experiment=sums"),
+        ("algorithm=bapo", ["ddp 2 -> ddp 2", "fsdp 2 -> single"]),
+        ("algorithm=flowrl", ["fsdp 2 -> single"]),
+        ("experiment=sums", ["ddp 2 -> single"]),
     ],
 )
-def test_two_ranks_train_as_one_process_does_and_so_do_those_that_go_on_from_them(case, choice):
+def test_two_ranks_train_as_one_process_does_and_so_do_those_that_go_on_from_them(
+    choice, cases, monkeypatch, capsys
+):
     """The bounds are those of `bench/ranks.py`: 1e-6 relative for weights, 1e-4 for metrics, texts equal."""
-    command = [sys.executable, "bench/ranks.py", "--cases", case, "--set", choice]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[0].split("  ")[0] == case
+    monkeypatch.setattr(ranks, "subprocess", SimpleNamespace(run=forked))
+    monkeypatch.setattr(sys, "argv", ["ranks.py", "--cases", *cases, "--set", choice])
+    assert ranks.main() == 0
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[:-1]] == cases
+
+
+def forked(command, env, **captured):
+    """Runs a command of `bench/ranks.py`; the ranks that it starts are new processes."""
+    _, option, module, *arguments = command
+    assert option == "-m"
+    return run_command(module, *arguments, env=env)
 
 
 @pytest.mark.slow
