@@ -9,7 +9,7 @@ from tests.commands import train
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
 
 OWN = (
-    "rollout.engine._target_=tests.rollout.odd_engines.Mortal",
+    "rollout.engine._target_=tests.rollout.odd_hf_engines.Mortal",
     "cpu_threads=1",
     "callbacks.checkpoint.every=1000",
     "callbacks.validation.every=0",

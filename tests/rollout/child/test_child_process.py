@@ -146,16 +146,17 @@ def test_an_engine_that_nobody_closed_ends_with_its_object(folder):
 
 TRAINER = """
 import os, sys, time
-from tests.rollout.contract import SomeWeights, SAMPLING
+from types import SimpleNamespace
 from tests.rollout.odd_engines import Slow
 from bapo_lightning.rollout.child.engine import ChildEngine
+from bapo_lightning.rollout.engine import SamplingParams
 engine = ChildEngine("nowhere", Slow)
-engine.load_weights(SomeWeights([]), version=0)
+engine.load_weights(SimpleNamespace(named_weights=lambda: iter([])), version=0)
 if not os.fork():
     time.sleep(60)  # holds copies of the trainer's end of the pipe
 print(engine.pid, flush=True)
 if sys.argv[1] == "samples":
-    engine.generate([], SAMPLING)
+    engine.generate([], SamplingParams(1.0, ()))
 """
 
 

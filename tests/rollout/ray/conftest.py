@@ -4,7 +4,7 @@ import time
 
 import pytest
 from tests.builders import random_model, random_policy
-from tests.rollout.odd_engines import Uneven
+from tests.rollout.odd_hf_engines import Uneven
 
 
 @pytest.fixture(scope="module")

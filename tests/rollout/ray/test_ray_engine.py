@@ -8,7 +8,8 @@ import time
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
-from tests.rollout.odd_engines import Complaining, OddEngine, Slow, Suicidal
+from tests.rollout.odd_engines import Complaining, OddEngine, Slow
+from tests.rollout.odd_hf_engines import Suicidal
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest
