@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.device_dtype_mixin import _update_properties
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -47,22 +48,18 @@ class Sharding:
         With `is_mixed` passes compute in bfloat16; parameters, gradients and optimizer state keep their
         precision.
         """
+        offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")  # only for it memory can be pinned
         options: dict[str, Any] = {
             "mesh": mesh,
             "reshard_after_forward": self.reshard_after_forward,
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=torch.bfloat16 if is_mixed else None, reduce_dtype=torch.float32
             ),
-            "offload_policy": self._offloading(mesh),
+            "offload_policy": offload if self.cpu_offload else OffloadPolicy(),
         }
         for layer in layers:
             fully_shard(layer, **options)
         fully_shard(policy, **options)
-
-    def _offloading(self, mesh: DeviceMesh) -> OffloadPolicy:
-        """Where shards wait; pages of the host are pinned for a GPU, and cannot be without one."""
-        pins = mesh.device_type != "cpu"
-        return CPUOffloadPolicy(pin_memory=pins) if self.cpu_offload else OffloadPolicy()
 
 
 def reshard(module: nn.Module) -> None:
@@ -134,7 +131,8 @@ class ShardedStrategy(ModelParallelStrategy):
         for name, part in self.lightning_module.named_children():
             if name != "policy":
                 part.to(self.root_device)
-        self.lightning_module.policy.move_buffers(self.root_device)  # type: ignore[operator, union-attr]
+        _update_properties(self.lightning_module, device=self.root_device)  # as `to` does with the weights
+        self.lightning_module.policy.compute_on(self.root_device)  # type: ignore[operator, union-attr]
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Loads a checkpoint from shards or from one file.

@@ -1,5 +1,5 @@
-"""When FSDP2 sums gradients over ranks: once an update, or after every micro-batch, on two real gloo
-ranks.
+"""When FSDP2 sums gradients over ranks, once an update or after every micro-batch, and where it keeps them:
+on two real gloo ranks.
 """
 
 from types import SimpleNamespace
@@ -15,12 +15,13 @@ from bapo_lightning.modules.policy.factory import decoder_layers
 from bapo_lightning.ranks.collectives import full_tensor
 from bapo_lightning.ranks.launch import free_port
 
+WAYS = (Sharding(), Sharding(reduce_every_micro_batch=True), Sharding(cpu_offload=True))
 
-def gradients(every, mesh):
+
+def gradients(sharding, mesh):
     """Gradients of three micro-batches, and how many weights had a gradient in `.grad` after each."""
     policy = random_policy()
     batch = stale_batch(random_policy(), num_groups=3, group_size=2)
-    sharding = Sharding(reduce_every_micro_batch=every)
     sharding.shard(policy, decoder_layers(policy.model), mesh)
     module = SimpleNamespace(policy=policy, sharding=sharding)
     micro_batches, counts = batch.split(60, batch.response_mask / batch.num_tokens)[:3], []
@@ -34,15 +35,16 @@ def gradients(every, mesh):
 def on_rank(rank, port, folder):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
-    torch.save([gradients(every, mesh) for every in (False, True)], folder / f"{rank}.pt")
+    torch.save([gradients(sharding, mesh) for sharding in WAYS], folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
-def test_both_ways_give_the_same_gradients_and_one_shards_them_at_once(tmp_path):
+def test_all_ways_give_the_same_gradients_and_one_shards_them_at_once(tmp_path):
     port = free_port()
     start_ranks(on_rank, args=(port, tmp_path), nprocs=2)
-    (once, counts_once), (every, counts_every) = torch.load(tmp_path / "0.pt")
-    assert once.keys() == every.keys()
-    assert all(torch.allclose(once[name], every[name], rtol=1e-5, atol=1e-7) for name in once)
+    (once, counts_once), (every, counts_every), (offloaded, _) = torch.load(tmp_path / "0.pt")
+    for other in (every, offloaded):
+        assert once.keys() == other.keys()
+        assert all(torch.allclose(once[name], other[name], rtol=1e-5, atol=1e-7) for name in once)
     assert counts_once == [0, 0, len(once)]
     assert counts_every == [len(once)] * 3

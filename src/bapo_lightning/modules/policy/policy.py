@@ -72,6 +72,7 @@ class Policy(nn.Module):
         self.entropy_requires_grad = self.scores_mean_logp = self.is_mixed = False
         self.update_kept: float | None = None  # of the adapters' update, in the last pass over the weights
         self._reference: tuple[Policy, ...] = ()  # in a tuple, it is no part of the module and its state
+        self._device: torch.device | None = None  # where passes compute, if weights wait somewhere else
         self.layout = row_layout(model.config._attn_implementation) if packed else Layout.PADDED
         leave_frozen_weights_out(self)
 
@@ -157,7 +158,7 @@ class Policy(nn.Module):
             token_budget: tokens that pass through the model at once; padding counts unless rows are packed.
             names: which of `SCORES`, in the order of the result.
         """
-        device = self.model.get_output_embeddings().weight.device
+        device = self._device or self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
         wanted = [SCORES.index(name) for name in names]
         found: dict[int, tuple[array[float], ...]] = {}
@@ -189,11 +190,13 @@ class Policy(nn.Module):
         (reference,) = self._reference
         return reference.response_logprobs(rollouts, token_budget)
 
-    def move_buffers(self, device: torch.device) -> None:
-        """Moves what is no weight, while weights stay where they are; the reference's as well."""
+    def compute_on(self, device: torch.device) -> None:
+        """Lets passes compute on a device while weights stay where they are; the reference's as well."""
         for part in (self, *self._reference):
-            for buffer in part.buffers():
-                buffer.data = buffer.data.to(device)
+            part._device = device
+            for module in part.modules():
+                for name, buffer in module.named_buffers(recurse=False):
+                    setattr(module, name, buffer.to(device))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves the reference to wherever the policy goes."""
