@@ -10,7 +10,7 @@ from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, reques
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.hf.engine import HFEngine, indexed_device
 from bapo_lightning.rollout.seeds import request_seed, uniforms
 
 
@@ -32,6 +32,13 @@ def test_every_sample_is_counted_once(engine):
     with phase("sampling", 40) as sampling:
         engine.generate(requests(40), SAMPLING)
     assert sampling.done == 40
+
+
+def test_the_engine_of_a_rank_names_its_gpu_by_number_for_threads_with_another_current_one(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 3)
+    names = ("auto", "cuda", "cuda:1", "cpu")
+    assert [str(indexed_device(name)) for name in names] == ["cuda:3", "cuda:3", "cuda:1", "cpu"]
 
 
 def test_a_weight_of_another_shape_is_an_error(engine):

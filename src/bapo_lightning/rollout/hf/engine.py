@@ -51,10 +51,7 @@ class HFEngine:
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
 
     def __post_init__(self) -> None:
-        name = self.device
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
-        self._device = torch.device(name)
+        self._device = indexed_device(self.device)
         config = AutoConfig.from_pretrained(self.model_path, trust_remote_code=False)
         self._is_mixed = self.dtype == MIXED
         dtype = torch.float32 if self._is_mixed else getattr(torch, self.dtype or "float32")
@@ -148,6 +145,15 @@ class HFEngine:
         return _generations(
             sampled.cpu().numpy(), logprobs.cpu().numpy(), lengths.tolist(), stopped.tolist(), self.version
         )
+
+
+def indexed_device(name: str) -> torch.device:
+    """Returns the device of a name of `HFEngine.device`; a GPU with its number, because another thread, such
+    as the one that samples, has a current GPU of its own: the first.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
 class _Context:
