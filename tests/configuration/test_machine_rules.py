@@ -109,3 +109,28 @@ def test_each_flash_attention_needs_its_package(attention, package, problem, no_
     assert found(*overrides) == [problem]
     monkeypatch.setattr(machine_rules, "find_spec", lambda name: object())
     assert found(*overrides) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "complaint"),
+    [
+        (None, "[]", "vLLM's servers would take the first GPUs, as the trainer does"),
+        (None, "['1','2']", "names 1 of the trainer's (trainer.devices=2 takes 0, 1)"),
+        ("4,5,6", "['6','5']", "names 5 of the trainer's (trainer.devices=2 takes 4, 5)"),
+        (None, "['2','2']", "names 2 twice"),
+        ("4,5,6", "['6','0']", None),
+        (None, "['2','3']", None),
+    ],
+)
+def test_servers_have_gpus_of_their_own(visible, gpus, complaint, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    ranks = "trainer.devices=2", "strategy=ddp"
+    servers = "rollout=vllm_server", "rollout.engine.num_servers=2", f"rollout.engine.gpus={gpus}"
+    texts = found(*ranks, *servers)
+    assert len(texts) == (complaint is not None)
+    assert all(text.startswith("rollout.engine.gpus=[") and complaint in text for text in texts)
+    assert found(*ranks, *servers, "rollout.engine.urls=['http://elsewhere:8000']") == []

@@ -20,6 +20,7 @@ import torch
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.configuration.machine_rules import server_gpus
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import read_ranked
@@ -90,17 +91,26 @@ def _of_gpus(config: RunConfig, found: Sequence[Gpu], is_model_here: bool) -> It
 
 
 def _count(config: RunConfig, found: Sequence[Gpu]) -> Need:
-    """GPUs of this node."""
-    needed = f"GPUs: {config.devices} needed (trainer.devices={config.devices})"
+    """GPUs of this node, the trainer's and those of servers."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # A server may have a GPU that is not visible here.
+    servers = [gpu for gpu in server_gpus(config) if not visible or gpu in visible.split(",")]
+    wanted = config.devices + len(servers)
+    of_servers = f", and {len(servers)} in rollout.engine.gpus" if servers else ""
+    needed = f"GPUs: {wanted} needed (trainer.devices={config.devices}{of_servers})"
     if not found:
         unused = _wants_unused(config)
         none = f"none that can be used: {unused};" if unused else "none found; check CUDA_VISIBLE_DEVICES,"
         return f"{needed}, {none} or write trainer.accelerator=cpu", True
     kinds = Counter(f"{gpu.name}, {gpu.memory_bytes / 1e9:.1f} GB" for gpu in found)
     names = "; ".join(f"{count} x {kind}" if len(kinds) > 1 else kind for kind, count in kinds.items())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     limit = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
-    return f"{needed}, {len(found)} found{limit}: {names}", len(found) < config.devices
+    counted = f"{needed}, {len(found)} found{limit}: {names}"
+    absent = [gpu for gpu in servers if not visible and gpu.isdigit() and int(gpu) >= len(found)]
+    if absent:
+        last = len(found) - 1
+        return f"{counted}; rollout.engine.gpus names {', '.join(absent)}, the last one is {last}", True
+    return counted, len(found) < wanted
 
 
 def _of_host(config: RunConfig) -> Iterator[Need]:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import TARGET, Target
@@ -41,6 +43,7 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
     yield from _kernel_problems(config)
     yield from _build_problems(config)
     yield from _device_problems(config)
+    yield from _server_problems(config)
     yield from run_folder_problems(config.run_folder)
     yield from model_folder_problems(config.model.path, config.model.made_by)
     if (node := config.algorithm.step_advantages) is not None and node.takes("critic"):
@@ -115,6 +118,42 @@ def _device_problems(config: RunConfig) -> Iterator[str]:
             f"by torchrun --nnodes={nodes} --nproc-per-node={devices}, or by srun, or write ray.ranks=apart, "
             "see docs/scale.md"
         )
+
+
+def server_gpus(config: RunConfig) -> list[str]:
+    """The GPUs of this machine that servers which the run starts are given."""
+    engine = config.rollout.engine
+    if getattr(engine.object, "runs_in", "") != "server" or engine.options["urls"]:
+        return []
+    return [gpu for entry in engine.options["gpus"] for gpu in entry.split(",")]
+
+
+def _server_problems(config: RunConfig) -> Iterator[str]:
+    """Servers that would be started on the trainer's GPUs, or two on one."""
+    engine, key, given = config.rollout.engine, "rollout.engine.gpus", server_gpus(config)
+    is_server = getattr(engine.object, "runs_in", "") == "server" and not engine.options["urls"]
+    if not is_server or not torch.cuda.is_available():
+        return
+    if not given:
+        yield (
+            f"{key}=[]: vLLM's servers would take the first GPUs, as the trainer does; write those of each "
+            f"server, not the trainer's, e.g. {key}=['{config.devices}']"
+        )
+    own = trainer_gpus(config.devices) if uses_cuda(config.accelerator) else []
+    if shared := [gpu for gpu in given if gpu in own]:
+        yield (
+            f"{key}={list(engine.options['gpus'])} names {', '.join(shared)} of the trainer's "
+            f"(trainer.devices={config.devices} takes {', '.join(own)}); write others, or fewer "
+            "trainer.devices"
+        )
+    if twice := sorted({gpu for gpu in given if given.count(gpu) > 1}):
+        yield f"{key}={list(engine.options['gpus'])} names {', '.join(twice)} twice; write each number once"
+
+
+def trainer_gpus(devices: int) -> list[str]:
+    """The GPUs of this machine that its ranks take, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return (visible.split(",") if visible else [str(number) for number in range(devices)])[:devices]
 
 
 def run_folder_problems(run_folder: str) -> Iterator[str]:

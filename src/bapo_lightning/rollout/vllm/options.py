@@ -6,6 +6,7 @@ import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Annotated, Any, Literal
 
 import torch
@@ -22,6 +23,7 @@ CPU_KV_CACHE_BYTES = 1 << 30
 WORKER_EXTENSION = "bapo_lightning.rollout.vllm.weights.WorkerExtension"
 ADAPTER, ADAPTER_NUMBER = "policy-adapter", 1  # of a policy with adapters, the only one
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM makes room
+PARALLEL = ("data_parallel_size", "pipeline_parallel_size")  # of vLLM's, which only a server can have
 PROBE_TOKENS = 48  # of a weight sync's probe (conf/rollout/weight_sync/vllm.yaml), with its response
 
 
@@ -116,6 +118,13 @@ def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, 
             if isinstance(layer, nn.Linear) and layer is not head
         }
     )
+
+
+def num_gpus(options: Mapping[str, Any]) -> int:
+    """Returns the GPUs of one engine with these options of `VLLMOptions`."""
+    extra = options.get("extra") or {}
+    parallel = (options.get("tensor_parallel_size", 1), *(extra.get(name, 1) for name in PARALLEL))
+    return prod(parallel)
 
 
 def generation_of(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import aiohttp
 
@@ -34,11 +34,11 @@ from bapo_lightning.rollout.engine import (
 from bapo_lightning.rollout.vllm.completions import completion_body, generation_from, post, watch_progress
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.vllm.local import require_vllm
-from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths
+from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, num_gpus
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
-from bapo_lightning.values import Count, Positive
+from bapo_lightning.values import Advice, Count, Positive
 
 
 @dataclass(eq=False)
@@ -54,8 +54,8 @@ class VLLMServerEngine:
     urls: Sequence[str] = ()  # of servers that run already; empty starts some
     num_servers: Count = 1  # to start
     cpu_threads: Count | None = None  # of a server on a CPU; None shares the cores out
-    # Of each server, such as "4,5"; not the trainer's. Empty leaves the choice to vLLM: the first ones.
-    gpus: Sequence[str] = ()
+    # Of each server, such as "4,5"; not the trainer's. Empty only where there are none.
+    gpus: Annotated[Sequence[str], Advice("is a list of texts; write e.g. ['4,5','6,7']")] = ()
     start_seconds: Positive = 900  # a server must answer within this time of its start
     # A server that generates nothing, or does not answer a control call, for so long counts as dead.
     deadline_seconds: Positive = 300
@@ -94,6 +94,13 @@ class VLLMServerEngine:
                 f"gpus={list(gpus)} names the GPUs of {len(gpus)} servers, num_servers={num_servers}; write "
                 "one entry for each server"
             )
+        size = num_gpus(options.get("options") or {})
+        for entry in gpus:
+            if (named := len(entry.split(","))) != size:
+                yield (
+                    f"gpus={list(gpus)}: {entry} names {named} for a server that takes {size} "
+                    "(options.tensor_parallel_size); write one number for each, with commas between them"
+                )
         for url in options.get("urls", ()):
             if not url.startswith(("http://", "https://")):
                 yield f"urls: {url} is no URL; write e.g. urls=[http://127.0.0.1:8000]"
