@@ -198,16 +198,6 @@ def test_too_many_ranks_of_a_small_run_are_offered_on_the_gpus_found(gpus):
     assert "make train EXP=additions ARGS=trainer.devices=2 (" in error.advice[-1]
 
 
-def test_gpus_of_servers_are_counted_beside_the_trainers(gpus):
-    gpus(80, 80, 80)
-    servers = "rollout=vllm_server", "rollout.engine.options.tensor_parallel_size=2"
-    assert check_machine(validated(*servers, "rollout.engine.gpus=['1,2']"))[0].startswith(
-        "GPUs: 3 needed (trainer.devices=1, and 2 in rollout.engine.gpus), 3 found: "
-    )
-    (count,) = refusal(*servers, "rollout.engine.gpus=['2,3']", "plan.ignore=true").problems
-    assert count.endswith("; rollout.engine.gpus names 3, the last one is 2")
-
-
 def test_the_plan_can_be_ignored_but_neither_the_count_nor_the_model(gpus, few_presets, tmp_path):
     gpus(*[24] * 8)
     count, model = refusal("experiment=bapo_7b", "plan.ignore=true").problems

@@ -3,7 +3,12 @@
 import os
 
 import pytest
-from tests.configuration.compositions import found
+from tests.configuration.compositions import found, validated
+from tests.configuration.test_machine import gpus, refusal
+
+from bapo_lightning.configuration.machine import check_machine
+
+__all__ = ["gpus"]  # a fixture
 
 from bapo_lightning.configuration import machine_rules
 from bapo_lightning.errors import ConfigError
@@ -112,7 +117,7 @@ def test_each_flash_attention_needs_its_package(attention, package, problem, no_
 
 
 @pytest.mark.parametrize(
-    ("visible", "gpus", "complaint"),
+    ("visible", "named", "complaint"),
     [
         (None, "[]", "vLLM's servers would take the first GPUs, as the trainer does"),
         (None, "['1','2']", "names 1 of the trainer's (trainer.devices=2 takes 0, 1)"),
@@ -122,15 +127,23 @@ def test_each_flash_attention_needs_its_package(attention, package, problem, no_
         (None, "['2','3']", None),
     ],
 )
-def test_servers_have_gpus_of_their_own(visible, gpus, complaint, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_servers_have_gpus_of_their_own(visible, named, complaint, gpus, monkeypatch):
+    gpus(80, 80, 80, 80)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     ranks = "trainer.devices=2", "strategy=ddp"
-    servers = "rollout=vllm_server", "rollout.engine.num_servers=2", f"rollout.engine.gpus={gpus}"
+    servers = "rollout=vllm_server", "rollout.engine.num_servers=2", f"rollout.engine.gpus={named}"
     texts = found(*ranks, *servers)
     assert len(texts) == (complaint is not None)
     assert all(text.startswith("rollout.engine.gpus=[") and complaint in text for text in texts)
     assert found(*ranks, *servers, "rollout.engine.urls=['http://elsewhere:8000']") == []
+
+
+def test_gpus_of_servers_are_counted_beside_the_trainers(gpus):
+    gpus(80, 80, 80)
+    servers = "rollout=vllm_server", "rollout.engine.options.tensor_parallel_size=2"
+    assert check_machine(validated(*servers, "rollout.engine.gpus=['1,2']"))[0].startswith(
+        "GPUs: 3 needed (trainer.devices=1, and 2 in rollout.engine.gpus), 3 found: "
+    )
+    (count,) = refusal(*servers, "rollout.engine.gpus=['2,3']", "plan.ignore=true").problems
+    assert count.endswith("; rollout.engine.gpus names 3, the last one is 2")

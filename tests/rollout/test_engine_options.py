@@ -9,6 +9,7 @@ from bapo_lightning.rollout.engine import RunsIn
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.ray.engine import RayEngine
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
+from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 
@@ -41,6 +42,26 @@ def test_each_server_needs_its_gpus_and_each_url_a_scheme():
     ]
     node = {"gpus": ["0", "1"], "num_servers": 2, "urls": ["http://gpu7:8000"]}
     assert list(VLLMServerEngine.problems(node)) == list(VLLMServerEngine.problems({})) == []
+
+
+def test_a_server_has_as_many_gpus_as_it_is_parallel():
+    options = {"tensor_parallel_size": 2, "extra": {"data_parallel_size": 2}}
+    assert list(VLLMServerEngine.problems({"gpus": ["4,5"], "options": options})) == [
+        "gpus=['4,5']: 4,5 names 2 for a server that takes 4 (options.tensor_parallel_size); write one "
+        "number for each, with commas between them"
+    ]
+    assert list(VLLMServerEngine.problems({"gpus": ["0,1,2,3"], "options": options})) == []
+
+
+def test_on_a_gpu_the_head_of_vllm_computes_in_float32_unless_the_user_says_otherwise():
+    def overrides(on_cpu=False, dtype=None, **own):
+        options = VLLMOptions(max_model_len=64, dtype=dtype, extra={"hf_overrides": own} if own else {})
+        return options.engine_arguments("model", on_cpu).get("hf_overrides")
+
+    assert overrides() == overrides(dtype="float16") == {"head_dtype": "float32"}
+    assert overrides(rope_theta=1.0) == {"head_dtype": "float32", "rope_theta": 1.0}
+    assert overrides(head_dtype="model") == {"head_dtype": "model"}
+    assert overrides(dtype="float32") is overrides(on_cpu=True) is None
 
 
 def test_a_tolerance_of_zero_is_no_tolerance():

@@ -11,12 +11,15 @@ import pytest
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, EngineContract, requests
 from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, step
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
+from bapo_lightning.rollout.vllm.server_process import server_arguments
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
 
@@ -140,6 +143,24 @@ def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_
 def test_an_unreachable_server_is_an_error_at_once(options):
     with pytest.raises(ConfigError, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
         VLLMServerEngine("unused", options, SharedMemoryTransport(), "unused", urls=["http://127.0.0.1:9"])
+
+
+def test_vllms_own_parser_reads_every_option_as_it_was_given():
+    extra = {
+        "hf_overrides": {"head_dtype": "model", "rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
+        "compilation_config": {"cudagraph_capture_sizes": [1, 2]},
+        "cudagraph_capture_sizes": [1, 8],
+        "reasoning_parser": None,
+        "enable_chunked_prefill": True,
+    }
+    options = VLLMOptions(max_model_len=64, dtype="bfloat16", extra=extra)
+    flags, _ = server_arguments("model", options, "nccl", cpu_threads=1)
+    read = make_arg_parser(FlexibleArgumentParser()).parse_args(flags)
+    assert read.hf_overrides == extra["hf_overrides"]
+    assert read.compilation_config.cudagraph_capture_sizes == [1, 2]
+    assert read.cudagraph_capture_sizes == [1, 8]
+    assert read.enable_chunked_prefill and read.max_model_len == 64
+    assert read.weight_transfer_config.backend == "nccl"
 
 
 def test_a_server_that_cannot_start_says_why(model_folder, tmp_path):

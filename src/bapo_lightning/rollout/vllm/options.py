@@ -98,7 +98,13 @@ class VLLMOptions:
         kv_cache_bytes = self.kv_cache_bytes or (CPU_KV_CACHE_BYTES if on_cpu else None)
         if kv_cache_bytes is not None:
             arguments["kv_cache_memory_bytes"] = kv_cache_bytes
-        return arguments | dict(self.extra)
+        arguments |= self.extra
+        overrides = arguments.get("hf_overrides", {})
+        if not on_cpu and arguments["dtype"] != "float32" and isinstance(overrides, Mapping):
+            # The trainer's product: float32 sums of 16-bit factors. vLLM would round logits to 16 bits; for
+            # CPUs it has no such kernel, and would cast the whole head at every step.
+            arguments["hf_overrides"] = {"head_dtype": "float32", **overrides}
+        return arguments
 
 
 def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, ...]) -> list[str]:
