@@ -1,6 +1,7 @@
 """Where mixed precision rounds, and where it does not."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from bapo_lightning.precision import (
     blocks,
     head_products,
     is_mixed,
+    needs_whole_heads,
     outside_of_autocast,
 )
 
@@ -54,6 +56,14 @@ def test_attention_on_a_cpu_gets_float32_under_autocast_alone():
         (torch.bfloat16, torch.bfloat16, False, None, 2.0),
         (torch.float32, torch.float32, False, None, 2.0),
     ]
+
+
+def test_cuda_has_kernels_for_shared_heads_in_16_bits_alone_which_autocast_makes(monkeypatch):
+    full, half = (SimpleNamespace(is_cuda=True, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert needs_whole_heads(full) and not needs_whole_heads(half)
+    assert not needs_whole_heads(SimpleNamespace(is_cuda=False, dtype=torch.float32))
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
+    assert not needs_whole_heads(full)
 
 
 def test_the_heads_products_switch_the_process_back_when_the_last_thread_leaves():

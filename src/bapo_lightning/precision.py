@@ -146,3 +146,28 @@ def attention_on_cpu(attention: Callable[..., Any]) -> Callable[..., Any]:
             return attention(module, query.float(), key.float(), value.float(), *mask, **kwargs)
 
     return full
+
+
+def needs_whole_heads(states: torch.Tensor) -> bool:
+    """Whether torch has a tiled kernel for these keys only where there are as many heads as of queries. On
+    CUDA flash attention takes fewer, but no float32; the kernel that is left builds all scores at once.
+    """
+    return states.is_cuda and states.dtype is torch.float32 and not torch.is_autocast_enabled("cuda")
+
+
+def with_whole_heads(attention: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets transformers' sdpa repeat the heads of keys and values that several heads of queries share, where
+    kernels need it.
+    """
+
+    @wraps(attention)
+    def whole(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *mask: Any, **kwargs: Any
+    ) -> Any:
+        if not needs_whole_heads(key):
+            return attention(module, query, key, value, *mask, **kwargs)
+        key, value = (states.repeat_interleave(query.shape[1] // key.shape[1], 1) for states in (key, value))
+        kwargs.setdefault("is_causal", getattr(module, "is_causal", True))
+        return attention(None, query, key, value, *mask, **kwargs)  # the module would tell it to share heads
+
+    return whole

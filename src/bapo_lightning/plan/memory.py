@@ -76,7 +76,9 @@ def block_bytes(run: RunShape) -> int:
     per_token = 2 * norm_bytes(run)
     if run.autocast:  # instead of a norm's output, a rounded copy for each product that takes it
         per_token += width * ((3 + 2) * size - 2 * SCORE_BYTES)
-    attention = run.attention_bytes * 2 * (model.query_size + model.kv_size)
+    # Heads of keys and values are repeated where CUDA's tiled kernels take no shared ones: in float32.
+    key_size = model.query_size if run.on_gpu and size == SCORE_BYTES else model.kv_size
+    attention = run.attention_bytes * 2 * (model.query_size + key_size)
     if run.packed_sdpa or size < run.attention_bytes:  # the result once more: laid back, or rounded
         attention += size * model.query_size
     mlp = (3 if run.liger else 4) * model.ffn_size  # Liger computes the SiLU again

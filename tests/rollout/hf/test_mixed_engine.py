@@ -7,6 +7,7 @@ import torch
 from tests.builders import VOCAB_SIZE, random_model, random_policy
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from bapo_lightning import precision
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.attention import CACHED_SDPA
 from bapo_lightning.rollout.hf.engine import HFEngine
@@ -46,7 +47,9 @@ def test_it_agrees_with_a_trainer_in_mixed_precision_and_the_proof_of_a_sync_hol
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
 @pytest.mark.parametrize("padded", [False, True])
-def test_attention_over_the_cache_equals_transformers_own(key_heads, padded):
+@pytest.mark.parametrize("whole", [False, True])
+def test_attention_over_the_cache_equals_transformers_own(key_heads, padded, whole, monkeypatch):
+    monkeypatch.setattr(precision, "needs_whole_heads", lambda states: whole)
     config = Qwen2Config(
         vocab_size=16,
         hidden_size=32,

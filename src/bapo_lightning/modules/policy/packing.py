@@ -26,12 +26,13 @@ from bapo_lightning.data.batches.model_input import ModelInput
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.options import FLASH
-from bapo_lightning.precision import attention_on_cpu
+from bapo_lightning.precision import attention_on_cpu, with_whole_heads
 
 PACKED_SDPA = "packed_sdpa"
 ATTENTION_LAYERS = ("full_attention", "sliding_attention")
 # Rotary embeddings that depend on the longest sequence in the row, so that one sequence would change another.
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+sdpa = with_whole_heads(sdpa_attention_forward)
 
 
 def packed_attention(attention: str | None) -> str:
@@ -159,7 +160,7 @@ def packed_sdpa(
         length, mask = indices.shape[1], None
         if sliding_window is not None and length > sliding_window:
             mask = _window_mask(length, sliding_window, q.device)
-        outputs.append(sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0].flatten(0, 1))
+        outputs.append(sdpa(module, q, k, v, mask, **kwargs)[0].flatten(0, 1))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return embedding(cells.back, joined.flatten(1)).unflatten(1, joined.shape[1:])[None], None
 
@@ -178,3 +179,4 @@ def _window_mask(length: int, window: int, device: torch.device) -> Tensor:
 
 
 AttentionInterface.register(PACKED_SDPA, packed_sdpa)
+AttentionInterface.register("sdpa", sdpa)

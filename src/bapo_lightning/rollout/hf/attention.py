@@ -10,9 +10,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from bapo_lightning.precision import attention_on_cpu
+from bapo_lightning.precision import attention_on_cpu, with_whole_heads
 
 CACHED_SDPA = "cached_sdpa"
+sdpa = with_whole_heads(sdpa_attention_forward)
 
 
 @attention_on_cpu
@@ -42,7 +43,7 @@ def cached_sdpa(
         [B, T, H, d], and no attention weights.
     """
     if query.shape[2] > 1:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        return sdpa(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     rows = query.reshape(len(query), key.shape[1], -1, query.shape[3])
     result = scaled_dot_product_attention(rows, key, value, attn_mask=attention_mask, scale=scaling)
     return result.reshape(len(query), 1, query.shape[1], -1), None
