@@ -1,19 +1,25 @@
 """When a checkpoint is made, what it holds, and that two ranks make one together."""
 
 import faulthandler
+import hashlib
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning as L
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from tests.commands import start_ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from bapo_lightning.callbacks.graceful_stop import GracefulStop, stop_code
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO, RunCheckpoint
 from bapo_lightning.ranks.launch import free_port
-from bapo_lightning.run_folder.checkpoint import list_checkpoints, verify
+from bapo_lightning.run_folder import checkpoint as checkpoint_files
+from bapo_lightning.run_folder.checkpoint import commit, list_checkpoints, partial_folder, verify
 
 
 class Counting(L.LightningDataModule):
@@ -193,3 +199,32 @@ def test_two_ranks_stop_save_and_go_on_together(tmp_path):
             ]
     files = {path.name for path in list_checkpoints(tmp_path / "parts/checkpoints")[0].iterdir()}
     assert files == {"trainer.ckpt", "data.pt", "checkpoint.json"}
+
+
+def save_shards_on_rank(rank, port, folder):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    partial = partial_folder(folder, 3)
+    partial.mkdir(exist_ok=True)
+    weight = distribute_tensor(torch.arange(1000.0), init_device_mesh("cpu", (2,)), [Shard(0)])
+    dcp.save({"weight": weight}, checkpoint_id=partial / "trainer.ckpt")
+    hashed, digest = [], checkpoint_files.digest
+    checkpoint_files.digest = lambda path: hashed.append(path.name) or digest(path)
+    trainer = SimpleNamespace(global_rank=rank, world_size=2)
+    found = RunCheckpoint(str(folder), every=1, minutes=None, keep=1)._all_fingerprints(trainer, partial)
+    torch.save((hashed, found), folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_every_rank_hashes_the_shards_that_it_wrote_and_the_manifest_has_all_files(tmp_path):
+    start_ranks(save_shards_on_rank, args=(free_port(), tmp_path), nprocs=2)
+    (first, found), (second, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert (sorted(first), second) == ([".metadata", "__0_0.distcp"], ["__1_0.distcp"])
+    paths = {name: partial_folder(tmp_path, 3) / name for name in found}
+    assert found == {
+        name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for name, path in paths.items()
+    }
+    checkpoint = verify(commit(tmp_path, 3, 3, 2, "a run", {}, found))
+    assert sorted(path.name for path in checkpoint.path.rglob("*") if path.is_file()) == [
+        *(".metadata", "__0_0.distcp", "__1_0.distcp", "checkpoint.json")
+    ]

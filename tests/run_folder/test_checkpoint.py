@@ -11,6 +11,7 @@ from bapo_lightning.run_folder.checkpoint import (
     FORMAT,
     Checkpoint,
     commit,
+    fingerprints,
     list_checkpoints,
     partial_folder,
     prune,
@@ -27,7 +28,8 @@ def make(root, update, version=None):
     (partial / "trainer.ckpt").mkdir(parents=True)  # a sharded one
     (partial / "trainer.ckpt/shard").write_bytes(b"weights" * 1000)
     (partial / "rank0.pt").write_bytes(b"queue")
-    return commit(root, update, update if version is None else version, 1, "a run", JOURNALS)
+    files = fingerprints(partial, 0)
+    return commit(root, update, update if version is None else version, 1, "a run", JOURNALS, files)
 
 
 def test_a_checkpoint_is_read_back_with_what_it_knows(tmp_path):

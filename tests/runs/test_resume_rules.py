@@ -11,7 +11,7 @@ import pytest
 from tests.report.synthetic_runs import write_run
 
 from bapo_lightning.errors import CheckpointError, ConfigError
-from bapo_lightning.run_folder.checkpoint import commit, partial_folder
+from bapo_lightning.run_folder.checkpoint import commit, fingerprints, partial_folder
 from bapo_lightning.run_folder.journal import JournalDigest
 from bapo_lightning.run_folder.record import read_manifest
 from bapo_lightning.run_folder.text_file import write_json
@@ -43,11 +43,13 @@ def started(root, run, updates=(), status="running", **changes):
     (folder / "metrics.jsonl").write_text("123456789\n" * (max(updates, default=0) + 3))
     (folder / "rollouts.jsonl").write_text("{}\n")
     for update in updates:
-        partial_folder(folder / "checkpoints", update).mkdir(parents=True)
-        (partial_folder(folder / "checkpoints", update) / "trainer.ckpt").write_bytes(b"weights")
+        partial = partial_folder(folder / "checkpoints", update)
+        partial.mkdir(parents=True)
+        (partial / "trainer.ckpt").write_bytes(b"weights")
         sizes = {"metrics.jsonl": 10 * update, "rollouts.jsonl": 0, "ledger.jsonl": 0}
         journals = {name: JournalDigest(folder / name).read_on(size) for name, size in sizes.items()}
-        commit(folder / "checkpoints", update, update, 1, run, journals)
+        files = fingerprints(partial, 0)
+        commit(folder / "checkpoints", update, update, 1, run, journals, files)
     return folder
 
 

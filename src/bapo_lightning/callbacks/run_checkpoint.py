@@ -19,6 +19,7 @@ from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
 from bapo_lightning.random_states import random_states, set_random_states
+from bapo_lightning.ranks.collectives import gather_on_controller
 from bapo_lightning.ranks.rank_group import RankGroup
 from bapo_lightning.run_folder.checkpoint import (
     DATA_FILE,
@@ -28,6 +29,7 @@ from bapo_lightning.run_folder.checkpoint import (
     Fingerprint,
     checkpoint_name,
     commit,
+    fingerprints,
     partial_folder,
     prune,
     remove_leftovers,
@@ -129,10 +131,10 @@ class RunCheckpoint(Callback):
             if is_disk_full(error):  # room for the manifest, and the reason
                 shutil.rmtree(partial, ignore_errors=True)
             raise
-        self._barrier(trainer)
+        files = self._all_fingerprints(trainer, partial)
         if trainer.is_global_zero:
             counts = update, trainer.global_step, trainer.world_size
-            commit(root, *counts, self.run_id, self._journals_on_disk())
+            commit(root, *counts, self.run_id, self._journals_on_disk(), files)
             prune(root, self.keep)
         self._barrier(trainer)  # when this returns the checkpoint is there, whichever rank looks
         self._last_save = time.monotonic()
@@ -142,6 +144,19 @@ class RunCheckpoint(Callback):
         than a collective may.
         """
         trainer.strategy.barrier() if self.ranks is None else self.ranks.barrier()
+
+    def _all_fingerprints(self, trainer: Trainer, partial: Path) -> dict[str, Fingerprint]:
+        """Returns those of all files, each made by the rank that wrote it: one rank would read hundreds of
+        gigabytes of shards again, from other nodes.
+        """
+        found = fingerprints(partial, trainer.global_rank)
+        if trainer.world_size == 1:
+            return found
+        if self.ranks is not None and self.ranks.control is not None:
+            everyones = self.ranks.control.all(found)
+        else:
+            everyones = gather_on_controller(found) or []
+        return {name: each for files in everyones for name, each in files.items()}
 
     def _journals_on_disk(self) -> dict[str, Fingerprint]:
         """Returns what is on the disk: a checkpoint must never promise rows that a power failure takes."""

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ MANIFEST = "checkpoint.json"
 # Files of the run folder whose sizes and digests are kept, so that a resume can check them and cut them back.
 JOURNALS = ("metrics.jsonl", "rollouts.jsonl", "ledger.jsonl", TOKEN_FILE, SCHEDULE_FILE)
 Fingerprint = dict[str, Any]  # bytes, sha256
+READERS = 8  # shards that are checked at the same time
+_SHARD = re.compile(r"__(\d+)_\d+\.distcp")  # torch's name of what a rank writes
 _NAME = re.compile(r"update(\d{6,})")
 _LEFTOVER = re.compile(r"\.update\d{6,}\.(partial|removed)")
 
@@ -62,14 +65,32 @@ def list_checkpoints(root: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("update")), reverse=True)
 
 
+def fingerprints(partial: Path, rank: int) -> dict[str, Fingerprint]:
+    """Sizes and digests, by name, of the files in a partial folder that this rank wrote: its shards, and on
+    rank 0 all that is no shard. They are on the disk when this returns.
+    """
+    found = {}
+    for path in sorted(partial.rglob("*")):
+        writer = _SHARD.fullmatch(path.name)
+        if path.is_file() and (int(writer[1]) if writer else 0) == rank:
+            sync(path)
+            found[path.relative_to(partial).as_posix()] = _fingerprint(path)
+    return found
+
+
 def commit(
-    root: Path, update: int, version: int, num_ranks: int, run: str, journals: Mapping[str, Fingerprint]
+    root: Path,
+    update: int,
+    version: int,
+    num_ranks: int,
+    run: str,
+    journals: Mapping[str, Fingerprint],
+    files: Mapping[str, Fingerprint],
 ) -> Path:
     """Turns the partial folder of `update`, whose files are all written, into a checkpoint; returns its
-    folder.
+    folder. `files`: the `fingerprints` of all ranks.
     """
     partial, target = partial_folder(root, update), root / checkpoint_name(update)
-    files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
     content = {
         "format": FORMAT,
         "update": update,
@@ -77,12 +98,12 @@ def commit(
         "num_ranks": num_ranks,
         "run": run,
         "journals": dict(journals),
-        "files": {path.relative_to(partial).as_posix(): _fingerprint(path) for path in files},
+        "files": dict(sorted(files.items())),
     }
     sealed = {"content": content, "sha256": _seal(content)}
     (partial / MANIFEST).write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
     folders = [path for path in partial.rglob("*") if path.is_dir()]
-    for path in [*files, partial / MANIFEST, *folders, partial]:
+    for path in [partial / MANIFEST, *folders, partial]:
         sync(path)
     if target.exists():
         _remove(target)
@@ -108,8 +129,8 @@ def verify(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{folder / MANIFEST} is corrupt: its digest differs")
     if content["format"] != FORMAT:
         raise CheckpointError(f"{folder} has format {content['format']}, this version reads {FORMAT}")
-    for name, expected in content["files"].items():
-        _verify_file(folder / name, expected)
+    with ThreadPoolExecutor(min(READERS, os.cpu_count() or 1)) as pool:
+        list(pool.map(lambda file: _verify_file(folder / file[0], file[1]), content["files"].items()))
     names = ("update", "version", "num_ranks", "run", "journals")
     found = Checkpoint(folder, **{name: content[name] for name in names})
     if folder.name != checkpoint_name(found.update):
