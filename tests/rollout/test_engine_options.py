@@ -1,10 +1,16 @@
 """Engine classes before an engine is made: where they run, and which options do not go together."""
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
+from bapo_lightning import ALLOCATOR_VARIABLES, let_segments_grow
 from bapo_lightning.rollout.child.engine import ChildEngine
+from bapo_lightning.rollout.child.process import inherited
 from bapo_lightning.rollout.engine import RunsIn
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.ray.engine import RayEngine
@@ -62,6 +68,46 @@ def test_on_a_gpu_the_head_of_vllm_computes_in_float32_unless_the_user_says_othe
     assert overrides(rope_theta=1.0) == {"head_dtype": "float32", "rope_theta": 1.0}
     assert overrides(head_dtype="model") == {"head_dtype": "model"}
     assert overrides(dtype="float32") is overrides(on_cpu=True) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "environment", "found"),
+    [
+        (2, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, True),
+        (2, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}, True),
+        (2, {"PYTORCH_ALLOC_CONF": "expandable_segments:False"}, None),
+        (2, {}, None),
+        (1, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, None),
+    ],
+)
+def test_vllm_shares_no_memory_of_segments_that_grow(size, environment, found):
+    options = VLLMOptions(max_model_len=64, tensor_parallel_size=size)
+    assert options.engine_arguments("model", False, environment).get("disable_custom_all_reduce") is found
+    extra = replace(options, extra={"disable_custom_all_reduce": False})
+    assert extra.engine_arguments("model", False, environment)["disable_custom_all_reduce"] is False
+
+
+def test_training_lets_segments_grow_unless_somebody_chose_and_engines_of_their_own_processes_do_not(
+    monkeypatch,
+):
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    let_segments_grow()
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert "PYTORCH_ALLOC_CONF" not in inherited()
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    let_segments_grow()
+    assert "PYTORCH_ALLOC_CONF" not in os.environ
+    assert inherited()["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+
+
+def test_a_command_lets_segments_grow_before_torch_is_there():
+    code = "import bapo_lightning.cli.train, os, sys; print('torch' in sys.modules, os.environ[sys.argv[1]])"
+    words = [sys.executable, "-c", code, "PYTORCH_ALLOC_CONF"]
+    environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "expandable_segments:True"]
 
 
 def test_a_tolerance_of_zero_is_no_tolerance():

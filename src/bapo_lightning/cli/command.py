@@ -11,7 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bapo_lightning import __version__
+from bapo_lightning import __version__, let_segments_grow
 from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.help import help_text
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # libraries load, also in processes that are started from here; anyone may set them to 0.
 for _variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
     os.environ.setdefault(_variable, "1")
+let_segments_grow()
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # variable: Hydra raises errors, whole, instead of printing their ends
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from multiprocessing import Pipe
 from typing import Any
 
+from bapo_lightning import GROWING_SEGMENTS
 from bapo_lightning.phases import advance
 from bapo_lightning.rollout.child.main import Answer
 from bapo_lightning.rollout.engine import EngineDied
@@ -144,9 +145,11 @@ def kill(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def inherited() -> dict[str, str]:
-    """This process's environment without the variables that name its process group."""
+    """This process's environment without the variables that name its process group, and without what
+    `let_segments_grow` chose for training.
+    """
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in GROUP_VARIABLES and not name.startswith("TORCHELASTIC_")
+        if name not in GROUP_VARIABLES and not name.startswith("TORCHELASTIC_") and value != GROWING_SEGMENTS
     }

@@ -14,7 +14,7 @@ import torch
 from bapo_lightning.errors import BapoLightningError, EngineError
 from bapo_lightning.ranks.channel import Outcome
 from bapo_lightning.ranks.ray.versions import versions
-from bapo_lightning.rollout.child.process import GROUP_VARIABLES
+from bapo_lightning.rollout.child.process import inherited
 from bapo_lightning.rollout.engine import (
     MERGED,
     GenerationRequest,
@@ -47,8 +47,8 @@ class EngineActor:
         """
 
         def work() -> Wanted:
-            for name in GROUP_VARIABLES:  # of the trainer's process group, if it started the cluster
-                os.environ.pop(name, None)
+            for name in os.environ.keys() - inherited().keys():  # of the trainer, if it started the cluster
+                del os.environ[name]
             sys.path += [folder for folder in path if folder not in sys.path]
             if cpu_threads is not None:
                 torch.set_num_threads(cpu_threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from annotated_types import Le
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from bapo_lightning import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.types import FinishReason, Segment
@@ -62,8 +64,10 @@ class VLLMOptions:
         """Precision of the weights in an engine on this machine."""
         return self.dtype or ("bfloat16" if torch.cuda.is_available() else "float32")
 
-    def engine_arguments(self, model_path: str, on_cpu: bool) -> dict[str, Any]:
-        """Arguments of `vllm.LLM`.
+    def engine_arguments(
+        self, model_path: str, on_cpu: bool, environment: Mapping[str, str] = os.environ
+    ) -> dict[str, Any]:
+        """Arguments of `vllm.LLM`, in a process with this environment.
 
         `processed_logprobs` makes log-probs those of the sampling distribution: vLLM's default leaves the
         temperature out, which biases every importance ratio. Weights come from the trainer, so none are read
@@ -89,6 +93,9 @@ class VLLMOptions:
             arguments["enable_chunked_prefill"] = False
         else:
             arguments["gpu_memory_utilization"] = self.gpu_memory_utilization
+            if self.tensor_parallel_size > 1 and has_growing_segments(environment):
+                # vLLM 0.32 ends ranks whose kernel would share memory of CUDA graphs in such segments.
+                arguments["disable_custom_all_reduce"] = True
         if self.lora_rank is not None:
             arguments |= {
                 "enable_lora": True,
@@ -124,6 +131,12 @@ def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, 
             if isinstance(layer, nn.Linear) and layer is not head
         }
     )
+
+
+def has_growing_segments(environment: Mapping[str, str]) -> bool:
+    """Whether torch's allocator for GPUs uses expandable segments."""
+    settings = [environment[name] for name in ALLOCATOR_VARIABLES if environment.get(name)]
+    return bool(settings) and GROWING_SEGMENTS in settings[0]
 
 
 def num_gpus(options: Mapping[str, Any]) -> int:

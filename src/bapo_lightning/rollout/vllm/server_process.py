@@ -17,6 +17,7 @@ import torch
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.ranks.launch import free_port
+from bapo_lightning.rollout.child.process import inherited
 from bapo_lightning.rollout.vllm.http import ServerClient
 from bapo_lightning.rollout.vllm.options import VLLMOptions, command_line
 
@@ -28,7 +29,7 @@ class ServerProcess:
     """A server in a process group of its own, so that all of it can be ended. Its output goes to a file."""
 
     arguments: Sequence[str]  # vLLM's flags without host and port
-    environment: Mapping[str, str]  # variables on top of this process's
+    environment: Mapping[str, str]  # variables on top of those that it inherits
     log: Path  # file to which its output is appended
     port: int = field(default_factory=free_port)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -60,7 +61,7 @@ class ServerProcess:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.PIPE,
-                env={**os.environ, **self.environment},
+                env={**inherited(), **self.environment},
                 start_new_session=True,
             )
         give_up = time.monotonic() + deadline_seconds
@@ -131,7 +132,7 @@ def server_arguments(
     if backend is not None:
         options = replace(options, lora_rank=None)  # vLLM's own weight transfer brings merged weights
     on_cpu = not torch.cuda.is_available()
-    arguments = options.engine_arguments(model_path, on_cpu)
+    arguments = options.engine_arguments(model_path, on_cpu, inherited())
     flags = [
         *command_line(arguments),
         *(("--weight-transfer-config", f'{{"backend": "{backend}"}}') if backend else ()),
