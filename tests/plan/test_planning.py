@@ -47,6 +47,7 @@ ASSUMED = Assumptions(
     usable_share=1.0,
     overhead_gigabytes=0.0,
     engine_gigabytes=0.0001,
+    asleep_gigabytes=0.00002,
     mean_response_share=0.5,
     update_share=0.5,
     scoring_share=0.5,

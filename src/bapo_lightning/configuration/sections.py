@@ -266,6 +266,7 @@ class Plan(Section):
     usable_share: Share
     overhead_gigabytes: NonNegative
     engine_gigabytes: NonNegative
+    asleep_gigabytes: NonNegative
     mean_response_share: Share
     update_share: Share
     scoring_share: Share

@@ -20,6 +20,7 @@ class Assumptions:
     usable_share: Share
     overhead_gigabytes: NonNegative
     engine_gigabytes: NonNegative
+    asleep_gigabytes: NonNegative
     mean_response_share: Share
     update_share: Share
     scoring_share: Share
@@ -150,6 +151,8 @@ def training_moments(run: RunShape, gpu: Gpu, assumed: Assumptions) -> tuple[Mom
     besides = [_overhead(assumed)]
     if run.engine.placement == "beside":
         besides += engine_memory(run, gpu, assumed.engine_gigabytes * 1e9)
+    elif run.engine.placement == "asleep":
+        besides.append(Amount("graphs of the sleeping engine", assumed.asleep_gigabytes * 1e9, "assumed"))
     mean = run.prompt_tokens + assumed.mean_response_share * run.response_tokens
     return tuple(
         replace(moment, amounts=(*besides, *moment.amounts))
