@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from lightning import Callback
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.modules.bapo_module import BapoModule
+from bapo_lightning.objectives.token_table import NAMES
 from bapo_lightning.runs.build import build_module
 from bapo_lightning.types import (
     FinishReason,
@@ -26,10 +28,17 @@ from bapo_lightning.types import (
 )
 
 
+class ReadsAll(Callback):
+    """Reads every column of the token table."""
+
+    needs = NAMES
+
+
 class Attached:
     """The few services of a trainer that one update needs."""
 
     global_step = 0
+    callbacks = (ReadsAll(),)
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,12 @@ def attach(module: BapoModule) -> BapoModule:
 
 
 def random_batch(size: Size, vocab_size: int) -> TrainBatch:
-    """Returns a minibatch of random tokens: responses of one length, half of the samples with a positive
+    """Returns a minibatch of random tokens."""
+    return collate(random_groups(size, vocab_size), {})
+
+
+def random_groups(size: Size, vocab_size: int) -> list[Group]:
+    """Returns groups of random tokens: responses of one length, half of the samples with a positive
     advantage.
     """
     generator = np.random.default_rng(0)
@@ -91,4 +105,4 @@ def random_batch(size: Size, vocab_size: int) -> TrainBatch:
             samples.append(Sample(rollout, "", Score(0.0, ScoreStatus.WRONG), reward=0.0))
         advantages = tuple(1.0 if place % 2 else -1.0 for place in range(size.group_size))
         groups.append(Group(problem, tuple(samples), advantages))
-    return collate(groups, {})
+    return groups

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from lightning import Callback
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -20,6 +21,7 @@ from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.methods.clip import clip
+from bapo_lightning.objectives.token_table import NAMES
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.types import (
     FinishReason,
@@ -98,6 +100,12 @@ def group(name: str, rollouts: list[Rollout], scores: list[float], advantages: I
     return Group(Problem(name, "", ""), samples, tuple(advantages))
 
 
+class ReadsAll(Callback):
+    """Reads every column of the token table."""
+
+    needs = frozenset(NAMES)
+
+
 def stale_batch(
     policy: Policy,
     num_groups: int = 6,
@@ -170,7 +178,7 @@ def step(
     made.optimizers = lambda: SimpleNamespace(zero_grad=policy.zero_grad)
     made.apply_gradients = lambda optimizer: 0.0
     made._fabric = None
-    made._trainer = SimpleNamespace(global_step=3)
+    made._trainer = SimpleNamespace(global_step=3, callbacks=[ReadsAll()])
     return made.training_step(batch, 0), gradients(policy)
 
 

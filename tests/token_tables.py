@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,3 +44,14 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
     assert not columns, f"no column of a table: {', '.join(columns)}"
     made = made.within(bounds.get("low", made.low), bounds.get("high", made.high))
     return made.knowing(bounds.get("statistic", made.statistic))
+
+
+class Recording(TokenTable):
+    """A table that keeps the names of the columns that were read."""
+
+    def __init__(self, columns: Mapping[str, torch.Tensor]) -> None:
+        vars(self).update(_columns=columns, read=set())
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        self.read.add(name)
+        return self._columns[name]

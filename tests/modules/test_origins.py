@@ -143,6 +143,7 @@ def test_the_mean_entropy_of_an_update_is_noted_and_kept_in_checkpoints() -> Non
     policy = random_policy()
     made = module(policy, BOUNDS)
     outputs, _ = step(policy, BOUNDS, stale_batch(policy))
+    made._fabric, made._trainer = None, SimpleNamespace(callbacks=[])  # type: ignore[assignment]
     made.gathered([outputs["tokens"]])
     assert made.last_entropy == pytest.approx(float(outputs["tokens"].entropy.mean()))
     checkpoint: dict = {}

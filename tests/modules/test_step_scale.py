@@ -38,7 +38,7 @@ def updated(batch, **options):
     made.manual_backward = lambda loss: loss.backward()
     made.optimizers = lambda: optimizer
     made.lr_schedulers = lambda: ExponentialLR(optimizer, gamma=0.5)
-    made._fabric, made._trainer = None, SimpleNamespace(global_step=3)
+    made._fabric, made._trainer = None, SimpleNamespace(global_step=3, callbacks=[])
     made.training_step(batch, 0)
     return made, torch.cat([parameter.detach().flatten() for parameter in policy.parameters()]) - before
 

@@ -59,6 +59,8 @@ class SlowEngine(HFEngine):
 class EveryOther(L.Callback):
     """A callback that reads metrics."""
 
+    needs = frozenset()
+
     def __init__(self, metric: str, action: Literal["print", "keep"] = "print") -> None:
         self.metric = metric
 
@@ -68,6 +70,8 @@ class EveryOther(L.Callback):
 
 class LongestResponse(Monitor):
     """A monitor: its metric stands in metrics.jsonl like any other."""
+
+    needs = frozenset()
 
     def measure(self, update: Update) -> Metrics:
         lengths = update.batch.response_mask.sum(dim=1)

@@ -123,6 +123,7 @@ class Alarm(Monitor):
     """
 
     order: ClassVar[Order] = Order.ALARM
+    needs = frozenset[str]()
     name: str  # `callbacks.alarms.<name>` in the configuration
     metric: Annotated[str, MinLen(1)]  # name in metrics.jsonl
     below: float | None = None  # smaller values are beyond the threshold; None: no threshold

@@ -10,7 +10,7 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.modules.bound_rules import AdaptiveBounds
 from bapo_lightning.modules.contributions import contributions
 from bapo_lightning.objectives.bounds import positive_contribution
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needed_by
 
 CLOSE = 0.1  # of the target: from one minibatch, closer values cannot be told from it
 
@@ -18,10 +18,13 @@ CLOSE = 0.1  # of the target: from one minibatch, closer values cannot be told f
 class SearchForecast(Monitor):
     """Prints one line after the first update of a run whose bounds are searched. Emits nothing."""
 
+    needs = needed_by(contributions)
+
     def measure(self, update: Update) -> Metrics:
         """Prints the line."""
         if update.index == 0 and isinstance(update.module.bound_rule, AdaptiveBounds):
             print(forecast(update.module.bound_rule, update.tokens), flush=True)
+        self.needs = frozenset()
         return {}
 
 

@@ -19,7 +19,7 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, in_numbers
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.objectives.surrogate import clipped_mask
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needed_by, needs
 from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.run_folder.journal import Journal
@@ -104,8 +104,15 @@ class RolloutWriter(Callback):
 
     order: ClassVar[Order] = Order.WRITE
     folder: str  # run folder
+    needs = frozenset[str]()  # between its writes
     every: Count  # updates between two writes
     num_groups: Count  # groups written each time
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: TrainBatch, batch_idx: int
+    ) -> None:
+        """Asks for what it writes."""
+        self.needs = needed_by(known_tokens) if batch_idx % self.every == 0 else frozenset()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: TrainBatch, batch_idx: int
@@ -133,15 +140,25 @@ class TokenWriter(Callback):
 
     order: ClassVar[Order] = Order.WRITE
     folder: str  # run folder
+    needs = frozenset[str]()  # between its writes
     every: CountOrZero  # updates between two writes; 0 writes nothing
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Asks for what it writes."""
+        self.needs = needed_by(token_columns) if self._is_due(batch_idx) else frozenset()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Writes on the last of every `every` updates; the controller has the tokens of all ranks."""
-        if self.every and (batch_idx + 1) % self.every == 0 and outputs["tokens"] is not None:
+        if self._is_due(batch_idx) and outputs["tokens"] is not None:
             row = {"step": batch_idx, **token_columns(outputs["tokens"])}
             Journal(Path(self.folder, TOKEN_FILE)).append([row])
+
+    def _is_due(self, index: int) -> bool:
+        return bool(self.every) and (index + 1) % self.every == 0
 
 
 def to_floats(metrics: Metrics) -> dict[str, float]:
@@ -189,6 +206,7 @@ def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
         yield {"by": "policy", "text": text, **{name: mark for name, mark in marks.items() if mark}}
 
 
+@needs("sequence", "position", "ratio", "age", "slope", "advantage")
 def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any) -> Iterator[dict[str, Any]]:
     """Yields for each of a minibatch's first rollouts the `text` of the tokens that were sampled; the number
     of the `first` one that was trained on; and from there on each token's `ratio`, its `age` in updates, and
@@ -210,6 +228,7 @@ def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any
         }
 
 
+@needs("ratio", "logp", "behaviour_logp", "entropy", "advantage", "age")
 def token_columns(tokens: TokenTable) -> dict[str, list[float]]:
     """Returns one list of length N per column."""
     columns = {

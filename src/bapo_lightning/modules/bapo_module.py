@@ -39,6 +39,7 @@ from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import step_scaled
 from bapo_lightning.modules.token_tables import (
+    columns_read,
     gather_tables,
     statistics_of_update,
     step_scale_of_update,
@@ -121,10 +122,8 @@ class BapoModule(L.LightningModule):
         self.max_grad_norm = max_grad_norm
         self.max_age = max_age
         self.max_nonfinite_in_a_row = max_nonfinite_in_a_row
-        self.statistic = statistic
-        self.correction = correction
-        self.proximal = proximal
-        self.step_scale = step_scale
+        self.statistic, self.step_scale = statistic, step_scale
+        self.correction, self.proximal = correction, proximal
         self.sharding = sharding
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
@@ -145,8 +144,9 @@ class BapoModule(L.LightningModule):
         self.policy = policy_for(self.objective, self._make_policy, self.sharding, mesh, self.is_mixed)
 
     def setup(self, stage: str) -> None:
-        """Takes over the trainer's precision. Raises ConfigError for one that cannot be trained in."""
+        """Takes over the trainer's precision. Raises ConfigError for a wrong one, or a callback's `needs`."""
         self.is_mixed = is_mixed(self.trainer.precision)
+        columns_read(self.trainer)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Optimizer and schedule; `apply_gradients` steps both."""
@@ -174,8 +174,8 @@ class BapoModule(L.LightningModule):
 
         Returns:
             For the callbacks: `loss` (of this rank's share), `metrics` (numbers to log), `version` (of the
-            policy that was trained), `tokens` (TokenTable of the minibatch on rank 0, None on other ranks)
-            and `bounds` (one BoundSearch for every part that shares its bounds).
+            policy that was trained), `tokens` (on rank 0 the columns of the minibatch's TokenTable that they
+            need; None on other ranks) and `bounds` (one BoundSearch for every part that shares its bounds).
 
         Raises:
             StaleDataError: a token is too old.
@@ -219,7 +219,7 @@ class BapoModule(L.LightningModule):
 
     def gathered(self, tables: Sequence[TokenTable]) -> TokenTable | None:
         """The table of all ranks' minibatch on rank 0, whose mean entropy it notes; None on other ranks."""
-        table = gather_tables(tables)
+        table = gather_tables(tables, columns_read(self.trainer) | {"entropy"})
         if table is not None:
             self.last_entropy = table.entropy.mean()
         return table

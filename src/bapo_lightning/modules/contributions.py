@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from bapo_lightning.objectives.bounds import Kind, contribution_curves, positive_contribution
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 
 ContributionWeight = Literal["rollout_prob", "none"]
 
@@ -22,6 +22,7 @@ def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
     return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
 
 
+@needs("ratio", "advantage", "weight", "behaviour_logp", "origin")
 def contributions(
     table: TokenTable, weight: ContributionWeight, lows: Tensor, highs: Tensor, kind: Kind = "gradient"
 ) -> tuple[Tensor, Tensor]:
@@ -33,15 +34,19 @@ def contributions(
     return contribution_curves(table.ratio, table.advantage, table.is_sampled, weights, lows, highs, kind)
 
 
-def positive_shares(table: TokenTable, kind: ContributionWeight) -> tuple[Tensor, Tensor]:
+@needs("ratio", "advantage", "weight", "behaviour_logp", "origin", "slope")
+def positive_shares(
+    table: TokenTable, kind: ContributionWeight, chosen: Tensor | bool = True
+) -> tuple[Tensor, Tensor]:
     """Share of the positive tokens in the contributions as the objective cuts them (Eq. 5), and without any
     clipping; 0-dim float64, NaN where nothing contributes.
 
     Args:
         table: of the minibatch, with the slopes of its update.
         kind: as for `contribution_weight`.
+        chosen: the tokens that count, [N] bool.
     """
-    mass = contribution_weight(table, kind).double() * table.ratio * table.is_sampled
+    mass = contribution_weight(table, kind).double() * table.ratio * (table.is_sampled & chosen)
     is_positive = table.advantage > 0
     cut, whole = (
         positive_contribution((parts * is_positive).sum(), (parts * ~is_positive).sum(), "share")

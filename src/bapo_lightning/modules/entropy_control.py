@@ -21,6 +21,7 @@ class AdaptiveCoefficient(nn.Module):
     holds it.
     """
 
+    needs = frozenset({"entropy", "count"})
     past: Tensor  # the coefficient for the next update, 0-dim
 
     def __init__(

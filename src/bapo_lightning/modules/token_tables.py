@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 import torch.distributed as dist
+from lightning import Trainer
 from torch import Tensor
 
 from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.modules.token_scores import SCORES
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import (
+    INTEGERS,
     NAMES,
+    SomeColumns,
     Statistic,
     StepScale,
     TokenTable,
     concatenate,
+    name_of,
+    needed_by,
     table_of,
 )
-from bapo_lightning.ranks.collectives import gather_on_controller, num_ranks
+from bapo_lightning.ranks.collectives import from_controller, gather_rows, num_ranks
 from bapo_lightning.types import Origin
 
 OUTPUTS = (*SCORES, "log_z")  # of a policy
+SAY_SO = ("lightning.", "bapo_lightning.")  # modules whose callbacks say what they read, if anything
 # micro-batch -> the first of `OUTPUTS` for its response tokens, each [N] or None, in nats
 Scorer = Callable[[MicroBatch], tuple[Tensor | None, ...]]
 
@@ -53,35 +59,66 @@ def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenT
     )
 
 
-def gather_tables(tables: Sequence[TokenTable]) -> TokenTable | None:
+def columns_read(trainer: Trainer) -> frozenset[str]:
+    """Returns the columns that callbacks read after an update: those in their `needs`, and all columns if one
+    from elsewhere says nothing. Lightning's own know of no table.
+
+    Raises:
+        ConfigError: one needs a column that does not exist.
+    """
+    found: frozenset[str] = frozenset()
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        says_so = callback.on_train_batch_end.__module__.startswith(SAY_SO)
+        found |= needed_by(callback, () if says_so else NAMES)
+    return found
+
+
+def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> TokenTable | None:
     """Returns the table of all ranks' minibatch on the controller (rank 0), and None on workers.
 
-    Every rank must call it with the tables of its own micro-batches. They pass through the host.
+    Every rank must call it with the tables of its own micro-batches.
+
+    Args:
+        tables: of this rank; the controller has the costliest share, which is never empty.
+        columns: to be gathered; the controller's count.
     """
-    if num_ranks() == 1:
-        return concatenate(tables)
-    own = concatenate(tables) if tables else None
-    parts = gather_on_controller(None if own is None else {name: getattr(own, name).cpu() for name in NAMES})
-    if parts is None or own is None:  # the controller has the costliest share, which is never empty
-        return None
-    present, device = [part for part in parts if part is not None], own.logp.device
-    return TokenTable(*(torch.cat([part[name] for part in present]).to(device) for name in NAMES))
+    found, _ = _gathered(tables, from_controller(sorted(columns)), everywhere=False)
+    return None if found is None else SomeColumns("a callback", **found)
 
 
-def gather_everywhere(tables: Sequence[TokenTable]) -> tuple[TokenTable, int]:
-    """Returns the table of all ranks' minibatch on every rank, and the row at which this rank's own begin.
+def gather_everywhere(
+    reader: Callable[[TokenTable], Tensor], tables: Sequence[TokenTable], device: torch.device
+) -> tuple[TokenTable, int]:
+    """Returns what a function reads of the table of all ranks' minibatch on every rank, and the row at which
+    this rank's own begin.
 
     Every rank must call it with the tables of its own micro-batches, maybe none.
     """
+    found, start = _gathered(tables, sorted(needed_by(reader)), everywhere=True)
+    assert found is not None
+    return SomeColumns(name_of(reader), **{name: found[name].to(device) for name in found}), start
+
+
+def _gathered(
+    tables: Sequence[TokenTable], names: Sequence[str], everywhere: bool
+) -> tuple[dict[str, Tensor] | None, int]:
+    """Columns of all ranks' tables in rank order, where they are gathered, and the first of this rank's rows.
+
+    They pass through the host in one collective, as the 32 bits of each number: those of an id are enough.
+    """
     if num_ranks() == 1:
-        return concatenate(tables), 0
-    parts: list[dict[str, Tensor] | None] = [None] * num_ranks()
-    own = concatenate(tables) if tables else None
-    dist.all_gather_object(parts, None if own is None else {name: getattr(own, name).cpu() for name in NAMES})
-    present = [part for part in parts if part is not None]
-    device = torch.device("cpu") if own is None else own.logp.device
-    before = sum(len(part["logp"]) for part in parts[: dist.get_rank()] if part is not None)
-    return TokenTable(*(torch.cat([part[name] for part in present]).to(device) for name in NAMES)), before
+        return concatenate(tables, names), 0
+    own = concatenate(tables, names) if tables else dict.fromkeys(names, torch.empty(0))
+    bits = [own[name].int() if name in INTEGERS else own[name].float().view(torch.int32) for name in names]
+    parts = gather_rows(torch.stack(bits).cpu(), everywhere)
+    if parts is None:
+        return None, 0
+    rows = torch.cat(parts, dim=1).to(bits[0].device)
+    found = {
+        name: row.long() if name in INTEGERS else row.view(torch.float32)
+        for name, row in zip(names, rows, strict=True)
+    }
+    return found, sum(part.shape[1] for part in parts[: dist.get_rank()])
 
 
 def statistics_of_update(
@@ -98,8 +135,11 @@ def statistics_of_update(
     """
     if statistic is None:
         return [torch.full((), torch.nan, device=bounds.low.device)] * num_micro_batches
-    whole, start = gather_everywhere([table.detach().within(bounds.low, bounds.high) for table in tables])
-    values = statistic(whole).expand_as(whole.ratio)
+    tables = [table.detach().within(bounds.low, bounds.high) for table in tables]
+    whole, start = gather_everywhere(statistic, tables, bounds.low.device)
+    values = statistic(whole)
+    if values.dim() == 0:
+        return [values] * num_micro_batches
     sizes = [len(table.ratio) for table in tables]
     own = list(values[start : start + sum(sizes)].split(sizes)) if tables else []
     # Blank tokens weigh nothing; any finite value will do.
@@ -113,4 +153,7 @@ def step_scale_of_update(step_scale: StepScale | None, tables: Sequence[TokenTab
         step_scale: table of the whole update -> factor, 0-dim.
         tables: of this rank's micro-batches, maybe none.
     """
-    return 1.0 if step_scale is None else float(step_scale(gather_everywhere(tables)[0]))
+    if step_scale is None:
+        return 1.0
+    device = tables[0].logp.device if tables else torch.device("cpu")
+    return float(step_scale(gather_everywhere(step_scale, tables, device)[0]))

@@ -10,7 +10,7 @@ table ---- proximal, correction ----> ratio to the proximal policy, weights
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeGuard, TypeVar
@@ -18,13 +18,14 @@ from typing import Any, Literal, Protocol, TypeGuard, TypeVar
 import torch
 from torch import Tensor
 
+from bapo_lightning.errors import ConfigError, TrainingError, taken
 from bapo_lightning.objectives.surrogate import limited_log_ratio
 from bapo_lightning.types import Origin
 
 
 @dataclass(frozen=True)
 class TokenTable:
-    """One row per response token; all fields have shape [N].
+    """One row per response token; all fields have shape [N], those of `INTEGERS` int64 and others float32.
 
     Gradients flow through `logp`, `log_ratio`, `ratio` and `log_z`, and through `entropy` where the objective
     `needs_entropy_gradient`. Rows of a response follow each other.
@@ -65,6 +66,10 @@ class TokenTable:
     def detach(self) -> TokenTable:
         """Returns the same numbers without the graph."""
         return TokenTable(*(getattr(self, name).detach() for name in NAMES))
+
+    def only(self, columns: Iterable[str], reader: str) -> TokenTable:
+        """Returns the table with these columns alone, for a reader of this name."""
+        return SomeColumns(reader, **{name: getattr(self, name) for name in columns})
 
     def relative_to(self, proximal_logp: Tensor) -> TokenTable:
         """Returns the table with ratios to another policy, given its log-probs [N] in nats."""
@@ -132,6 +137,46 @@ def table_of(
 
 
 NAMES = tuple(field.name for field in fields(TokenTable))
+INTEGERS = frozenset({"age", "age_at_entry", "sequence", "group", "position", "origin", "step"})
+
+
+class SomeColumns(TokenTable):
+    """Some columns of a table; reading another one is a TrainingError that names the reader."""
+
+    def __init__(self, reader: str = "the reader", **columns: Tensor) -> None:
+        vars(self).update(columns, _reader=reader)
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in NAMES:
+            raise AttributeError(name)
+        raise TrainingError(
+            f"{vars(self)['_reader']} reads the column {name} of the token table without asking for it; add "
+            "it to its `needs`"
+        )
+
+
+def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
+    """Returns the columns that a function of the table, maybe with options, or a callback `needs`.
+
+    Args:
+        reader: with the attribute, or not.
+        unsaid: what one without it may read.
+
+    Raises:
+        ConfigError: it needs a column that does not exist.
+    """
+    found = frozenset(getattr(_plain(reader), "needs", unsaid))
+    for name in sorted(found.difference(NAMES)):
+        raise ConfigError(
+            [f"{name_of(reader)}.needs has {name}, no column of the token table: {taken(name, NAMES)}"]
+        )
+    return found
+
+
+def name_of(reader: Any) -> str:
+    """Returns the name of a function, maybe with options, or of an object's class."""
+    return str(getattr(_plain(reader), "__name__", type(reader).__name__))
+
 
 # table -> objective[N] to maximise
 Objective = Callable[[TokenTable], Tensor]
@@ -183,10 +228,29 @@ def needs_log_z(objective: Any) -> bool:
 
 def _has(objective: Any, name: str) -> bool:
     """Whether an attribute is set, of a function with some arguments given as well."""
-    return bool(getattr(getattr(objective, "func", objective), name, False))
+    return bool(getattr(_plain(objective), name, False))
+
+
+def _plain(function: Any) -> Any:
+    """Returns a function without the arguments that were given to it."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
 
 
 Scored = TypeVar("Scored", bound=Callable[..., Any])
+
+
+def needs(*columns: str) -> Callable[[Scored], Scored]:
+    """Marks a function of the whole update's table with the columns that it reads: ranks exchange no others
+    for it.
+    """
+
+    def mark(function: Scored) -> Scored:
+        function.needs = frozenset(columns)  # type: ignore[attr-defined]
+        return function
+
+    return mark
 
 
 def scored_at_entry(*scores: Literal["entropy", "mean_logp"]) -> Callable[[Scored], Scored]:
@@ -209,9 +273,7 @@ def scored_at_entry(*scores: Literal["entropy", "mean_logp"]) -> Callable[[Score
 
 def needs_at_entry(objective: object) -> tuple[str, ...]:
     """Returns the scores of which an objective, maybe with options, was marked by `scored_at_entry`."""
-    while isinstance(objective, partial):
-        objective = objective.func
-    return tuple(getattr(objective, "scores_at_entry", ()))
+    return tuple(getattr(_plain(objective), "scores_at_entry", ()))
 
 
 def slopes(objective: Objective, table: TokenTable) -> Tensor:
@@ -231,8 +293,8 @@ def slopes(objective: Objective, table: TokenTable) -> Tensor:
     return by_ratio + by_log_ratio / table.ratio.detach()
 
 
-def concatenate(tables: Sequence[TokenTable]) -> TokenTable:
-    """Returns the table of a whole minibatch from those of its micro-batches."""
+def concatenate(tables: Sequence[TokenTable], columns: Iterable[str] = NAMES) -> dict[str, Tensor]:
+    """Returns columns of a whole minibatch from the tables of its micro-batches."""
     if len(tables) == 1:
-        return tables[0]
-    return TokenTable(*(torch.cat([getattr(table, name) for table in tables]) for name in NAMES))
+        return {name: getattr(tables[0], name) for name in columns}
+    return {name: torch.cat([getattr(table, name) for table in tables]) for name in columns}

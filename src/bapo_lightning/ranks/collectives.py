@@ -59,9 +59,21 @@ def from_controller(value: Any) -> Any:
     return box[0]
 
 
-def gather_on_controller(value: Any) -> list[Any] | None:
-    """All ranks' values in rank order on the controller, None elsewhere. Every rank must call it."""
-    is_controller = dist.get_rank() == 0
-    found: list[Any] = [None] * num_ranks()
-    dist.gather_object(value, found if is_controller else None, dst=0)
-    return found if is_controller else None
+def gather_rows(rows: Tensor, everywhere: bool = False) -> list[Tensor] | None:
+    """The rows of all ranks in rank order, on the host: on the controller, None elsewhere; or everywhere.
+    Every rank must call it.
+
+    Args:
+        rows: [K, N] on the host; K and type are those of all ranks, N is the rank's own and may be 0.
+        everywhere: on every rank.
+    """
+    counts = torch.zeros(num_ranks(), dtype=torch.long)
+    counts[dist.get_rank()] = rows.shape[1]
+    dist.all_reduce(counts)
+    padded = torch.nn.functional.pad(rows, (0, int(counts.max()) - rows.shape[1]))
+    found = [torch.empty_like(padded) for _ in counts] if everywhere or dist.get_rank() == 0 else None
+    if everywhere:
+        dist.all_gather(found, padded)
+    else:
+        dist.gather(padded, found)
+    return found and [part[:, :count] for part, count in zip(found, counts.tolist(), strict=True)]

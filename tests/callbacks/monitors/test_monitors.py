@@ -9,7 +9,9 @@ import pytest
 import torch
 from tests.callbacks.monitors.token_table import VERSION, VERSIONS, search, update
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
+from tests.token_tables import Recording
 
+from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.callbacks.monitors import entropy, training
 from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, ContributionMonitor
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
@@ -19,6 +21,7 @@ from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.corrections.tokens import truncated_is
+from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
 
@@ -31,6 +34,24 @@ def about(**numbers):
     """Numbers of float32 tokens, their names without the group `room`."""
     room = numbers.pop("room")
     return pytest.approx({f"{room}/{name}": value for name, value in numbers.items()}, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    "monitor",
+    [
+        TrainingMonitor(), EntropyMonitor(), EntropyRuleMonitor(every=1), ClipBoundsMonitor(),
+        ContributionMonitor("rollout_prob"), StalenessMonitor(), MismatchMonitor(), CorrectionMonitor(),
+        ThroughputMonitor(), Alarm("entropy", "policy/entropy", below=0.1),
+    ],
+    ids=lambda monitor: type(monitor).__name__,
+)  # fmt: skip
+def test_a_monitor_needs_the_columns_that_it_reads(monitor, monkeypatch):
+    monkeypatch.setattr(entropy, "mean_entropy", lambda *_: torch.tensor(0.5))
+    fresh = update({name: (VERSION,) * len(versions) for name, versions in VERSIONS.items()})
+    found = Recording(concatenate([fresh.tokens]))
+    module = SimpleNamespace(last_learning_rate=0.5, correction=truncated_is, step_scale=None)
+    monitor.measure(replace(fresh, tokens=found, module=module))
+    assert found.read == monitor.needs
 
 
 def test_training_counts_samples_and_cut_gradients_by_sign():

@@ -7,11 +7,12 @@ import pytest
 import torch
 from tests.builders import rollout
 from tests.callbacks.conversations import conversation
-from tests.token_tables import table
+from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.monitors.bounds import ContributionMonitor
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.callbacks.monitors.turns import MOST_TURNS, TurnMonitor, turn_numbers
+from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.types import FinishReason, Origin, Reply
 
 DONE = Reply(is_done=True)
@@ -55,6 +56,15 @@ def test_turns_calls_and_faults_are_counted_by_conversation():
             "turns/cut_share": 1 / 3,
         }
     )
+
+
+@pytest.mark.parametrize("conversations", [None, "some"])
+def test_columns_are_needed_where_an_environment_answers(conversations):
+    monitor, found = TurnMonitor("rollout_prob"), Recording(concatenate([tokens()]))
+    sampler = SimpleNamespace(conversations=conversations)
+    monitor.on_train_start(SimpleNamespace(datamodule=SimpleNamespace(sampler=sampler)), None)
+    monitor.measure(Update(0, 0, found, [], SimpleNamespace(rollouts=ROLLOUTS), None, {}))
+    assert found.read == monitor.needs and bool(monitor.needs) == bool(conversations)
 
 
 def test_each_turn_has_the_positive_share_of_its_own_tokens():

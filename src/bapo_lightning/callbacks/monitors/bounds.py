@@ -8,6 +8,7 @@ import torch
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
+from bapo_lightning.objectives.token_table import needed_by
 
 
 class ClipBoundsMonitor(Monitor):
@@ -15,6 +16,8 @@ class ClipBoundsMonitor(Monitor):
     and `bapo/target_met` (share of the update's searches that reached their target; undefined where nothing
     was searched, since bounds are fixed or there was nothing to balance).
     """
+
+    needs = frozenset[str]()
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
@@ -37,6 +40,7 @@ class ContributionMonitor(Monitor):
     can be compared.
     """
 
+    needs = needed_by(positive_shares)
     weight: ContributionWeight  # as for `contributions.contribution_weight`
 
     def measure(self, update: Update) -> Metrics:

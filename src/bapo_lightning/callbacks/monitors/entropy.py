@@ -18,6 +18,8 @@ class EntropyMonitor(Monitor):
     KL(behaviour || policy), over the tokens that the policy sampled).
     """
 
+    needs = frozenset({"logp", "behaviour_logp", "origin", "entropy"})
+
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
         tokens = update.tokens
@@ -38,6 +40,7 @@ class EntropyRuleMonitor(Monitor):
     The rule holds for steps of the natural gradient; under AdamW compare signs and correlation, not sizes.
     """
 
+    needs = frozenset({"logp", "advantage", "slope", "entropy"})
     every: CountOrZero  # updates between two measurements, the first update included; 0: never
 
     def measure(self, update: Update) -> Metrics:

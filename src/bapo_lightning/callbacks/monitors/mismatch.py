@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from lightning import LightningModule, Trainer
+
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
+from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.corrections.gap import effective_sample_size, engine_gap
 from bapo_lightning.objectives.divergence import mismatch
 
@@ -14,6 +17,8 @@ class MismatchMonitor(Monitor):
     They cover the first minibatch, in updates whose data has age 0. Where the data module scored the whole
     batch when it entered training, its numbers stand instead, and this monitor emits nothing.
     """
+
+    needs = frozenset({"logp", "behaviour_logp", "origin"})
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
@@ -35,6 +40,13 @@ class CorrectionMonitor(Monitor):
     share of the tokens, see `objectives.corrections.gap`); and `correction/step_scale` (factor of the
     learning rate) where it has a rule for that.
     """
+
+    needs = frozenset({"correction", "proximal_logp", "behaviour_logp"})
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Needs no tokens where there is no correction."""
+        if isinstance(pl_module, BapoModule) and pl_module.correction is None:
+            self.needs = frozenset()
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""

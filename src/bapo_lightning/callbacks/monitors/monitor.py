@@ -16,7 +16,7 @@ from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.surrogate import clipped_mask
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import NAMES, TokenTable, name_of
 
 Metrics = dict[str, float | Tensor]  # 0-dim tensors are read together, by `in_numbers`
 
@@ -61,6 +61,7 @@ class Monitor(Callback, ABC):
     """Adds metrics of each update to the outputs of the step; `MetricsWriter` comes last and writes them."""
 
     order: ClassVar[Order] = Order.MEASURE
+    needs: frozenset[str] = frozenset(NAMES)  # columns of the token table that `measure` reads
 
     @abstractmethod
     def measure(self, update: Update) -> Metrics:
@@ -77,7 +78,7 @@ class Monitor(Callback, ABC):
         update = Update(
             index=batch_idx,
             version=outputs["version"],
-            tokens=outputs["tokens"],
+            tokens=outputs["tokens"].only(self.needs, name_of(self)),
             searches=outputs["bounds"],
             batch=batch.global_batch or batch,
             module=pl_module,

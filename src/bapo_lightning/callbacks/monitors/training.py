@@ -22,6 +22,8 @@ class TrainingMonitor(Monitor):
     compared. Answers of an expert count in neither rewards nor lengths.
     """
 
+    needs = frozenset({"slope", "advantage"})
+
     def __init__(self) -> None:
         self._num_samples = 0
         self._num_tokens = 0
@@ -82,6 +84,8 @@ class StalenessMonitor(Monitor):
     be trained on). Tokens of an expert have no age and are left out.
     """
 
+    needs = frozenset({"age", "origin"})
+
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
         has_age = update.tokens.origin != Origin.EXPERT
@@ -109,6 +113,8 @@ class ThroughputMonitor(Monitor):
     `train/tokens_per_second` (response tokens trained per second of the update itself). The speed of
     generation and the other `time/*` come with the batch.
     """
+
+    needs = frozenset[str]()
 
     def __init__(self) -> None:
         self._last = time.perf_counter()

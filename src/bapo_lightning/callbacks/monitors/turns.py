@@ -5,7 +5,7 @@ turns the gradient comes from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needed_by
 from bapo_lightning.types import FinishReason, Rollout
 
 MOST_TURNS = 8  # that have a positive share of their own
@@ -34,6 +34,7 @@ class TurnMonitor(Monitor):
     An expert's answers are no conversations.
     """
 
+    needs = frozenset[str]()  # until an environment is seen
     weight: ContributionWeight  # as for `contributions.contribution_weight`
     has_environment: bool = field(default=False, init=False)
 
@@ -41,6 +42,8 @@ class TurnMonitor(Monitor):
         """Sees whether an environment answers; only ranks that sample have one."""
         sampler = getattr(trainer.datamodule, "sampler", None)  # type: ignore[attr-defined]
         self.has_environment = getattr(sampler, "conversations", None) is not None
+        if self.has_environment:
+            self.needs = needed_by(positive_shares) | {"sequence", "position"}
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
@@ -51,12 +54,11 @@ class TurnMonitor(Monitor):
         most = min(MOST_TURNS, max(len(rollout.turns) for rollout in rollouts))
         return {
             **conversation_metrics([rollout for rollout in rollouts if rollout.aging_segments]),
-            **{f"turns/{POSITIVE_SHARE}_{n + 1}": self._share(update.tokens, turn == n) for n in range(most)},
+            **{
+                f"turns/{POSITIVE_SHARE}_{n + 1}": positive_shares(update.tokens, self.weight, turn == n)[0]
+                for n in range(most)
+            },
         }
-
-    def _share(self, tokens: TokenTable, chosen: Tensor) -> Tensor:
-        """Positive tokens' share of what the chosen ones contribute; NaN if that is nothing."""
-        return positive_shares(replace(tokens, weight=tokens.weight * chosen), self.weight)[0]
 
 
 def conversation_metrics(rollouts: Sequence[Rollout]) -> Metrics:

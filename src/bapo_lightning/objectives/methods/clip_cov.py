@@ -6,10 +6,11 @@ from torch import Tensor
 
 from bapo_lightning.objectives.picks import covariance, first_of, random_order
 from bapo_lightning.objectives.surrogate import clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 from bapo_lightning.values import Share
 
 
+@needs("sequence", "position", "age", "behaviour_logp", "count", "logp", "advantage", "ratio", "low", "high")
 def kept(table: TokenTable, share: Share = 2e-4, low: float = 1.0, high: float = 5.0) -> Tensor:
     """Returns 0 for the picked tokens of the update and 1 for all others, [N].
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import group_sum, per_sequence, sequence_mean
 from bapo_lightning.objectives.surrogate import clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 
 
+@needs("advantage", "sequence", "group", "count")
 def share_of_others_wrong(table: TokenTable) -> Tensor:
     """Returns (G - c) / (G - 1) of each token's group, [N]: c of its G responses are right.
 

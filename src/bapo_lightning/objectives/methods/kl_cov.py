@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from bapo_lightning.objectives.picks import covariance, first_of, random_order
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 from bapo_lightning.values import NonNegative, Share
 
 
+@needs("sequence", "position", "age", "behaviour_logp", "count", "logp", "advantage")
 def picked(table: TokenTable, share: Share = 2e-4) -> Tensor:
     """Returns 1 for the tokens of the highest covariance in the update and 0 for all others, [N].
 

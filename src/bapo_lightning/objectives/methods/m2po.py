@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 from bapo_lightning.values import Positive
 
 Reading = Literal["clamp", "mask"]
 
 
+@needs("log_ratio", "advantage", "count")
 def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Reading = "clamp") -> Tensor:
     """Returns the |log r| at which tokens of the update are cut, 0-dim; infinite where the budget suffices.
 

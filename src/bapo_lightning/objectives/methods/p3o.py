@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.sequences import token_mean
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 
 LIMIT = 10.0  # nats, of log r in the divergence
 
 
+@needs("ratio", "count")
 def effective_sample_size(table: TokenTable) -> Tensor:
     """Returns (mean r)^2 / mean r^2 over all tokens of the update, 0-dim in (0, 1].
 

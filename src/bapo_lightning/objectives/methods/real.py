@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.sequences import group_sum, per_sequence, sequence_mean
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 from bapo_lightning.values import Positive
 
 
+@needs("log_ratio", "advantage", "sequence", "group", "count")
 def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
     """Returns log(1 + sum of exp(-+ s / temperature) over the responses of the token's class) - log(G) of
     its group of G responses, [N]; infinite where all responses of a group are right, or all wrong.

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 from bapo_lightning.types import Origin
 from bapo_lightning.values import Positive, Share
 
 
+@needs("logp", "ratio", "advantage", "low", "high", "sequence", "position", "age", "origin", "count")
 def kept_tokens(
     table: TokenTable,
     fresh_share: Share = 2e-4,

@@ -10,13 +10,14 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 
 LEAST_LARGEST = (
     0.02  # the authors': where no token moves the entropy much, none is weighted down to the least
 )
 
 
+@needs("logp", "advantage", "ratio", "entropy", "count")
 def weight_by_entropy_change(
     table: TokenTable,
     least: Annotated[float, Gt(0), Le(1)] = 0.8,

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, needs
 from bapo_lightning.values import Share
 
 ROUNDING = 1e-9  # 0.2 * 35 is above 7
 
 
+@needs("entropy", "count")
 def among_highest(table: TokenTable, share: Share = 0.2) -> Tensor:
     """Returns 1 for the `share` of the update's tokens with the highest entropy and 0 for all others, [N].
 

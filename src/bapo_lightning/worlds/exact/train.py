@@ -231,7 +231,7 @@ def loss_and_metrics(
         searches.append(bounds)
     lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
     rests, ends = whereabouts(method.bound_rule, lows, highs, values)
-    whole = concatenate(tables)
+    whole = TokenTable(**concatenate(tables))
     shares = positive_shares(whole, method.contribution_weight)
     clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)
     found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)

@@ -1,0 +1,251 @@
+"""Token tables of all ranks: what is sent, and that it arrives as it was."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from lightning import Callback
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
+from tests.builders import FixedBounds, adaptive, module, random_policy
+from tests.commands import start_ranks
+from tests.token_tables import Recording, table
+
+from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
+from bapo_lightning.callbacks.monitors.monitor import Monitor
+from bapo_lightning.callbacks.monitors.training import StalenessMonitor
+from bapo_lightning.callbacks.search_forecast import forecast
+from bapo_lightning.callbacks.writers import (
+    ConsoleLogger,
+    RolloutWriter,
+    TokenWriter,
+    known_tokens,
+    token_columns,
+)
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.configuration.validate import validate
+from bapo_lightning.errors import ConfigError, TrainingError
+from bapo_lightning.modules.contributions import contributions, positive_shares
+from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
+from bapo_lightning.modules.token_tables import (
+    columns_read,
+    gather_everywhere,
+    gather_tables,
+    statistics_of_update,
+    step_scale_of_update,
+)
+from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.corrections.step_size import ess_step_scale
+from bapo_lightning.objectives.methods.kl_cov import picked
+from bapo_lightning.objectives.token_table import NAMES, SomeColumns, concatenate, needed_by, needs
+from bapo_lightning.ranks.launch import free_port
+
+SIZES = {0: [5, 2], 1: [], 2: [4]}  # tokens of each rank's micro-batches
+BOUNDS = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.4), torch.tensor(True))
+
+
+def tables_of(rank):
+    """Numbers that no other row has, NaN and infinities among them."""
+    made = []
+    for place, size in enumerate(SIZES[rank]):
+        row = torch.arange(size) + 1_000_000 * rank + 1000 * place
+        number = (row / 7).sin()
+        made.append(
+            table(
+                number, number.exp(), logp=-number.abs(), entropy=number.square(), age=row % 5, position=row,
+                sequence=2_000_000_000 + row, group=row // 3 % 4, origin=row % 4,
+            )
+        )  # fmt: skip
+    return made
+
+
+def everything():
+    return [each for rank in SIZES for each in tables_of(rank)]
+
+
+@needs("advantage", "sequence", "statistic", "high")
+def own_statistic(found):
+    return found.advantage + found.sequence.sin() + found.statistic.nan_to_num() + found.high.isinf()
+
+
+def exchange(rank, port, path):
+    """Does on one rank what the tests look at."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(SIZES))
+    sent, gather = [], dist.gather
+
+    def counted(values, *rest):
+        sent.append(values.numel() * values.element_size())
+        gather(values, *rest)
+
+    dist.gather = counted
+    own, device = tables_of(rank), torch.device("cpu")
+    # Only rank 0's columns count: others may have callbacks that do not know what rank 0's know.
+    gathered = gather_tables(
+        own, columns_read(SimpleNamespace(callbacks=[StalenessMonitor()] if not rank else []))
+    )
+    whole = gather_tables(own, NAMES)
+    read, start = gather_everywhere(own_statistic, own, device)
+    found = {
+        "gathered": gathered and concatenate([gathered], needed_by(StalenessMonitor())),
+        "absent": gathered and not hasattr(gathered, "_") and vars(gathered).keys() - {"_reader"},
+        "whole": whole and concatenate([whole]),
+        "read": concatenate([read], needed_by(own_statistic)),
+        "start": start,
+        "sent": sent,
+        "own": statistics_of_update(own_statistic, own, BOUNDS, 3),
+        "picked": statistics_of_update(picked, own, BOUNDS, 3),
+        "remembered": statistics_of_update(AdaptiveCoefficient(start=0.01), own, BOUNDS, 3),
+        "scale": step_scale_of_update(lambda each: each.ratio.mean(), own),
+    }
+    torch.save(found, f"{path}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ranks")
+    start_ranks(exchange, args=(free_port(), str(path)), nprocs=len(SIZES))
+    return [torch.load(path / f"{rank}.pt", weights_only=False) for rank in SIZES]
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, column in expected.items():
+        assert found[name].dtype == column.dtype, name
+        assert torch.equal(found[name].nan_to_num(9.0), column.nan_to_num(9.0)), name
+
+
+def test_rank_0_alone_gets_the_rows_of_all_ranks_in_their_order_to_the_bit(ranks):
+    assert_same(ranks[0]["whole"], concatenate(everything()))
+    assert ranks[1]["whole"] is ranks[2]["whole"] is None
+
+
+def test_columns_that_nobody_on_rank_0_reads_are_not_sent(ranks):
+    assert_same(ranks[0]["gathered"], concatenate(everything(), ("age", "origin")))
+    assert ranks[0]["absent"] == {"age", "origin"}
+    assert ranks[1]["gathered"] is ranks[2]["gathered"] is None
+    widest = sum(SIZES[0])  # the others fill theirs up
+    for found in ranks:
+        assert found["sent"] == [4 * columns * widest for columns in (2, len(NAMES))]
+
+
+def test_every_rank_reads_what_a_statistic_needs_even_one_without_tokens(ranks):
+    for rank, found in enumerate(ranks):
+        assert_same(found["read"], concatenate(everything(), needed_by(own_statistic)))
+        assert found["start"] == sum(sum(SIZES[before]) for before in range(rank))
+
+
+@pytest.mark.parametrize(("name", "statistic"), [("own", own_statistic), ("picked", picked)])
+def test_statistics_are_those_of_one_process_and_finite_in_blank_micro_batches(ranks, name, statistic):
+    alone = torch.cat(statistics_of_update(statistic, everything(), BOUNDS, 3))
+    found = [ranks[rank][name] for rank in SIZES]
+    own = [value for rank, values in enumerate(found) for value in values[: len(SIZES[rank])]]
+    assert torch.equal(torch.cat(own), alone)
+    for rank, values in enumerate(found):
+        assert len(values) == 3
+        assert all(value.dim() == 0 and value.isfinite() for value in values[len(SIZES[rank]) :])
+
+
+def test_numbers_of_the_update_are_the_same_on_every_rank(ranks):
+    whole = concatenate(everything())
+    for found in ranks:
+        assert found["scale"] == float(whole["ratio"].mean())
+        assert found["remembered"] == [torch.tensor(0.0)] * 3  # the entropy is above the target
+
+
+def test_callbacks_say_what_they_read_and_only_silent_ones_from_elsewhere_may_read_all():
+    class Silent(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            """Reads who knows what."""
+
+    class Modest(Silent):
+        needs = frozenset({"ratio"})
+
+    class Measuring(Monitor):
+        def measure(self, update):
+            return {}
+
+    def read(*callbacks):
+        return columns_read(SimpleNamespace(callbacks=callbacks))
+
+    nothing = (ModelCheckpoint(), Callback(), ConsoleLogger(every=1), TokenWriter("folder", every=0))
+    assert read(*nothing) == set()
+    assert read(*nothing, Modest(), StalenessMonitor()) == {"ratio", "age", "origin"}
+    for silent in (Silent(), Measuring(), LambdaCallback(on_train_batch_end=lambda *_: None)):
+        assert read(Modest(), silent) == set(NAMES)
+
+
+@pytest.mark.parametrize(("every", "due"), [(2, [True, False, True]), (1, [True] * 3)])
+def test_a_writer_reads_nothing_between_its_writes(every, due):
+    rollouts, tokens = RolloutWriter("folder", every, num_groups=1), TokenWriter("folder", every)
+    for index, is_due in enumerate(due):
+        for writer in (rollouts, tokens):
+            writer.on_train_batch_start(None, None, None, index)
+        assert bool(rollouts.needs) == is_due and bool(tokens.needs) == ((index + 1) % every == 0)
+
+
+def test_a_column_that_does_not_exist_is_an_error_before_training():
+    class Wrong(Callback):
+        needs = frozenset({"entropi"})
+
+    made = module(random_policy(), FixedBounds(0.8, 1.2))
+    made._fabric, made._trainer = None, SimpleNamespace(callbacks=[Wrong()], precision="32-true")
+    with pytest.raises(ConfigError, match=r"Wrong\.needs has entropi, .* did you mean entropy\?"):
+        made.setup("fit")
+
+
+def test_reading_a_column_without_asking_is_one_clear_error():
+    class Greedy(EntropyMonitor):
+        needs = frozenset({"logp", "entropy"})
+
+    (tokens,) = tables_of(2)
+    outputs = {"tokens": tokens, "version": 1, "bounds": [], "metrics": {}}
+    made = module(random_policy(), FixedBounds(0.8, 1.2))
+    message = "Greedy reads the column behaviour_logp of the token table without asking for it; add it to"
+    with pytest.raises(TrainingError, match=message):
+        Greedy().on_train_batch_end(None, made, outputs, SimpleNamespace(global_batch=None), 0)
+
+    @needs("ratio")
+    def greedy_statistic(found):
+        return found.ratio * found.weight
+
+    with pytest.raises(TrainingError, match="greedy_statistic reads the column weight"):
+        statistics_of_update(greedy_statistic, [tokens], BOUNDS, 1)
+    with pytest.raises(TrainingError, match="a callback reads the column slope"):
+        _ = gather_tables([tokens], {"ratio"}).slope
+    with pytest.raises(AttributeError, match="slop"):
+        _ = SomeColumns(ratio=tokens.ratio).slop
+
+
+def test_functions_of_callbacks_and_corrections_need_the_columns_that_they_read():
+    reads = {
+        token_columns: token_columns,
+        known_tokens: lambda found: list(known_tokens([], found, None)),
+        positive_shares: lambda found: positive_shares(found, "rollout_prob"),
+        contributions: lambda found: forecast(adaptive(), found),
+        ess_step_scale: ess_step_scale,
+    }
+    for function, read in reads.items():
+        found = Recording(concatenate(everything()))
+        read(found)
+        assert found.read == needed_by(function), function
+
+
+WITH_STATISTIC = sorted(
+    name
+    for name, file in choice_files("algorithm").items()
+    if re.search(r"^statistic:(?! null)", file.read_text(), re.MULTILINE)
+)
+
+
+@pytest.mark.parametrize("algorithm", WITH_STATISTIC)
+def test_a_statistic_needs_the_columns_that_it_reads(algorithm):
+    regime = "reuse" if algorithm == "spear" else "replay"
+    chosen = ["experiment=additions", f"algorithm={algorithm}", f"regime={regime}"]
+    config = validate(compose_run(chosen))
+    statistic = config.algorithm.statistic.make()
+    found = Recording(concatenate(everything()))
+    statistic(found)
+    assert found.read == needed_by(statistic)
