@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from bapo_lightning.data.problems.prompts import PromptRule
 from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
@@ -43,6 +44,19 @@ from bapo_lightning.types import (
 RewardFunction = Callable[[list[Problem], list[Completion]], list[Score]]
 AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
 LengthShaping = Callable[[int], float]  # response length in tokens -> addition to the reward
+DECODING = ("decode", "_decode")  # methods of a tokenizer that make a text
+
+
+def decoded(tokenizer: Any, rows: Sequence[array[int]]) -> list[str]:
+    """Returns the texts of rows of token ids, without special tokens: those of the tokenizer's `decode`. A
+    fast tokenizer that adds nothing to its Rust part decodes all rows at once, in a thread for each core.
+    """
+    kind = type(tokenizer)
+    adds = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name) for name in DECODING)
+    if adds or tokenizer.clean_up_tokenization_spaces:
+        return [str(tokenizer.decode(row.tolist(), skip_special_tokens=True)) for row in rows]
+    texts: list[str] = tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=True)
+    return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +159,7 @@ class RolloutSampler:
     @phase("scoring")
     def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
         """Scores each rollout against the problem at its place. Raises ValueError for an unfinished one."""
-        completions = [self._completion(rollout) for rollout in rollouts]
+        completions = self._completions(rollouts)
         scores = checked(self.reward(problems, completions), len(completions))
         shaping = self.length_shaping or (lambda length: 0.0)
         return [
@@ -195,16 +209,19 @@ class RolloutSampler:
         )
         return GenerationRequest(rollout.token_ids, limit, seed, number, index)
 
-    def _completion(self, rollout: Rollout) -> Completion:
+    def _completions(self, rollouts: Sequence[Rollout]) -> list[Completion]:
+        has_turns = self.conversations is not None
+        rows = [rollout.turns if has_turns else (rollout.response_ids,) for rollout in rollouts]
+        texts = iter(decoded(self.tokenizer, [row for turns in rows for row in turns]))
+        turns = (tuple(next(texts) for _ in turns) for turns in rows)
+        return list(map(self._completion, rollouts, turns))
+
+    def _completion(self, rollout: Rollout, turns: tuple[str, ...]) -> Completion:
         if rollout.finish is None:
             raise ValueError("a rollout that has not ended cannot be scored")
         if self.conversations is None:
-            return Completion(self._text(rollout.response_ids), rollout.length, rollout.finish)
-        turns = tuple(map(self._text, rollout.turns))
+            return Completion(turns[-1], rollout.length, rollout.finish)
         return Completion(turns[-1], rollout.length, rollout.finish, turns, rollout.replies)
-
-    def _text(self, token_ids: array[int]) -> str:
-        return str(self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
 
     def _advantages(self, rows: Sequence[Sequence[Sample]]) -> list[tuple[float, ...]]:
         """Advantages of each row of samples; the same whatever is scored beside it. A row in which nothing
