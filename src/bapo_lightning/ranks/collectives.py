@@ -59,6 +59,14 @@ def from_controller(value: Any) -> Any:
     return box[0]
 
 
+def gather_on_controller(value: Any) -> list[Any] | None:
+    """All ranks' values in rank order on the controller, None elsewhere. Every rank must call it."""
+    is_controller = dist.get_rank() == 0
+    found: list[Any] = [None] * num_ranks()
+    dist.gather_object(value, found if is_controller else None, dst=0)
+    return found if is_controller else None
+
+
 def gather_rows(rows: Tensor, everywhere: bool = False) -> list[Tensor] | None:
     """The rows of all ranks in rank order, on the host: on the controller, None elsewhere; or everywhere.
     Every rank must call it.
