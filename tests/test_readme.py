@@ -108,7 +108,7 @@ def is_there(program: str, *arguments: str) -> bool:
 
 # The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
 SETUPS = {"setup", "setup-vllm", "setup-trl", "setup-verl"}
-TOOLS = SETUPS | {"bundle", "test", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
+TOOLS = SETUPS | {"bundle", "test", "matrix", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
 
 
 def started(command: str) -> tuple[set[str], set[str]]:

@@ -151,7 +151,7 @@ from tests.rollout.odd_engines import Slow
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import SamplingParams
 engine = ChildEngine("nowhere", Slow)
-engine.load_weights(SimpleNamespace(named_weights=lambda: iter([])), version=0)
+engine.load_weights(SimpleNamespace(named_weights=lambda *_: iter([])), version=0)
 if not os.fork():
     time.sleep(60)  # holds copies of the trainer's end of the pipe
 print(engine.pid, flush=True)
