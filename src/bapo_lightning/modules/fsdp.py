@@ -43,7 +43,8 @@ class Sharding:
     def shard(
         self, policy: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh, is_mixed: bool = False
     ) -> None:
-        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32.
+        """Shards `policy` in place over `mesh`, each layer as a unit. Gradients are reduced in float32. What
+        is no layer stays gathered from forward to backward pass, which begins with it.
 
         With `is_mixed` passes compute in bfloat16; parameters, gradients and optimizer state keep their
         precision.
@@ -59,7 +60,7 @@ class Sharding:
         }
         for layer in layers:
             fully_shard(layer, **options)
-        fully_shard(policy, **options)
+        fully_shard(policy, **options | {"reshard_after_forward": False})
 
 
 def reshard(module: nn.Module) -> None:

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from tests.builders import random_policy, stale_batch
+from tests.builders import random_policy, rollout, stale_batch
 from tests.commands import start_ranks
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from bapo_lightning.modules.fsdp import Sharding, gradient_sync
 from bapo_lightning.modules.policy.factory import decoder_layers
@@ -32,19 +33,39 @@ def gradients(sharding, mesh):
     return {name: full_tensor(parameter.grad) for name, parameter in policy.named_parameters()}, counts
 
 
+def sharded_between_passes(mesh):
+    """Whether head and a layer are sharded again after a forward pass, and after their weights were taken."""
+    policy = random_policy()
+    batch = stale_batch(random_policy(), num_groups=3, group_size=2)
+    Sharding().shard(policy, decoder_layers(policy.model), mesh)
+    policy(batch.split(10**6, batch.response_mask / batch.num_tokens)[0])
+    between = are_sharded(policy)
+    policy.response_logprobs([rollout([1, 2], [3], [0.0])], token_budget=8)
+    return between, are_sharded(policy)
+
+
+def are_sharded(policy):
+    layer = decoder_layers(policy.model)[0].mlp.up_proj
+    return [isinstance(each.weight, DTensor) for each in (policy.model.get_output_embeddings(), layer)]
+
+
 def on_rank(rank, port, folder):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
-    torch.save([gradients(sharding, mesh) for sharding in WAYS], folder / f"{rank}.pt")
+    made = [gradients(sharding, mesh) for sharding in WAYS], sharded_between_passes(mesh)
+    torch.save(made, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 def test_all_ways_give_the_same_gradients_and_one_shards_them_at_once(tmp_path):
     port = free_port()
     start_ranks(on_rank, args=(port, tmp_path), nprocs=2)
-    (once, counts_once), (every, counts_every), (offloaded, _) = torch.load(tmp_path / "0.pt")
+    ways, (between, afterwards) = torch.load(tmp_path / "0.pt")
+    (once, counts_once), (every, counts_every), (offloaded, _) = ways
     for other in (every, offloaded):
         assert once.keys() == other.keys()
         assert all(torch.allclose(once[name], other[name], rtol=1e-5, atol=1e-7) for name in once)
     assert counts_once == [0, 0, len(once)]
     assert counts_every == [len(once)] * 3
+    # The backward pass begins with the head, and would gather it again.
+    assert (between, afterwards) == ([False, True], [True, True])

@@ -92,6 +92,16 @@ def test_factors_for_an_engine_without_room_for_adapters_are_an_error(engine):
         engine._call_workers("reload_all", factors.items(), False)
 
 
+def test_a_start_that_compiles_has_more_time_than_a_step(tmp_path, options, monkeypatch):
+    armed = []
+    monkeypatch.setattr("faulthandler.dump_traceback_later", lambda seconds, **_: armed.append(seconds))
+    made = VLLMLocalEngine(str(tmp_path), options, deadline_seconds=5, start_seconds=70)
+    monkeypatch.setattr(VLLMLocalEngine, "_start", lambda self: None)
+    with pytest.raises(AttributeError):  # nothing was started
+        made.load_weights(random_policy(), version=1)
+    assert armed == [70, 5]
+
+
 def test_the_garbage_collector_is_not_frozen(engine):
     assert engine.version == 3 and gc.get_freeze_count() == 0
 

@@ -78,7 +78,10 @@ def broadcast_parameter(parameter: Tensor, loaded: Tensor | None) -> None:
         dist.broadcast(parameter, src=0)
         return
     mesh = parameter.device_mesh
-    full = torch.empty(parameter.shape, dtype=parameter.dtype) if loaded is None else loaded
-    parameter.to_local().copy_(
-        distribute_tensor(full.to(mesh.device_type), mesh, parameter.placements).to_local()
+    device = mesh.device_type
+    full = (
+        torch.empty(parameter.shape, dtype=parameter.dtype, device=device)  # there, or it would be uploaded
+        if loaded is None
+        else loaded.to(device)
     )
+    parameter.to_local().copy_(distribute_tensor(full, mesh, parameter.placements).to_local())

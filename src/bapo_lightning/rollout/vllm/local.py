@@ -66,6 +66,7 @@ class VLLMLocalEngine:
     model_path: str  # Hugging Face folder or hub name; only its config is read, weights come from the trainer
     options: VLLMOptions
     deadline_seconds: Positive = 600  # without progress, after which the process ends, all stacks printed
+    start_seconds: Positive = 1800  # the same for vLLM's start, which may compile and capture graphs
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
     _llm: Any = field(default=None, init=False)
     _asleep: bool = field(default=False, init=False)
@@ -104,9 +105,10 @@ class VLLMLocalEngine:
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Wakes vLLM up, or starts it, and streams all weights."""
-        with self._deadline():
-            if self._llm is None:
+        if self._llm is None:
+            with Deadline(self.start_seconds)():
                 self._start()
+        with self._deadline():
             self.version = UNSYNCED_VERSION
             with self._contained(), self._workers_watched():
                 if self._asleep:
