@@ -49,6 +49,10 @@ class DistributedPolicy:
         """All weights; a collective where they are sharded."""
         return self.policy.named_weights(wanted)
 
+    def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
+        """See `MeasuredWeights`; no collective."""
+        return self.policy.weight_shapes()
+
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Lets each rank score a part."""
         return [logp for (logp,) in self.response_scores(rollouts, token_budget, ("logp",))]

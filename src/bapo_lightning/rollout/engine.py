@@ -99,6 +99,14 @@ class WeightSource(Protocol):
         ...
 
 
+class MeasuredWeights(WeightSource, Protocol):
+    """The trainer's weights, whose shapes are known before they are gathered."""
+
+    def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
+        """Name, dtype and shape of each of the merged `named_weights`, in their order."""
+        ...
+
+
 class RolloutEngine(Protocol):
     """Samples tokens from a copy of the policy.
 

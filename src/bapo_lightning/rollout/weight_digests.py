@@ -12,10 +12,11 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 
-from bapo_lightning.rollout.engine import FACTOR_MARK, MERGED, Wanted, WeightSource
+from bapo_lightning.rollout.engine import FACTOR_MARK, MERGED, MeasuredWeights, Wanted, WeightSource
 
 COLUMNS = 8  # of each weight, in one sync
 _MASK = 2**64 - 1
@@ -103,6 +104,10 @@ class SentWeights:
         for name, weight in self.source.named_weights(wanted):
             self._digests[name] = weight_digest(name, weight.detach(), self.seed)
             yield name, weight
+
+    def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
+        """See `MeasuredWeights`."""
+        return cast(MeasuredWeights, self.source).weight_shapes()
 
     def digests(self) -> dict[str, int]:
         """Digests of what was sent, by group."""

@@ -24,11 +24,11 @@ from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import (
     Generation,
     GenerationRequest,
+    MeasuredWeights,
     RolloutEngine,
     SamplingParams,
     SeveralEngines,
     Verifiable,
-    WeightSource,
 )
 from bapo_lightning.rollout.weight_digests import SentWeights
 from bapo_lightning.types import Rollout
@@ -40,7 +40,7 @@ PROBE_TOKEN_BUDGET = 4096  # a probe passes through the trainer's model at once
 SMALLEST_CHANGE = 1e-5
 
 
-class ScoringWeightSource(WeightSource, Protocol):
+class ScoringWeightSource(MeasuredWeights, Protocol):
     """The trainer's policy: weights that can also score."""
 
     @property

@@ -17,6 +17,7 @@ from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import reshard
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.lora import (
+    BASE_MARK,
     WeightPass,
     base_weights,
     leave_casts_to_autocast,
@@ -136,6 +137,11 @@ class Policy(nn.Module):
         weights = WeightPass(self.model, wanted)
         yield from weights
         self.update_kept = weights.update_kept
+
+    def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
+        """Yields name, dtype and shape of each of the merged `named_weights`, without gathering shards."""
+        for name, weight in base_weights(self.model):
+            yield name.replace(BASE_MARK, "."), weight.dtype, weight.shape
 
     @property
     def num_weights(self) -> int:

@@ -10,11 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 
 from bapo_lightning.ranks.channel import Channel
-from bapo_lightning.rollout.engine import FACTOR_MARK, MERGED, RolloutEngine, Wanted, WeightSource
+from bapo_lightning.rollout.engine import (
+    FACTOR_MARK,
+    MERGED,
+    MeasuredWeights,
+    RolloutEngine,
+    Wanted,
+    WeightSource,
+)
 
 
 @dataclass
@@ -46,6 +54,10 @@ class CollectiveWeightSource:
         """One pass over all weights."""
         self._passes.append(self._one_pass(wanted))
         return self._passes[-1]
+
+    def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
+        """See `MeasuredWeights`; no collective."""
+        return cast(MeasuredWeights, self.source).weight_shapes()
 
     def _one_pass(self, wanted: Wanted) -> Generator[tuple[str, torch.Tensor]]:
         everyones = widest(self.channel.all(wanted))

@@ -1,10 +1,18 @@
-"""Weights from the trainer's GPUs to other GPUs of vLLM servers, by vLLM's own NCCL weight transfer."""
+"""Weights from the trainer's GPUs to other GPUs of vLLM servers, by vLLM's own NCCL weight transfer.
+
+    trainer: NCCLTransport.send -> vLLM's trainer engine --broadcast--> its engine in each worker
+        |                                                                   |
+        control calls over HTTP -> begin_reload, load_transferred, end_reload of `weights.WorkerExtension`
+
+So workers load as from shared memory, and say what was missing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -14,18 +22,16 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from bapo_lightning.rollout.engine import MERGED, Wanted, WeightSource
+from bapo_lightning.rollout.engine import MERGED, MeasuredWeights, Wanted, WeightSource
 from bapo_lightning.rollout.vllm.http import ServerClient
+from bapo_lightning.rollout.weight_transport import check_complete
 from bapo_lightning.values import Dtype
 
 
 @dataclass
 class NCCLTransport:
     """Broadcasts weights tensor by tensor, in packed buffers, from the trainer's first rank to every worker
-    of each server.
-
-    Servers are served one after the other. A broadcast whose receiver died cannot be interrupted; vLLM's
-    control calls have a deadline.
+    of each server, one server after the other.
     """
 
     backend: ClassVar[str] = "nccl"
@@ -42,35 +48,76 @@ class NCCLTransport:
         info = NCCLTrainerInitInfo(
             self.master_address, get_open_port(), 1 + client.get_world_size(), rank=rank
         )
-        self._engines[id(client)] = WeightTransferTrainerFactory.trainer_init(
-            info,
-            client=client,
-            source=StreamedWeights(source, replace(wanted, dtype=self.dtype or wanted.dtype)),
+        control = WorkerControl(client)
+        control.sender = self._engines[id(client)] = WeightTransferTrainerFactory.trainer_init(
+            info, client=control, source=StreamedWeights(source, wanted)
         )
 
     def send(
         self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
     ) -> None:
-        """Stamps the version after each update: vLLM's engine ends an update without one."""
+        """Sends weights to all servers. A server that did not get all must be connected anew: a worker of it
+        may wait for ever for the rest.
+        """
+        weights = StreamedWeights(source, replace(wanted, dtype=self.dtype or wanted.dtype))
         for client in clients:
-            self._engines[id(client)].send_weights()
+            engine = self._engines.pop(id(client))
+            engine.source = weights  # that of now: a collective source serves one sync
+            try:
+                engine.send_weights()
+            except BaseException:
+                engine.shutdown()
+                raise
+            self._engines[id(client)] = engine
             client.update_weight_version(str(version))
+
+
+@dataclass(eq=False)
+class WorkerControl:
+    """The control calls of vLLM's trainer engine (`VLLMWeightSyncClient`) to one server."""
+
+    client: ServerClient
+    sender: Any = None  # vLLM's trainer engine
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Lets the workers join the trainer's group."""
+        self.client.init_weight_transfer_engine(init_info)
+
+    def start_weight_update(self) -> None:
+        """Begins a replacement of all weights."""
+        self.client.call_workers("begin_reload", True)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Lets the workers receive what is broadcast meanwhile. When they cannot, the broadcast is aborted:
+        it would wait for them for ever.
+        """
+        try:
+            self.client.call_workers("load_transferred", update_info)
+        except BaseException:
+            self.sender.shutdown()
+            raise
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Puts the weights in place. Raises EngineError if some were missing."""
+        check_complete(sorted(set(chain(*self.client.call_workers("end_reload")))))
 
 
 class StreamedWeights(VLLMWeightSource):
     """Our weight source as vLLM's, which needs names, types and shapes before the weights come."""
 
     def __init__(self, source: WeightSource, wanted: Wanted = MERGED) -> None:
-        """`wanted`: their form."""
-        self._source = source
+        """`wanted`: their form, merged."""
+        self._source = cast(MeasuredWeights, source)
         self._wanted = wanted
-        self._metadata: list[ParamMeta] | None = None
 
     def metadata(self) -> list[ParamMeta]:
-        """Names, types and shapes, from one pass over the weights; they do not change."""
-        if self._metadata is None:
-            self._metadata = [ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in self]
-        return self._metadata
+        """Names, types and shapes, without a pass over the weights."""
+        dtype = getattr(torch, self._wanted.dtype) if self._wanted.dtype else None
+        return [
+            ParamMeta(name, dtype or own, tuple(shape)) for name, own, shape in self._source.weight_shapes()
+        ]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._source.named_weights(self._wanted)
+        """On the GPU, from which they are sent: those of an offloaded policy wait on the host."""
+        for name, weight in self._source.named_weights(self._wanted):
+            yield name, weight.cuda() if torch.cuda.is_available() else weight

@@ -1,6 +1,7 @@
 """Replacement of the weights of a running vLLM model, on the worker's side, for every transport.
 
     begin_reload -> load_part, one part after the other -> end_reload -> weight_digests
+                    load_transferred, from GPU to GPU
 
 vLLM imports `WorkerExtension` by its name wherever its worker runs: in this process, in one below it, or
 behind the HTTP server. The trainer's side is `weight_transport`.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -91,6 +93,7 @@ class WorkerExtension:
 
     vllm_config: Any
     get_model: Callable[[], nn.Module]
+    weight_transfer_engine: Any
     _reload: Reload
 
     def begin_reload(self, with_base: bool) -> None:
@@ -102,6 +105,16 @@ class WorkerExtension:
         """Loads a part of the weights from shared memory."""
         with self._loading():
             self._reload.load(read_part(part))
+
+    def load_transferred(self, update_info: dict[str, Any]) -> None:
+        """Loads weights that vLLM's own weight transfer brings, as `update_info` announces them."""
+        transfer = self.weight_transfer_engine
+        model, transfer.model = transfer.model, SimpleNamespace(load_weights=self._reload.load)
+        try:
+            with self._loading():
+                transfer.update_weights(update_info)
+        finally:
+            transfer.model = model
 
     def end_reload(self) -> list[str]:
         """Puts all in place; returns vLLM's names of what was missing, since an error here would leave the
