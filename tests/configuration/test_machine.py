@@ -79,20 +79,20 @@ TOO_FEW = [
     (
         [80],
         "1 found: NVIDIA H100 80GB HBM3, 80.0 GB",
-        "67.4 GB planned for each of 8 GPUs, 171.8 GB for each of 1; a GPU here has 76.0 of 80.0 GB to use",
+        "75.4 GB planned for each of 8 GPUs, 179.8 GB for each of 1; a GPU here has 76.0 of 80.0 GB to use",
         LORA_80,
     ),
     (
         [141],
         "1 found: NVIDIA H200, 141.0 GB",
-        "104.0 GB planned for each of 8 GPUs, 208.4 GB for each of 1; a GPU here has 133.9 of 141.0 GB to "
+        "118.1 GB planned for each of 8 GPUs, 222.5 GB for each of 1; a GPU here has 133.9 of 141.0 GB to "
         "use",
         "EXP=bapo_7b_lora (88.4 GB planned for each GPU, 133.9 GB to use)",
     ),
     (
         [80] * 4,
         "4 found: NVIDIA H100 80GB HBM3, 80.0 GB",
-        "67.4 GB planned for each of 8 GPUs, 82.6 GB for each of 4; a GPU here has 76.0 of 80.0 GB to use",
+        "75.4 GB planned for each of 8 GPUs, 90.6 GB for each of 4; a GPU here has 76.0 of 80.0 GB to use",
         LORA_80,
     ),
 ]
@@ -120,10 +120,10 @@ def test_a_run_that_fits_fewer_gpus_than_it_asks_for_is_offered_on_those(gpus, h
     error = refusal("experiment=bapo_7b")
     assert error.problems == (
         "GPUs: 8 needed (trainer.devices=8), 4 found: NVIDIA H200, 141.0 GB",
-        "memory: 104.0 GB planned for each of 8 GPUs, 119.2 GB for each of 4; a GPU here has 133.9 of "
+        "memory: 118.1 GB planned for each of 8 GPUs, 133.3 GB for each of 4; a GPU here has 133.9 of "
         "141.0 GB to use",
     )
-    fits = "ARGS=trainer.devices=4 (119.2 GB planned for each GPU, 133.9 GB to use)"
+    fits = "ARGS=trainer.devices=4 (133.3 GB planned for each GPU, 133.9 GB to use)"
     assert error.advice == (PLAN, f"the same run fits the GPUs found: make train EXP=bapo_7b {fits}")
 
 
@@ -134,7 +134,7 @@ def test_gpus_without_the_memory_are_told_what_takes_it_and_how_to_begin_neverth
     error = refusal("experiment=bapo_7b")
     assert [text.partition(",")[0] for text in error.problems] == [
         "GPUs: 8 needed (trainer.devices=8)",
-        "memory: an update needs 33.5 GB",
+        "memory: an update needs 36.5 GB",
         "memory: generation beside the training state needs 38.6 GB",
         "memory: the engine's cache holds 0 tokens",
         model_line(tmp_path / "hub").partition(",")[0],
@@ -153,7 +153,7 @@ def test_where_only_the_model_is_lacking_the_rest_is_told_to_fit(gpus, tmp_path)
     error = refusal("experiment=bapo_7b")
     assert error.problems == (
         "GPUs: 8 needed (trainer.devices=8), 8 found: NVIDIA H100 80GB HBM3, 80.0 GB",
-        "memory: 67.4 GB planned for each GPU, which has 76.0 of 80.0 GB to use: it fits",
+        "memory: 75.4 GB planned for each GPU, which has 76.0 of 80.0 GB to use: it fits",
         model_line(tmp_path / "hub"),
     )
     assert error.advice == (PLAN, LAPTOP)
