@@ -1,100 +1,85 @@
 """What of a small update of adapters reaches vLLM, and what a sync and its digests cost, on
 SmolLM2-135M-Instruct in bfloat16 and this machine's CPU.
 
-    python bench/adapters.py [--updates 10] [--prompts 256]
+    python bench/adapters.py [--updates 10] [--prompts 128]
 
-The weights are numbers in bfloat16, adapters have rank 16 and alpha 32. An update moves every factor by 2e-5
-along the sign of its gradient at the first prompts (Adam's first steps).
+The weights are numbers in bfloat16, adapters have rank 16 and alpha 32. The updates move every factor by 2e-5
+each along the sign of its gradient (Adam's first steps), which makes the tokens likelier that were sampled
+after random prompts.
 
-`kept`: projection of the update that the engine was sent on the one that was trained. `seen`: the same of
-what samples show, which is the slope of the engine's change of log-probs on the trainer's, over those first
-tokens that are the same before and after the updates, with its standard error.
+`kept`: projection of the update that the engine was sent on the one that was trained. `gain`: by how much the
+tokens became likelier, in nats, for the trainer and for the engine, with its standard error: an engine in
+bfloat16 rounds activations anew whenever weights change, so that single log-probs move by more. Forms: merged
+and rounded to the nearest number, merged and rounded at random, adapters.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 from array import array
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
+from zlib import crc32
 
 import torch
-from transformers import AutoTokenizer
 
+from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.lora import WeightPass
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams, Wanted
+from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync
-from bapo_lightning.types import FinishReason, Rollout
+from bapo_lightning.types import Rollout
 
 MODEL = "models/smollm2-135m-instruct"
 RATE = 2e-5
-Token = tuple[int, float, float]  # with the engine's log-prob and the trainer's
+PROMPT_TOKENS = 12
 
 
-def prompts(count: int) -> list[array[int]]:
-    """Beginnings of sentences about numbers."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
-    texts = [f"Question {i}: what is {i * 37 % 101} times {i * 53 % 97}? The answer" for i in range(count)]
-    return [array("i", tokenizer(text)["input_ids"]) for text in texts]
+def merged_at_random(
+    self: WeightPass, name: str, weight: torch.Tensor, up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """Merged weights, rounded up or down with the probabilities that make the mean right."""
+    whole, generator = weight + up @ down, torch.Generator().manual_seed(crc32(name.encode()))
+    drawn = torch.randint(1 << 16, whole.shape, generator=generator, dtype=torch.int32)
+    merged = ((whole.view(torch.int32) + drawn) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
+    self._kept += float(((merged.float() - weight.float()) * (up @ down)).sum())
+    self._whole += float(((up @ down) ** 2).sum())
+    return merged
 
 
-def update(policy: Policy, rollouts: list[Rollout]) -> None:
+def update(policy: Policy, rollouts: list[Rollout], rate: float) -> None:
     """One step that makes the responses likelier."""
-    from bapo_lightning.data.batches.model_input import model_input
-
     policy.zero_grad()
     policy(model_input(rollouts, torch.device("cpu"), policy.layout))[0].mean().backward()
     with torch.no_grad():
         for parameter in policy.trained_parameters():
             assert parameter.grad is not None
-            parameter.add_(RATE * parameter.grad.sign())
+            parameter.add_(rate * parameter.grad.sign())
 
 
-def first_tokens(engine: VLLMLocalEngine, policy: Policy, asked: list[array[int]]) -> list[Token]:
-    """The token that the engine samples for each prompt."""
-    requests = [GenerationRequest(prompt, 1, seed) for seed, prompt in enumerate(asked)]
-    made = engine.generate(requests, SamplingParams(1.0, ()))
-    rollouts = [
-        Rollout(prompt, (each.segment,), FinishReason.LENGTH)
-        for prompt, each in zip(asked, made, strict=True)
-    ]
-    scored = policy.response_logprobs(rollouts, 8192)
+def paired(
+    requests: list[GenerationRequest], before: list[Generation], after: list[Generation]
+) -> list[tuple[Rollout, float]]:
+    """Samples that are the same before and after, and the engine's change of their log-prob."""
     return [
-        (each.segment.token_ids[0], each.segment.logprobs[0], own[0])
-        for each, own in zip(made, scored, strict=True)
+        (
+            Rollout(request.token_ids, (new.segment,), new.finish),
+            new.segment.logprobs[0] - old.segment.logprobs[0],
+        )
+        for request, old, new in zip(requests, before, after, strict=True)
+        if old.segment.token_ids == new.segment.token_ids
     ]
 
 
-def slope(before: list[Token], after: list[Token]) -> str:
-    """Slope of the engine's change on the trainer's, over tokens that were sampled both times."""
-    pairs = [
-        (new[1] - old[1], new[2] - old[2]) for old, new in zip(before, after, strict=True) if old[0] == new[0]
-    ]
-    square = sum(own**2 for _, own in pairs)
-    found = sum(engines * own for engines, own in pairs) / square
-    residual = statistics.fmean((engines - found * own) ** 2 for engines, own in pairs)
-    return f"{found:5.2f} +- {(residual / square) ** 0.5:.2f}"
-
-
-def nearest_kept(policy: Policy) -> float:
-    """Projection of what rounding to the nearest number keeps of the update."""
-    exact = dict(policy.named_weights(Wanted(dtype="float32")))
-    kept = whole = 0.0
-    for name, weight in WeightPass(policy.model, Wanted("split")):
-        if name in exact:
-            change = exact[name] - weight.float()
-            kept += float(((exact[name].bfloat16().float() - weight.float()) * change).sum())
-            whole += float((change * change).sum())
-    return kept / whole
-
-
-def measure(form: str, asked: list[array[int]], updates: int) -> None:
+def measure(form: str, requests: list[GenerationRequest], updates: int) -> None:
     """Prints one row."""
     torch.manual_seed(0)
     policy = build_policy(ModelOptions(MODEL, dtype="bfloat16", lora=LoraOptions(16, 32)), 1.0)
@@ -102,19 +87,18 @@ def measure(form: str, asked: list[array[int]], updates: int) -> None:
     rank = 16 if form == "adapters" else None
     options = VLLMOptions(max_model_len=64, dtype="bfloat16", kv_cache_bytes=256 << 20, lora_rank=rank)
     engine, sync = VLLMLocalEngine(MODEL, options), WeightSync(0.5)
-    vocab = policy.model.config.vocab_size
+    vocab, sampling = policy.model.config.vocab_size, SamplingParams(1.0, ())
     sync.push(policy, engine, 0, vocab)
-    before = first_tokens(engine, policy, asked)
-    made = engine.generate(
-        [GenerationRequest(prompt, 8, seed) for seed, prompt in enumerate(asked[:16])],
-        SamplingParams(1.0, ()),
-    )
+    before = engine.generate(requests, sampling)
     rollouts = [
-        Rollout(prompt, (each.segment,), FinishReason.LENGTH)
-        for prompt, each in zip(asked, made, strict=False)
+        Rollout(request.token_ids, (each.segment,), each.finish)
+        for request, each in zip(requests, before, strict=True)
     ]
-    for _ in range(updates):
-        update(policy, rollouts)
+    own_before = policy.response_logprobs(rollouts, 2048)
+    update(policy, rollouts, RATE * updates)
+    own_gain = [
+        new[0] - old[0] for old, new in zip(own_before, policy.response_logprobs(rollouts, 2048), strict=True)
+    ]
     seconds, digests = [], []
     for version in range(1, 6):
         report = sync.push(policy, engine, version, vocab)
@@ -122,15 +106,15 @@ def measure(form: str, asked: list[array[int]], updates: int) -> None:
         start = time.perf_counter()
         engine.weight_digests(version)
         digests.append(time.perf_counter() - start)
-    seen = slope(before, first_tokens(engine, policy, asked))
+    gains = [gain for _, gain in paired(requests, before, engine.generate(requests, sampling))]
+    error = statistics.stdev(gains) / len(gains) ** 0.5
     sync_ms, digests_ms = (statistics.median(times) * 1000 for times in (seconds, digests))
+    own, engines = statistics.fmean(own_gain), statistics.fmean(gains)
     print(
-        f"{form:10} kept {report.update_kept:6.3f}  seen {seen}  sync {sync_ms:5.0f} ms  "
-        f"digests {digests_ms:4.0f} ms",
+        f"{form:8}  kept {report.update_kept:5.3f}  gain {own:.4f} (trainer), {engines:7.4f} +- {error:.4f} "
+        f"(engine, {len(gains)} tokens)  sync {sync_ms:5.0f} ms  digests {digests_ms:4.0f} ms",
         flush=True,
     )
-    if form == "merged":
-        print(f"           rounded to the nearest number it would be kept {nearest_kept(policy):.3f}")
     engine.close()
 
 
@@ -138,11 +122,17 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--updates", type=int, default=10)
-    parser.add_argument("--prompts", type=int, default=256)
+    parser.add_argument("--prompts", type=int, default=128)
     parsed = parser.parse_args()
-    asked = prompts(parsed.prompts)
-    for form in ("merged", "adapters"):
-        measure(form, asked, parsed.updates)
+    drawn = random.Random(0)
+    requests = [
+        GenerationRequest(array("i", (drawn.randrange(1000, 49_000) for _ in range(PROMPT_TOKENS))), 1, seed)
+        for seed in range(parsed.prompts)
+    ]
+    at_random: Any = patch.object(WeightPass, "_merged", merged_at_random)
+    for form in ("nearest", "random", "adapters"):
+        with at_random if form == "random" else nullcontext():
+            measure(form, requests, parsed.updates)
 
 
 if __name__ == "__main__":

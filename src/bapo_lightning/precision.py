@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
-from zlib import crc32
 
 import torch
 from torch import nn
@@ -111,20 +110,6 @@ def stored_dtype(model: PreTrainedModel, name: str, dtype: str) -> torch.dtype:
     layer = getattr(layer, "base_layer", layer)  # of an adapted one
     rounds = isinstance(layer, nn.Linear) and layer is not model.get_output_embeddings()
     return torch.bfloat16 if rounds else torch.float32
-
-
-def dithered(weight: torch.Tensor, name: str) -> torch.Tensor:
-    """Rounds float32 to bfloat16 up or down with the probabilities that make the mean right (stochastic
-    rounding), by random numbers that belong to the weight's name: equal weights stay equal, and one that
-    grows crosses once.
-
-    Rounding to the nearest number gives W back for W + x as long as x is less than half of W's last bit. Over
-    many weights this keeps x, and no error is larger than one last bit.
-    """
-    generator = torch.Generator(weight.device).manual_seed(crc32(name.encode()))
-    drawn = torch.randint(1 << 16, weight.shape, generator=generator, dtype=torch.int32, device=weight.device)
-    bits = weight.contiguous().view(torch.int32) + drawn
-    return (bits & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
 
 
 def cache_dtype(device: torch.device) -> torch.dtype:

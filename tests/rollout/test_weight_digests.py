@@ -1,6 +1,7 @@
 import pytest
 import torch
 from tests.builders import random_policy
+from tests.rollout.contract import SomeWeights
 
 from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted
 from bapo_lightning.rollout.weight_digests import (
@@ -61,14 +62,16 @@ def test_groups_are_the_modules_around_fused_layers_and_one_unknown_weight_takes
 
 
 def test_what_was_sent_is_remembered_under_the_columns_of_its_own_sync():
-    sent = SentWeights(random_policy(), next_seed=1)
+    policy = random_policy()
+    sent = SentWeights(policy, next_seed=1)
     for _ in sent.named_weights():
         pass
     first = sent.digests()
-    sent.next_seed = 2
+    sent.next_seed, sent.source = 2, SomeWeights([])
     for _ in sent.named_weights(Wanted("adapters")):
         pass
     assert sent.seed == 1 and sent.digests() == first
+    sent.source = policy
     for _ in sent.named_weights(Wanted(dtype="float32")):
         pass
     assert sent.seed == 2 and sent.digests().keys() == first.keys() and sent.digests() != first

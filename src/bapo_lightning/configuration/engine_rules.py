@@ -19,6 +19,15 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
             "random state, the environment and on a GPU the memory with the update, so the two cannot run "
             "at once; write rollout=vllm_child or rollout=vllm_server"
         )
+    node = config.rollout.engine.options
+    options = (node.get("make_engine") or node).get("options") or {}
+    rank, own = options.get("lora_rank"), config.model.lora.rank if config.model.lora else None
+    if rank is not None and rank != own:
+        policy = "no model.lora" if own is None else f"model.lora.rank={own}"
+        yield (
+            f"rollout.engine.options.lora_rank={rank} with {policy}: vLLM takes the policy's adapters; leave "
+            "it out, or write null, which merges them into the weights"
+        )
     scale = config.scale
     yield from length_problems(
         config.model.path, scale.max_prompt_tokens, scale.max_new_tokens, scale.max_feedback_tokens

@@ -50,11 +50,11 @@ def column_digest(columns: torch.Tensor, places: list[int]) -> torch.Tensor:
 
 
 def weight_digest(name: str, weight: torch.Tensor, seed: int) -> torch.Tensor:
-    """Digest of a whole weight: of the drawn columns of a matrix, of all of a vector or of an adapter."""
+    """Digest of a whole weight: of the drawn columns of a matrix, of all of a vector or a narrow factor."""
     if weight.ndim < 2:
         return column_digest(weight.reshape(-1, 1), [0])
     width = weight.shape[-1]
-    drawn = list(range(width)) if FACTOR_MARK in name else drawn_columns(width, seed)
+    drawn = list(range(width)) if name.endswith(f"{FACTOR_MARK}B.weight") else drawn_columns(width, seed)
     return column_digest(weight.flatten(0, -2)[:, drawn], list(range(len(drawn))))
 
 

@@ -84,12 +84,13 @@ def send_parts(
 ) -> None:
     """Lets workers of vLLM load weights in parts, each of which all of them have loaded before the next is
     made. `call` runs a method of `vllm.weights.WorkerExtension` on all of them. Raises EngineError when
-    weights were missing.
+    weights were missing or did not fit.
     """
     call("begin_reload", wanted.content != "adapters")
     try:
         for part in weight_parts(source, part_megabytes, wanted):
-            call("load_part", part)
+            for problem in filter(None, call("load_part", part)):
+                raise EngineError(f"vLLM did not take the trainer's weights ({problem})")
     except BaseException:
         with suppress(Exception):  # the first error has the reason
             call("end_reload")

@@ -41,10 +41,11 @@ def test_additions_are_zero_at_first_and_alone_are_trained(tmp_path):
     assert not policy.model.training
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_merged_weights_are_those_of_pefts_merge_and_unload_to_the_bit(family, tmp_path):
-    policy = adapted(tmp_path, family)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+def test_merged_weights_are_those_of_pefts_merge_and_unload_to_the_bit(family, dtype, tmp_path):
+    policy = adapted(tmp_path, family, dtype)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
     reference = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
     own = {name: parameter for name, parameter in policy.model.named_parameters() if ".lora_" in name}
     with torch.no_grad():
@@ -58,29 +59,22 @@ def test_merged_weights_are_those_of_pefts_merge_and_unload_to_the_bit(family, t
         assert weight.dtype == expected[name].dtype and torch.equal(weight, expected[name]), name
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_merged_weights_in_bfloat16_keep_an_update_far_below_their_last_bit(family, tmp_path):
-    policy = adapted(tmp_path, family, "bfloat16")
+def test_the_share_of_an_update_that_rounding_keeps_is_told(tmp_path):
+    policy = adapted(tmp_path, dtype="bfloat16")
     start = {name: weight for name, weight in policy.named_weights(Wanted("split")) if ".lora_" not in name}
     with torch.no_grad():
         for parameter in policy.trained_parameters():
-            parameter.mul_(0.01)  # of both factors: the products are some hundredths of a last bit
+            parameter.mul_(0.03)  # of both factors: the products are some tenths of a last bit
     exact = dict(policy.named_weights(Wanted(dtype="float32")))
     assert policy.update_kept == pytest.approx(1, abs=1e-4)
     merged = dict(policy.named_weights())
-    assert policy.update_kept == pytest.approx(1, abs=0.15)
-    adapted_names = [name for name in exact if not torch.equal(exact[name], start[name].float())]
-    assert len(adapted_names) == 14
     kept = whole = 0.0
     for name, weight in exact.items():
-        last_bit = (weight.abs() * 2**-7).clamp_min(2**-133)
-        assert ((merged[name].float() - weight).abs() <= last_bit).all(), name
-        if name in adapted_names:
-            update = weight - start[name].float()
-            kept += float(((weight.bfloat16().float() - start[name].float()) * update).sum())
-            whole += float((update * update).sum())
-    assert kept / whole < 0.5  # of what rounding to the nearest number keeps
-    assert all(torch.equal(merged[name], weight) for name, weight in policy.named_weights())
+        update = weight - start[name].float()
+        kept += float(((merged[name].float() - start[name].float()) * update).sum())
+        whole += float((update * update).sum())
+    assert policy.update_kept == pytest.approx(kept / whole, rel=1e-3) and 0.05 < policy.update_kept < 0.95
+    assert list(policy.named_weights(Wanted("adapters"))) and policy.update_kept == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

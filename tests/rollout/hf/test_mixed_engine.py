@@ -5,9 +5,12 @@ from array import array
 import pytest
 import torch
 from tests.builders import VOCAB_SIZE, random_model, random_policy
+from tests.rollout.faults import step
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from bapo_lightning import precision
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.attention import CACHED_SDPA
 from bapo_lightning.rollout.hf.engine import HFEngine
@@ -43,6 +46,21 @@ def test_it_agrees_with_a_trainer_in_mixed_precision_and_the_proof_of_a_sync_hol
     ]
     for rollout, scores in zip(rollouts, policy.response_logprobs(rollouts, 1000), strict=True):
         assert list(rollout.logprobs) == pytest.approx(list(scores), abs=0.3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bf16-mixed"])
+def test_in_16_bits_it_applies_adapters_as_they_are_and_lets_the_old_ones_go(folder, dtype):
+    engine = HFEngine(folder, dtype=dtype, device="cpu")
+    policy = build_policy(ModelOptions(folder, dtype="bfloat16", lora=LoraOptions(4, 8)), 1.0)
+    policy.mix_precision()
+    sync = WeightSync(tolerance=0.2)
+    for version in range(3):
+        report = sync.push(policy, engine, version, VOCAB_SIZE)
+        assert report.compared_share == 1 and len(engine._hooks) == 14
+        assert report.update_kept == (pytest.approx(1, abs=1e-3) if version else None)
+        step(policy, version, rate=0.02)
+    assert sync.push(random_policy(), engine, 3, VOCAB_SIZE).update_kept is None
+    assert engine._hooks == []
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])

@@ -13,7 +13,17 @@ from tests.rollout.contract import requests
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
+from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_sync import WeightSync
+
+
+class Joined(VLLMLocalEngine):
+    """Adds up the digests of both ranks' parts where they make one engine."""
+
+    def weight_digests(self, seed):
+        found = [None, None]
+        dist.all_gather_object(found, super().weight_digests(seed)[0])
+        return {0: added(found) if self.options.tensor_parallel_size == 2 else found[dist.get_rank()]}
 
 
 def main(rank: int, rendezvous: str, model: str, tensor_parallel_size: int, result: str) -> None:
@@ -21,7 +31,7 @@ def main(rank: int, rendezvous: str, model: str, tensor_parallel_size: int, resu
     options = VLLMOptions(
         max_model_len=64, dtype="float32", kv_cache_bytes=1 << 26, tensor_parallel_size=tensor_parallel_size
     )
-    engine = VLLMLocalEngine(model, options)
+    engine = Joined(model, options)
     differences = [
         WeightSync(tolerance=1e-3).push(random_policy(seed), engine, seed, VOCAB_SIZE).max_logprob_difference
         for seed in (0, 1, 2)

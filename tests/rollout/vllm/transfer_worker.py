@@ -21,6 +21,7 @@ from tests.builders import random_policy  # noqa: E402
 from vllm import LLM, AsyncEngineArgs, SamplingParams  # noqa: E402
 from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
 
+from bapo_lightning.rollout.engine import MERGED  # noqa: E402
 from bapo_lightning.rollout.vllm.options import VLLMOptions  # noqa: E402
 from bapo_lightning.rollout.weight_transport import SharedMemoryTransport  # noqa: E402
 
@@ -75,8 +76,8 @@ def main():
     for version in range(5):
         policy = random_policy(seed=version)
         if not version:
-            transport.connect(client, policy)
-        transport.send(policy, [client], version)
+            transport.connect(client, policy, MERGED)
+        transport.send(policy, [client], version, MERGED)
         client.run(client.engine.reset_prefix_cache())
         tokens, logprobs = client.sample(prompt)
         expected = policy_logprobs(policy, prompt, tokens)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.options import LoraOptions
-from bapo_lightning.precision import dithered, stored_dtype
+from bapo_lightning.precision import stored_dtype
 from bapo_lightning.ranks.collectives import full_tensor
 from bapo_lightning.rollout.engine import FACTOR_MARK, Wanted
 
@@ -130,14 +130,16 @@ class WeightPass:
 
     @property
     def update_kept(self) -> float | None:
-        """Projection of the update that arrives on the update that was trained: 1 if nothing is lost on the
-        average over its elements, 0 if all is. None while there is no update.
+        """Projection of the update that arrives on the one that was trained: 1 if nothing is lost, 0 if all
+        is. None while there is no update.
         """
         return self._kept / self._whole if self._whole else None
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         """Yields names without marks of adapters, and weights."""
         content, factors = self._wanted.content, list[str]()
+        if content == "adapters" and not has_adapters(self._model):
+            raise ValueError("the model has no adapters: all of its weights change")
         for name, parameter in base_weights(self._model):
             plain, layer = name.replace(BASE_MARK, "."), name.partition(BASE_MARK)[0]
             is_adapted = name.endswith(f"{BASE_MARK}weight")
@@ -153,9 +155,8 @@ class WeightPass:
             yield from self._factors(layer)
 
     def _merged(self, name: str, weight: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        added, dtype = up @ down, self._dtype(name, weight)
-        whole = weight + added
-        merged = dithered(whole, name) if dtype is torch.bfloat16 else whole.to(dtype)
+        added = up @ down
+        merged = (weight + added).to(self._dtype(name, weight))
         self._kept += float(((merged.float() - weight.float()) * added).sum(dtype=torch.float64))
         self._whole += float((added * added).sum(dtype=torch.float64))
         return merged

@@ -5,16 +5,22 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import advance
 from bapo_lightning.precision import MIXED, blocks, cache_dtype, head_products, round_blocks
 from bapo_lightning.rollout.engine import (
+    FACTOR_MARK,
     UNSYNCED_VERSION,
     Generation,
     GenerationRequest,
@@ -49,6 +55,8 @@ class HFEngine:
     dtype: EngineDtype | None = None
     device: str = "auto"  # a torch device, such as cpu or cuda:1; auto takes a GPU where there is one
     version: int = field(default=UNSYNCED_VERSION, init=False)  # policy version of the weights held
+    _factors: dict[str, torch.Tensor] = field(default_factory=dict, init=False)  # of adapters, by name
+    _hooks: list[RemovableHandle] = field(default_factory=list, init=False)  # that apply them
 
     def __post_init__(self) -> None:
         self._device = indexed_device(self.device)
@@ -71,15 +79,20 @@ class HFEngine:
 
     @property
     def wanted(self) -> Wanted:
-        """Form in which it takes weights."""
-        return Wanted(dtype=self.dtype or "float32")
+        """Form in which it takes weights. In 16 bits merged ones would lose most of an adapter's update."""
+        dtype = self.dtype or "float32"
+        return Wanted("merged" if dtype == "float32" else "split", dtype)
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Copies all weights."""
         own = dict(self._model.named_parameters())
         missing = set(own)
+        factors: dict[str, torch.Tensor] = {}
         with torch.no_grad():
             for name, weight in source.named_weights(self.wanted):
+                if FACTOR_MARK in name:
+                    factors[name] = weight.to(self._device, copy=True)
+                    continue
                 if name not in own:
                     raise EngineError(
                         f"the trainer sent a weight {name!r} that the engine's model does not have"
@@ -92,12 +105,24 @@ class HFEngine:
                 own[name].copy_(weight)
                 missing.discard(name)
         check_complete(sorted(missing))
+        self._adapt(factors)
         self.version = version
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Digests of all weights."""
-        weights = self._model.named_parameters()
-        return {0: summed((name, weight_digest(name, weight, seed)) for name, weight in weights)}
+        held = chain(self._model.named_parameters(), self._factors.items())
+        return {0: summed((name, weight_digest(name, weight, seed)) for name, weight in held)}
+
+    def _adapt(self, factors: dict[str, torch.Tensor]) -> None:
+        """Lets layers add the products of these factors, and no others."""
+        for hook in self._hooks:
+            hook.remove()
+        self._factors, self._hooks = factors, []
+        for name, down in factors.items():
+            layer, mark, _ = name.rpartition(f"{FACTOR_MARK}A")
+            if mark:
+                added = partial(_added, down, factors[f"{layer}{FACTOR_MARK}B.weight"])
+                self._hooks.append(self._model.get_submodule(layer).register_forward_hook(added))
 
     def sleep(self) -> None:
         """Does nothing: its memory is small and stays."""
@@ -154,6 +179,13 @@ def indexed_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def _added(
+    down: torch.Tensor, up: torch.Tensor, layer: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor
+) -> torch.Tensor:
+    """Output of a layer with an adapter."""
+    return output + functional.linear(functional.linear(inputs[0], down), up)
 
 
 class _Context:

@@ -211,7 +211,8 @@ class RayEngine:
         if self._base:
             wanted = replace(wanted, content="adapters")
         stored = store(source, self.part_megabytes, wanted)
-        self._base = stored.base = stored.base or self._base
+        stored.base = stored.base or self._base
+        self._base = stored.base if stored.parts else []  # without adapters these are trained
         return stored
 
     def _catch_up(self, member: Member) -> bool:

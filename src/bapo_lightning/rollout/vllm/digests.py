@@ -49,7 +49,7 @@ def held_digests(model: nn.Module, seed: int) -> Digests:
             if _is_first():
                 yield f"{name}.weight", column_digest(layer.weight.reshape(-1, 1), [0])
         elif isinstance(layer, BaseLayerWithLoRA) and isinstance(layer.base_layer, LinearBase):
-            yield from _factors(name, layer)
+            yield from _factors(name, layer, seed)
         else:
             for last, _ in layer.named_parameters(recurse=False):
                 yield f"{name}.{last}", None
@@ -62,12 +62,8 @@ def _is_plain_embedding(layer: nn.Module) -> bool:
 
 
 def _linear(name: str, layer: Any, seed: int) -> Digests:
-    own = getattr(layer, "input_size_per_partition", layer.input_size)
-    first = layer.tp_rank * own if own < layer.input_size else 0
-    drawn, rows = drawn_columns(layer.input_size, seed), _own_rows(layer)
-    places = [place for place, column in enumerate(drawn) if first <= column < first + own]
-    columns = [drawn[place] - first for place in places]
-    held = layer.weight[:, columns] if layer.weight.numel() else _applied(layer, columns, own)
+    rows, (columns, places) = _own_rows(layer), _own_columns(layer, seed)
+    held = layer.weight[:, columns] if layer.weight.numel() else _applied(layer, columns, _width(layer))
     yield f"{name}.weight", column_digest(held[rows], places)
     if layer.bias is not None and (isinstance(layer, ColumnParallelLinear) or _is_first()):
         yield f"{name}.bias", column_digest(layer.bias[rows].reshape(-1, 1), [0])
@@ -87,14 +83,12 @@ def _embedding(name: str, layer: Any, seed: int, same_as: str) -> Digests:
         yield f"{name}.weight", digest + 3 * difference
 
 
-def _factors(name: str, layer: Any) -> Digests:
-    base = layer.base_layer
-    own, is_row_parallel = layer.lora_a_stacked[0].shape[-1], isinstance(base, RowParallelLinear)
-    first = layer.tp_rank * own if is_row_parallel else 0
+def _factors(name: str, layer: Any, seed: int) -> Digests:
+    base, is_row_parallel = layer.base_layer, isinstance(layer.base_layer, RowParallelLinear)
+    columns, places = _own_columns(base, seed)
     for part, (down, up) in enumerate(zip(layer.lora_a_stacked, layer.lora_b_stacked, strict=True)):
         if is_row_parallel or _is_first():
-            places = list(range(first, first + own))
-            yield f"{name}{FACTOR_MARK}A.weight", column_digest(down[0, 0], places)
+            yield f"{name}{FACTOR_MARK}A.weight", column_digest(down[0, 0][:, columns], places)
         if _is_first() or not (is_row_parallel or (part > 0 and _repeats_heads(base))):
             yield f"{name}{FACTOR_MARK}B.weight", column_digest(up[0, 0], list(range(up.shape[-1])))
 
@@ -105,6 +99,18 @@ def _applied(layer: Any, columns: list[int], width: int) -> torch.Tensor:
     units[range(len(columns)), columns] = 1
     held: torch.Tensor = layer.cpu_linear(units, layer.weight, None)
     return held.T
+
+
+def _own_columns(layer: Any, seed: int) -> tuple[list[int], list[int]]:
+    """Drawn columns of a layer that this worker holds, by its own numbers and by their places in the draw."""
+    own, drawn = _width(layer), drawn_columns(layer.input_size, seed)
+    first = layer.tp_rank * own if own < layer.input_size else 0
+    places = [place for place, column in enumerate(drawn) if first <= column < first + own]
+    return [drawn[place] - first for place in places], places
+
+
+def _width(layer: Any) -> int:
+    return int(getattr(layer, "input_size_per_partition", layer.input_size))
 
 
 def _own_rows(layer: Any) -> slice:

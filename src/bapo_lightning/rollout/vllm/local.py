@@ -38,6 +38,7 @@ from bapo_lightning.rollout.vllm.containment import Containment, Deadline, defau
 from bapo_lightning.rollout.vllm.options import (
     ADAPTER,
     ADAPTER_NUMBER,
+    LOADING_ERRORS,
     VLLMOptions,
     check_lengths,
     generation_of,
@@ -47,9 +48,6 @@ from bapo_lightning.rollout.weight_transport import send_parts
 from bapo_lightning.values import Positive
 
 PART_MEGABYTES = 64  # of the weights that worker processes are handed at once
-
-# Raised by vLLM for weights that do not fit; it has no class of its own for this.
-VLLM_LOADING_ERRORS = (KeyError, ValueError, RuntimeError, AssertionError)
 
 
 @dataclass(eq=False)
@@ -117,7 +115,7 @@ class VLLMLocalEngine:
                     self._take(source)
                 except EngineError:
                     raise
-                except VLLM_LOADING_ERRORS as error:
+                except LOADING_ERRORS as error:
                     raise EngineError(
                         f"vLLM did not take the trainer's weights ({type(error).__name__}: {error})"
                     ) from error
@@ -187,6 +185,8 @@ class VLLMLocalEngine:
         parallel = self._llm.llm_engine.vllm_config.parallel_config
         self._has_workers = parallel.world_size > 1 and parallel.distributed_executor_backend == "mp"
         self._contained.eager = arguments["enforce_eager"]
+        if self._has_workers:
+            self._call_workers("end_with_parent")
 
     @contextmanager
     def _workers_watched(self) -> Iterator[None]:

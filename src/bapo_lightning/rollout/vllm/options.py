@@ -23,6 +23,8 @@ from bapo_lightning.values import Advice, Count, CountOrZero, Dtype, Share
 
 CPU_KV_CACHE_BYTES = 1 << 30
 WORKER_EXTENSION = "bapo_lightning.rollout.vllm.weights.WorkerExtension"
+# Raised by vLLM for weights that do not fit; it has no class of its own for this.
+LOADING_ERRORS = (KeyError, ValueError, RuntimeError, AssertionError)
 ADAPTER, ADAPTER_NUMBER = "policy-adapter", 1  # of a policy with adapters, the only one
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM makes room
 PARALLEL = ("data_parallel_size", "pipeline_parallel_size")  # of vLLM's, which only a server can have
@@ -48,7 +50,7 @@ class VLLMOptions:
     ] = 0.4
     enforce_eager: bool | None = None  # None: on a CPU yes (compiling takes a minute), on a GPU no
     # Of the policy's adapters, which vLLM then applies beside its weights; None: weights come merged, which
-    # in 16 bits keeps small updates on the average only.
+    # in 16 bits loses small updates.
     lora_rank: Annotated[Count, Le(512)] | None = None
     lora_targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"  # names of adapted layers
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments under vLLM's own names

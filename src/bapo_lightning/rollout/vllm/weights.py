@@ -32,9 +32,10 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 )
 from vllm.platforms import current_platform
 
+from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.rollout.engine import FACTOR_MARK
 from bapo_lightning.rollout.vllm.digests import held_digests
-from bapo_lightning.rollout.vllm.options import ADAPTER_NUMBER
+from bapo_lightning.rollout.vllm.options import ADAPTER_NUMBER, LOADING_ERRORS
 from bapo_lightning.rollout.weight_digests import summed
 from bapo_lightning.rollout.weight_transport import WeightPart, check_complete, read_part
 
@@ -101,10 +102,20 @@ class WorkerExtension:
         with self._loading():
             self._reload = Reload(self, with_base)
 
-    def load_part(self, part: WeightPart) -> None:
-        """Loads a part of the weights from shared memory."""
-        with self._loading():
-            self._reload.load(read_part(part))
+    def end_with_parent(self) -> None:
+        """Ends this process with vLLM's above it."""
+        end_with_parent()
+
+    def load_part(self, part: WeightPart) -> str | None:
+        """Loads a part of the weights from shared memory. Returns what went wrong: after an error of one
+        worker vLLM would take the others' answers for those to its next call.
+        """
+        try:
+            with self._loading():
+                self._reload.load(read_part(part))
+        except LOADING_ERRORS as error:
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def load_transferred(self, update_info: dict[str, Any]) -> None:
         """Loads weights that vLLM's own weight transfer brings, as `update_info` announces them."""
@@ -117,9 +128,7 @@ class WorkerExtension:
             transfer.model = model
 
     def end_reload(self) -> list[str]:
-        """Puts all in place; returns vLLM's names of what was missing, since an error here would leave the
-        other workers alone.
-        """
+        """Puts all in place; returns vLLM's names of what was missing."""
         with self._loading():
             return self._reload.finish()
 
