@@ -26,10 +26,7 @@ from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 VARIANTS = {
     "single": ["strategy=single"],
     **{f"ddp {size}": ["strategy=ddp", f"trainer.devices={size}"] for size in (1, 2, 4)},
-    **{
-        f"fsdp {size}": ["strategy=fsdp", "trainer.precision=32-true", f"trainer.devices={size}"]
-        for size in (1, 2, 4)
-    },
+    **{f"fsdp {size}": ["strategy=fsdp", f"trainer.devices={size}"] for size in (1, 2, 4)},
 }
 VARIANTS["fsdp 2 file"] = [*VARIANTS["fsdp 2"], "strategy.sharded_checkpoints=false"]
 CASES = [
@@ -39,7 +36,7 @@ CASES = [
     *(f"fsdp 2 file -> {variant}" for variant in ("single", "ddp 2", "fsdp 4")),
 ]
 RUN = [
-    *("trainer.accelerator=cpu", "callbacks.checkpoint.every=5"),
+    *("trainer.accelerator=cpu", "trainer.precision=32-true", "callbacks.checkpoint.every=5"),
     *("callbacks.validation.every=5", "scale.validation_problems=3", "callbacks.console.every=5"),
     *("scale.prompts_per_batch=10", "scale.group_size=4", "scale.micro_batch_tokens=256"),
     *("regime.epochs=1", "regime.minibatches=5"),

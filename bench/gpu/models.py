@@ -11,46 +11,39 @@ from updates import Size, additions, attach
 
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.policy.factory import build_policy
-from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.run_shape import EngineShape, RunShape
 
 Architecture = dict[str, Any]
 
-# Sizes from the models' config.json.
+
+def architecture(family: str, vocabulary: int, tied: bool, *sizes: int) -> Architecture:
+    """Returns config.json with width, width of the MLP, layers, heads and key-value heads."""
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    fixed = {"model_type": family, "vocab_size": vocabulary, "tie_word_embeddings": tied}
+    shape = dict(zip((*names, "num_key_value_heads"), sizes, strict=True))
+    return {**fixed, **shape, "max_position_embeddings": 32768}
+
+
 SHAPES: dict[str, Architecture] = {
-    "SmolLM2-135M": {
-        **{"model_type": "llama", "vocab_size": 49152, "tie_word_embeddings": True},
-        **{"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30},
-        **{"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 32768},
-    },
-    "Qwen2.5-0.5B": {
-        **{"model_type": "qwen2", "vocab_size": 151936, "tie_word_embeddings": True},
-        **{"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24},
-        **{"num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32768},
-    },
-    "Qwen2.5-1.5B": {
-        **{"model_type": "qwen2", "vocab_size": 151936, "tie_word_embeddings": True},
-        **{"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28},
-        **{"num_attention_heads": 12, "num_key_value_heads": 2, "max_position_embeddings": 32768},
-    },
-    "Qwen2.5-3B": {
-        **{"model_type": "qwen2", "vocab_size": 151936, "tie_word_embeddings": True},
-        **{"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36},
-        **{"num_attention_heads": 16, "num_key_value_heads": 2, "max_position_embeddings": 32768},
-    },
-    "Qwen2.5-7B": {
-        **{"model_type": "qwen2", "vocab_size": 152064, "tie_word_embeddings": False},
-        **{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28},
-        **{"num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 32768},
-    },
+    "SmolLM2-135M": architecture("llama", 49152, True, 576, 1536, 30, 9, 3),
+    "Qwen2.5-0.5B": architecture("qwen2", 151936, True, 896, 4864, 24, 14, 2),
+    "Qwen2.5-1.5B": architecture("qwen2", 151936, True, 1536, 8960, 28, 12, 2),
+    "Qwen2.5-3B": architecture("qwen2", 151936, True, 2048, 11008, 36, 16, 2),
+    "Qwen2.5-7B": architecture("qwen2", 152064, False, 3584, 18944, 28, 28, 4),
 }
-TINY: Architecture = {
-    **{"model_type": "qwen2", "vocab_size": 512, "tie_word_embeddings": True},
-    **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+TINY = architecture("qwen2", 512, True, 128, 256, 2, 4, 2)  # heads of 32: vLLM's CPU kernels take no smaller
+# Of 7B in 80 GB: adapters beside frozen weights, as in `bapo_7b_lora`.
+LORA: dict[str, Any] = {
+    **{"lora": LoraOptions(rank=16, alpha=32), "dtype": "bfloat16", "activation_checkpointing": True}
 }
+
+
+def fitting(name: str) -> dict[str, Any]:
+    """Returns the options with which a model of `SHAPES` is trained on one GPU."""
+    return LORA if name == "Qwen2.5-7B" else {}
 
 
 def with_layers(architecture: Architecture, layers: int) -> Architecture:

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -15,62 +14,39 @@ from transformers import AutoConfig
 from updates import Size, random_batch
 
 from bapo_lightning.modules.bapo_module import BapoModule
-from bapo_lightning.modules.policy.options import LoraOptions
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.plan.work import work_of_update
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
 from gpu.checks import Check, Finding, Machine, at_most, measured
-from gpu.models import SHAPES, TINY, random_policy, ready_module, run_shape
+from gpu.models import SHAPES, TINY, fitting, random_policy, ready_module, run_shape
 
 MATRIX_PRODUCTS = ("mm", "gemm", "matmul", "linear", "flash", "attention", "nvjet", "cutlass")
+SIZES = (2048, 4096, 8192, 16384)  # tokens of an update
 WAITS = 4  # the norm of the gradient, the finite check and the log row
 
 
 def module_of(machine: Machine, name: str, budget: int, compile: bool = False) -> BapoModule:
     """A module of this shape, packed, in mixed precision; 7B are frozen bfloat16 beside adapters."""
-    architecture = SHAPES[name] if machine.on_gpu else TINY
-    options: dict[str, Any] = {"packing": "padding_free", "compile": compile, "is_mixed": machine.on_gpu}
-    if name == "Qwen2.5-7B":
-        options |= {"lora": LoraOptions(rank=16, alpha=32), "activation_checkpointing": True}
-        options["dtype"] = "bfloat16"
+    architecture = SHAPES.get(name, TINY)
+    options = {"packing": "padding_free", "compile": compile, "is_mixed": machine.on_gpu, **fitting(name)}
     return ready_module(random_policy(architecture, machine.device, **options), budget, "grpo")
 
 
 def updates(machine: Machine) -> Iterator[Finding]:
     """Tokens a second of packed updates, and their share of the GPU's peak."""
-    for name in machine.size(("Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-7B"), ("tiny",)):
-        architecture = SHAPES[name] if machine.on_gpu else TINY
-        for tokens in machine.size((2048, 4096, 8192, 16384), (128,)):
-            size = Size(1, 4, 64, tokens // 4 - 64) if machine.on_gpu else Size(1, 4, 8, 24)
-            batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
-            module = module_of(machine, name, size.tokens)
-            seconds = machine.seconds(partial(module.training_step, batch, 0))
-            run = run_shape(architecture, size)
-            work = work_of_update(run, size.response_tokens).update / seconds
-            title = f"update, {name}, {size.tokens:,} tokens"
-            yield measured(
-                title, size.tokens / seconds, "tokens/s", f"{work / 1e12:.1f} TFLOP/s{of_peak(work)}"
-            )
-
-
-def compiling(machine: Machine) -> Iterator[Finding]:
-    """Updates with compiled layers beside others, and what compiling takes."""
-    name = machine.size("Qwen2.5-0.5B", "tiny")
-    size = Size(1, 4, *machine.size((64, 1984), (8, 24)))
-    batch = random_batch(size, (SHAPES[name] if machine.on_gpu else TINY)["vocab_size"]).to(machine.device)
-    seconds = {}
-    for compile in (False, True):
-        module = module_of(machine, name, size.tokens, compile)
-        start = time.perf_counter()
-        module.training_step(batch, 0)
-        machine.wait()
-        first = time.perf_counter() - start
-        seconds[compile] = machine.seconds(partial(module.training_step, batch, 0))
-    title = f"update with compiled layers, {name}, {size.tokens:,} tokens"
-    yield measured(
-        title, seconds[False] / seconds[True], "times as fast", f"the first one took {first:.1f} s"
-    )
+    names, sizes = machine.size((("Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-7B"), SIZES), (("tiny",), (128,)))
+    cases = [(name, size, False) for name in names for size in sizes]
+    for name, tokens, is_compiled in [*cases, *machine.size([(names[0], sizes[-1], True)], [])]:
+        architecture = SHAPES.get(name, TINY)
+        size = Size(1, 4, *machine.size((64, tokens // 4 - 64), (8, 24)))
+        batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
+        module = module_of(machine, name, size.tokens, is_compiled)
+        seconds = machine.seconds(partial(module.training_step, batch, 0))
+        work = work_of_update(run_shape(architecture, size), size.response_tokens).update / seconds
+        title = f"update, {name}, {size.tokens:,} tokens{', compiled layers' * is_compiled}"
+        note = f"{work / 1e12:.1f} TFLOP/s{of_peak(work)}"
+        yield measured(title, size.tokens / seconds, "tokens/s", note)
 
 
 def of_peak(flops_per_second: float) -> str:
@@ -86,7 +62,7 @@ def waits(machine: Machine) -> Iterator[Finding]:
     """How often an update makes the host wait for the device, and its time outside of matrix products."""
     name = machine.size("Qwen2.5-1.5B", "tiny")
     size = Size(2, 4, *machine.size((64, 960), (8, 24)))
-    batch = random_batch(size, (SHAPES[name] if machine.on_gpu else TINY)["vocab_size"]).to(machine.device)
+    batch = random_batch(size, SHAPES.get(name, TINY)["vocab_size"]).to(machine.device)
     module = module_of(machine, name, size.tokens // 2)
     module.training_step(batch, 0)
     machine.wait()
@@ -116,7 +92,7 @@ def waits(machine: Machine) -> Iterator[Finding]:
 def generation(machine: Machine) -> Iterator[Finding]:
     """Tokens a second of the engine for small models."""
     name = machine.size("SmolLM2-135M", "tiny")
-    architecture = SHAPES[name] if machine.on_gpu else TINY
+    architecture = SHAPES.get(name, TINY)
     with tempfile.TemporaryDirectory() as folder:
         AutoConfig.for_model(**architecture).save_pretrained(folder)
         engine = HFEngine(folder, dtype=machine.size("bfloat16", "float32"), device=machine.device)
@@ -135,4 +111,4 @@ def generation(machine: Machine) -> Iterator[Finding]:
     yield measured(f"generation, {name}, {rows} rows", rate, "tokens/s")
 
 
-CHECKS = (Check(updates), Check(compiling), Check(waits), Check(generation))
+CHECKS = (Check(updates), Check(waits), Check(generation))

@@ -1,4 +1,4 @@
-"""Stage `train`: the quickstart, some updates of real shapes, and engine against trainer."""
+"""Stage `train`: the quickstart, updates of real shapes, engine against trainer, and ranks against one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import ranks
 import torch
 from transformers import AutoConfig
 from updates import Size, random_batch
@@ -17,10 +18,11 @@ from bapo_lightning.precision import MIXED
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 from gpu.checks import Check, Finding, Machine, at_least, at_most, holds
-from gpu.models import SHAPES, TINY, Architecture, random_policy, ready_module
+from gpu.models import SHAPES, TINY, Architecture, fitting, random_policy, ready_module
 
 BOUNDS = ("bapo/clip_low", "bapo/clip_high")
 COMPARED = 8  # updates, after which rounding has grown
+RANKS_APART = 0.1  # relative: FSDP2 rounds the norms' inputs, too, which autocast leaves alone
 # Dtype of the engine -> options of the trainer's policy, and the largest mean difference in nats.
 MISMATCH: dict[str, tuple[dict[str, Any], float]] = {
     "float32": ({}, 1e-3),
@@ -58,18 +60,41 @@ def settings(machine: Machine, folder: Path, batches: int) -> tuple[str, ...]:
 
 
 def real_shapes(machine: Machine) -> Iterator[Finding]:
-    """Three updates of random models; everything stays finite."""
-    for name, architecture in chosen(machine).items():
-        policy = random_policy(architecture, machine.device, **options(machine, name))
-        size = Size(2, 4, *machine.size((64, 448), (8, 16)))
-        batch = random_batch(size, architecture["vocab_size"]).to(machine.device)
-        module = ready_module(policy, size.tokens // 4)
+    """Three updates of random models, and of the largest one on a sample of 32k tokens; all stays finite."""
+    usual, long = (
+        Size(2, 4, *machine.size((64, 448), (8, 16))),
+        Size(1, 1, *machine.size((768, 32_000), (8, 64))),
+    )
+    shapes = chosen(machine)
+    for name, size in [*((name, usual) for name in shapes), (list(shapes)[-1], long)]:
+        policy = random_policy(shapes[name], machine.device, is_mixed=machine.on_gpu, **fitting(name))
+        batch = random_batch(size, shapes[name]["vocab_size"]).to(machine.device)
+        module = ready_module(policy, max(size.tokens // 4, size.prompt_tokens + size.response_tokens))
         outputs = [module.training_step(batch, 0) for _ in range(3)]
         is_finite = all(
             torch.isfinite(torch.tensor([float(each["loss"]), each["metrics"]["train/grad_norm"]])).all()
             for each in outputs
         )
-        yield holds(f"{name}: three updates are finite", is_finite and not module.num_skipped_updates)
+        title = f"{name}, {size.tokens:,} tokens: three updates are finite"
+        yield holds(title, is_finite and not module.num_skipped_updates)
+        del policy, module, batch, outputs  # before the next one is made
+
+
+def ranks_in_bfloat16(machine: Machine) -> Iterator[Finding]:
+    """The first gradient of FSDP2 over two ranks in bfloat16 against one rank's, of the same samples."""
+    changes = (
+        "trainer.precision=bf16-mixed",
+        "rollout.engine.dtype=float32",
+        "rollout.weight_sync.tolerance=0.2",
+    )
+    norms = []
+    for variant in ("single", "fsdp 2"):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary, "run")
+            ranks.train(folder, variant, 1, [f"trainer.accelerator={machine.size('gpu', 'cpu')}", *changes])
+            norms.append(ranks.rows_of(folder)[0]["train/grad_norm"])
+    title = "FSDP2 over two ranks in bfloat16: first gradient's norm from one rank's"
+    yield at_most(title, abs(norms[1] / norms[0] - 1), RANKS_APART)
 
 
 def engine_mismatch(machine: Machine) -> Iterator[Finding]:
@@ -95,14 +120,9 @@ def chosen(machine: Machine) -> dict[str, Architecture]:
     return {name: SHAPES[name] for name in names} if machine.on_gpu else {"tiny": TINY}
 
 
-def options(machine: Machine, name: str) -> dict[str, Any]:
-    """Options of a model in mixed precision, so that 80 GB hold it."""
-    from bapo_lightning.modules.policy.options import LoraOptions
-
-    if name != "Qwen2.5-7B":
-        return {"is_mixed": machine.on_gpu}
-    lora = LoraOptions(rank=16, alpha=32)
-    return {"is_mixed": True, "dtype": "bfloat16", "activation_checkpointing": True, "lora": lora}
-
-
-CHECKS = (Check(quickstart), Check(real_shapes), Check(engine_mismatch))
+CHECKS = (
+    Check(quickstart),
+    Check(real_shapes),
+    Check(engine_mismatch),
+    Check(ranks_in_bfloat16, gpus=2, on_cpu=True),
+)
