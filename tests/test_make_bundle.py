@@ -156,7 +156,7 @@ for name in ("vllm", "wandb", "wandb_workspaces", "liger_kernel", "flash_attn", 
 import gpu_check
 for stage in ("kernels", "train", "memory", "speed"):
     assert gpu_check.checks_of(stage)
-sys.exit(gpu_check.run_one("train", "quickstart", "cpu"))
+sys.exit(gpu_check.main(["--one", "train", "quickstart", "--device", "cpu"]))
 """
 
 

@@ -8,13 +8,16 @@ and in the tests, the same functions run at sizes for a CPU.
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+FILES = Path("outputs", "gpu-check-files")  # of checks, on the disk that runs write to
 Verdict = Literal["ok", "FAILED", "measured", "skipped"]
 
 
@@ -50,6 +53,13 @@ class Machine:
             taken.append(time.perf_counter() - start)
         return min(taken)
 
+    def free_bytes(self) -> int:
+        """Returns the memory that nobody holds; only a GPU's is counted."""
+        if not self.on_gpu:
+            return 0
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0]
+
     def peak_bytes(self, work: Callable[[], object]) -> int:
         """Returns the most memory that a call adds; only a GPU's allocator counts."""
         torch.cuda.empty_cache()
@@ -58,6 +68,12 @@ class Machine:
         work()
         self.wait()
         return torch.cuda.max_memory_allocated() - before
+
+
+def own_folder() -> tempfile.TemporaryDirectory[str]:
+    """Returns a context with an empty folder, which may hold models and checkpoints."""
+    FILES.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=FILES.resolve())
 
 
 @dataclass(frozen=True)
@@ -109,8 +125,11 @@ class Check:
     run: Callable[[Machine], Iterator[Finding]]
     packages: tuple[str, ...] = ()
     gpus: int = 0  # without so many it is skipped
+    title: str = ""  # empty: the function's name
+    on_cpu: bool = False  # ranks and engines of a CPU do where it has no GPU
+    seconds: float = 600.0  # after which it has failed
 
     @property
     def name(self) -> str:
-        """The function's."""
-        return self.run.__name__
+        """What it goes by in the record."""
+        return self.title or self.run.__name__
