@@ -13,23 +13,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["BapoModule", "RolloutDataModule", "configure", "fit"]
-# Read when torch's allocator for GPUs starts; the first one wins.
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-GROWING_SEGMENTS = "expandable_segments:True"
-
-
-def let_segments_grow() -> None:
-    """Lets torch join free memory of a GPU from now on: micro-batches differ in shape, and gaps between what
-    is left of them would fit no later one. Whoever sets one of torch's variables decides instead.
-    """
-    if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
-        os.environ[ALLOCATOR_VARIABLES[0]] = GROWING_SEGMENTS
 
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for: torch takes seconds, and commands answer before."""
     if name in __all__:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do; see cli.train
-        let_segments_grow()
+        import_module("bapo_lightning.host").let_segments_grow()
         return getattr(import_module("bapo_lightning.library"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,6 +23,9 @@ COMPILERS = {
     "C": ("CC", ("gcc", "clang")),
     "C++": ("CXX", ("clang++" if sys.platform == "darwin" else "g++",)),
 }
+# Read when torch's allocator for GPUs starts; the first one wins.
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+GROWING_SEGMENTS = "expandable_segments:True"
 
 
 def has_nvidia_gpu() -> bool:
@@ -103,3 +106,11 @@ def answer(*command: str | Path) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def let_segments_grow() -> None:
+    """Lets torch join free memory of a GPU from now on: micro-batches differ in shape, and gaps between what
+    is left of them would fit no later one. Whoever sets one of torch's variables decides instead.
+    """
+    if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
+        os.environ[ALLOCATOR_VARIABLES[0]] = GROWING_SEGMENTS

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from bapo_lightning import ALLOCATOR_VARIABLES, let_segments_grow
+from bapo_lightning.host import ALLOCATOR_VARIABLES, let_segments_grow
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.child.process import inherited
 from bapo_lightning.rollout.engine import RunsIn

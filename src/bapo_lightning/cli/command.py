@@ -11,12 +11,13 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bapo_lightning import __version__, let_segments_grow
+from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.help import help_text
 from bapo_lightning.configuration.renamed import renamed_problems
 from bapo_lightning.errors import BapoLightningError, ConfigError
+from bapo_lightning.host import let_segments_grow
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

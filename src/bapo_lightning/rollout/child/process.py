@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from multiprocessing import Pipe
 from typing import Any
 
-from bapo_lightning import GROWING_SEGMENTS
+from bapo_lightning.host import GROWING_SEGMENTS
 from bapo_lightning.phases import advance
 from bapo_lightning.rollout.child.main import Answer
 from bapo_lightning.rollout.engine import EngineDied

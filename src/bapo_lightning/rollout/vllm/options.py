@@ -15,8 +15,8 @@ from annotated_types import Le
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from bapo_lightning import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
 from bapo_lightning.errors import EngineError
+from bapo_lightning.host import ALLOCATOR_VARIABLES, GROWING_SEGMENTS
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
 from bapo_lightning.types import FinishReason, Segment
 from bapo_lightning.values import Advice, Count, CountOrZero, Dtype, Share
