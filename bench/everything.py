@@ -153,6 +153,12 @@ PARTS = {
         in_all=False,
         has_json=False,
     ),
+    "rank0": Part(
+        "What rank 0 does for all ranks, by the number of tokens",
+        ("rank0.py",),
+        ("--tokens", "100000", "--ranks", "1", "2"),
+        in_all=False,
+    ),
     "vllm": Part(
         "vLLM against transformers, and weight syncs, on SmolLM2-135M",
         ("rollout_engines.py",),

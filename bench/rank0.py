@@ -1,0 +1,206 @@
+"""What rank 0 does for all ranks while their GPUs wait, in seconds by the number of tokens.
+
+    python bench/rank0.py [--other FOLDER] [--tokens 100000 1000000] [--ranks 1 2 4] [--repeats 5]
+
+    texts      responses become texts (`RolloutSampler.judge`, with a reward that reads nothing)
+    collate    groups become the tensors of a minibatch
+    shares     a minibatch is split, and every rank gets its share
+    table      the columns of the token table that the default callbacks read go to rank 0
+    statistic  those that a statistic of the update reads, P3O's, go to every rank
+
+Responses have 4000 tokens each. Ranks are processes on this machine that talk by gloo. `--other` is the
+folder of another checkout of this repository, measured beside this one. Wall time needs a core for each rank;
+CPU time is that of rank 0, all of its threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from measuring import Spread, add_json_option, turn, write_json
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+from updates import Size, additions, built, random_groups
+
+from bapo_lightning.data.batches.batch import collate
+from bapo_lightning.data.batches.shares import split_over_ranks
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.modules.token_tables import statistics_of_update
+from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.methods.p3o import effective_sample_size
+from bapo_lightning.objectives.token_table import TokenTable, table_of
+from bapo_lightning.ranks.channel import Channel
+from bapo_lightning.ranks.launch import free_port
+from bapo_lightning.runs.callbacks import build_monitors
+from bapo_lightning.types import Score, ScoreStatus
+
+ROOT = Path(__file__).resolve().parents[1]
+LENGTH, GROUP_SIZE = 4000, 8  # tokens of a response, responses of a group
+AT_ONCE = 16_000  # tokens of a micro-batch
+VOCAB_SIZE = 8000
+CLOCKS = ("wall", "cpu")
+Work = Callable[[], object]
+
+
+def main() -> None:
+    """Measures both checkouts on every number of ranks and prints a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--other", type=Path, help="folder of another checkout")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rank", type=int, nargs=3, help=argparse.SUPPRESS)  # rank, ranks, port
+    add_json_option(parser)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        serve(*arguments.rank, arguments.tokens, arguments.repeats)
+        return
+    checkouts = {"this": ROOT} if arguments.other is None else {"other": arguments.other, "this": ROOT}
+    record = []
+    print("median (least .. most) in ms; CPU of rank 0")
+    print(
+        f"{'ranks':>5} {'tokens':>9} {'part':9}",
+        *(f"{f'{name}: {clock}':>26}" for name, clock in product(checkouts, CLOCKS)),
+    )
+    for ranks in arguments.ranks:
+        found = {name: measured(path, ranks, arguments) for name, path in checkouts.items()}
+        for rows in zip(*found.values(), strict=True):
+            sides = dict(zip(found, rows, strict=True))
+            record.append({"ranks": ranks, "sides": sides})
+            cells = (Spread(**side[clock]).text(scale=1e3, digits=1) for side, clock in product(rows, CLOCKS))
+            print(
+                f"{ranks:>5} {rows[0]['tokens']:>9} {rows[0]['part']:9}",
+                *(f"{cell:>26}" for cell in cells),
+                flush=True,
+            )
+    write_json(arguments.json, {"arguments": vars(arguments), "rows": record})
+
+
+def measured(checkout: Path, ranks: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns the rows that rank 0 of a checkout measures."""
+    command = [
+        sys.executable,
+        __file__,
+        "--repeats",
+        str(arguments.repeats),
+        "--tokens",
+        *map(str, arguments.tokens),
+    ]
+    own = {"PYTHONPATH": str(checkout.resolve() / "src"), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
+    port = str(free_port())
+    started = [
+        subprocess.Popen(
+            [*command, "--rank", str(rank), str(ranks), port],
+            env=os.environ | own,
+            stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    output, _ = started[0].communicate()
+    codes = [process.wait() for process in started]
+    if any(codes):
+        sys.exit(f"a rank of {checkout} failed")
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def serve(rank: int, ranks: int, port: int, tokens: list[int], repeats: int) -> None:
+    """Works as one rank; rank 0 prints a row for each part."""
+    if ranks > 1:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    channel = Channel(rank, ranks) if ranks > 1 else None
+    for count in tokens:
+        for part, work in works(rank, ranks, count, channel).items():
+            turns = []
+            for _ in range(repeats + 1):
+                if ranks > 1:
+                    dist.barrier()
+                turns.append(turn(work))
+            if rank == 0:
+                spreads = {
+                    name: vars(Spread.of([getattr(each, name) for each in turns[1:]])) for name in CLOCKS
+                }
+                print(json.dumps({"tokens": count, "part": part, **spreads}), flush=True)
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+def works(rank: int, ranks: int, tokens: int, channel: Channel | None) -> dict[str, Work]:
+    """Returns the parts; a rank does nothing in those that are rank 0's alone."""
+    config = additions("bapo")
+    module: Any = built(config)
+    module._trainer = SimpleNamespace(global_step=0, callbacks=build_monitors(config, []))
+    tables = tables_of(rank, tokens // ranks)
+    bounds = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.4), torch.tensor(True))
+    together: dict[str, Work] = {
+        "table": lambda: module.gathered(tables),
+        "statistic": lambda: statistics_of_update(effective_sample_size, tables, bounds, len(tables)),
+    }
+    if rank:
+        assert channel is not None
+        idle = {"texts": lambda: None, "collate": lambda: None, "shares": lambda: channel.serve({})}
+        return idle | together
+    groups = random_groups(Size(max(tokens // LENGTH // GROUP_SIZE, 1), GROUP_SIZE, 100, LENGTH), VOCAB_SIZE)
+    rollouts = [sample.rollout for group in groups for sample in group.samples]
+    problems = [group.problem for group in groups for _ in group.samples]
+    sampler: Any = RolloutSampler(None, tokenizer(), None, unread, None, LENGTH, 0)  # type: ignore[arg-type]
+    batch = collate(groups, {})
+
+    def shared() -> None:
+        shares = split_over_ranks(batch, ranks)
+        if channel is not None:
+            channel.release(shares)
+
+    return {
+        "texts": lambda: sampler.judge(problems, rollouts),
+        "collate": lambda: collate(groups, {}),
+        "shares": shared,
+        **together,
+    }
+
+
+def unread(problems: Any, completions: Any) -> list[Score]:
+    """A reward that costs nothing."""
+    return [Score(0.0, ScoreStatus.WRONG)] * len(completions)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer like those of Qwen and Llama, trained on the documents of this repository."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train([str(path) for path in sorted((ROOT / "docs").rglob("*.md"))], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+
+
+def tables_of(rank: int, tokens: int) -> list[TokenTable]:
+    """Returns the tables of a rank's micro-batches, of random numbers."""
+    generator = torch.Generator().manual_seed(rank)
+    made = []
+    for start in range(0, tokens, AT_ONCE):
+        count = min(AT_ONCE, tokens - start)
+        number, row = torch.rand(count, generator=generator), torch.arange(start, start + count)
+        columns = dict.fromkeys(("entropy", "advantage", "weight", "count"), number)
+        whole = dict.fromkeys(("age", "sequence", "group", "position", "origin", "step"), row)
+        made.append(table_of(-number, -number.square(), **columns, **whole | {"origin": 0 * row}))
+    return made
+
+
+if __name__ == "__main__":
+    main()
