@@ -52,6 +52,8 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 RECORDED = "async, recorded"  # the regime that follows a schedule which a run before it has recorded
+# What stands in for factors that a pair does not name: a pair is refused if it is in each of these.
+CONTEXTS: tuple[dict[str, str], ...] = ({}, {"strategy": "ddp"})
 # Factors between which a rule reads more than two at once.
 TOGETHER = ("strategy", "engine", "placement")
 Choices = Mapping[str, str]

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 
-from tests.matrix.choices import FACTORS, TOGETHER, Choices, overrides, world
+from tests.matrix.choices import CONTEXTS, FACTORS, TOGETHER, Choices, overrides, world
 
 FILE = Path(__file__).with_name("rows.json")
 Key = tuple[tuple[str, str], ...]
@@ -20,12 +20,16 @@ Key = tuple[tuple[str, str], ...]
 
 @cache
 def refusal(key: Key) -> str | None:
-    """Why the rules refuse these choices, where others are the experiment's; None if they do not."""
+    """Why the rules refuse these choices, whatever others are; None if they do not."""
+    reasons = [_refusal({**context, **dict(key)}) for context in CONTEXTS]
+    return None if None in reasons else reasons[-1]
+
+
+def _refusal(choices: Choices) -> str | None:
     from bapo_lightning.configuration.compose import compose_run
     from bapo_lightning.configuration.validate import validate
     from bapo_lightning.errors import ConfigError
 
-    choices = dict(key)
     try:
         validate(compose_run([f"experiment={world(choices)}", "debug=rehearsal", *overrides(choices)]))
     except ConfigError as error:
