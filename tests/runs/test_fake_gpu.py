@@ -32,6 +32,8 @@ NOW_AND_THEN = {
     "modules/step_critic.py:state_logits",
     "modules/step_critic.py:values",
     "rollout/weight_transport.py:weight_parts",
+    "rollout/weight_digests.py:summed",  # once a sync
+    "modules/policy/lora.py:<genexpr>",  # likewise
 }
 RUNS = [
     "run regime=partial algorithm=flowrl",

@@ -24,7 +24,7 @@ from bapo_lightning.objectives.token_table import (
     needed_by,
     table_of,
 )
-from bapo_lightning.ranks.collectives import from_controller, gather_rows, num_ranks
+from bapo_lightning.ranks.collectives import from_controller, gather_rows, max_over_ranks, num_ranks
 from bapo_lightning.types import Origin
 
 OUTPUTS = (*SCORES, "log_z")  # of a policy
@@ -104,18 +104,21 @@ def _gathered(
 ) -> tuple[dict[str, Tensor] | None, int]:
     """Columns of all ranks' tables in rank order, where they are gathered, and the first of this rank's rows.
 
-    They pass through the host in one collective, as the 32 bits of each number: those of an id are enough.
+    They pass through the host in one collective, as the 32 bits of each number (those of an id are
+    enough), or as 64 where a policy computes in float64.
     """
     if num_ranks() == 1:
         return concatenate(tables, names), 0
     own = concatenate(tables, names) if tables else dict.fromkeys(names, torch.empty(0))
-    bits = [own[name].int() if name in INTEGERS else own[name].float().view(torch.int32) for name in names]
+    is_wide = max_over_ranks(int(any(own[name].dtype is torch.float64 for name in names)))
+    real, word = (torch.float64, torch.int64) if is_wide else (torch.float32, torch.int32)
+    bits = [own[name].to(word) if name in INTEGERS else own[name].to(real).view(word) for name in names]
     parts = gather_rows(torch.stack(bits).cpu(), everywhere)
     if parts is None:
         return None, 0
     rows = torch.cat(parts, dim=1).to(bits[0].device)
     found = {
-        name: row.long() if name in INTEGERS else row.view(torch.float32)
+        name: row.long() if name in INTEGERS else row.view(real).to(own[name].dtype)
         for name, row in zip(names, rows, strict=True)
     }
     return found, sum(part.shape[1] for part in parts[: dist.get_rank()])

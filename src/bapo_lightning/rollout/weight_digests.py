@@ -55,7 +55,8 @@ def weight_digest(name: str, weight: torch.Tensor, seed: int) -> torch.Tensor:
         return column_digest(weight.reshape(-1, 1), [0])
     width = weight.shape[-1]
     drawn = list(range(width)) if name.endswith(f"{FACTOR_MARK}B.weight") else drawn_columns(width, seed)
-    return column_digest(weight.flatten(0, -2)[:, drawn], list(range(len(drawn))))
+    columns = torch.tensor(drawn, device=weight.device)
+    return column_digest(weight.flatten(0, -2).index_select(1, columns), list(range(len(drawn))))
 
 
 def summed(digests: Iterable[tuple[str, torch.Tensor | None]]) -> dict[str, int]:
@@ -67,7 +68,9 @@ def summed(digests: Iterable[tuple[str, torch.Tensor | None]]) -> dict[str, int]
             unknown.add(group_of(name))
         else:
             known.append((group_of(name), digest))
-    values = torch.stack([digest.cpu() for _, digest in known]).tolist() if known else []
+    place = known[0][1].device if known else None
+    # Together: the host waits once for the device, and not for each weight.
+    values = torch.stack([digest.to(place) for _, digest in known]).tolist() if known else []
     sums = added({group: value} for (group, _), value in zip(known, values, strict=True))
     return {group: value for group, value in sums.items() if group not in unknown}
 

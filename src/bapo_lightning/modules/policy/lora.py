@@ -126,14 +126,16 @@ class WeightPass:
     def __init__(self, model: PreTrainedModel, wanted: Wanted) -> None:
         """`wanted`: content and precision."""
         self._model, self._wanted = model, wanted
-        self._kept = self._whole = 0.0
+        self._kept: list[Tensor] = []  # of each layer, on its device: the host does not wait for each
+        self._whole: list[Tensor] = []
 
     @property
     def update_kept(self) -> float | None:
         """Projection of the update that arrives on the one that was trained: 1 if nothing is lost, 0 if all
         is. None while there is no update.
         """
-        return self._kept / self._whole if self._whole else None
+        kept, whole = (float(sum(part.double() for part in parts)) for parts in (self._kept, self._whole))
+        return kept / whole if whole else None
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         """Yields names without marks of adapters, and weights."""
@@ -157,8 +159,8 @@ class WeightPass:
     def _merged(self, name: str, weight: Tensor, up: Tensor, down: Tensor) -> Tensor:
         added = up @ down
         merged = (weight + added).to(self._dtype(name, weight))
-        self._kept += float(((merged.float() - weight.float()) * added).sum(dtype=torch.float64))
-        self._whole += float((added * added).sum(dtype=torch.float64))
+        self._kept.append(((merged.float() - weight.float()) * added).sum(dtype=torch.float64))
+        self._whole.append((added * added).sum(dtype=torch.float64))
         return merged
 
     def _factors(self, layer: str) -> Iterator[tuple[str, Tensor]]:
@@ -166,8 +168,8 @@ class WeightPass:
         dtype = self._dtype(f"{layer}.weight", up)
         rounded_up, rounded_down = up.to(dtype), down.to(dtype)
         # <up' @ down', up @ down> without the products, which are as large as the layer.
-        self._kept += float(((up.T @ rounded_up.float()) * (down @ rounded_down.float().T)).sum())
-        self._whole += float(((up.T @ up) * (down @ down.T)).sum())
+        self._kept.append(((up.T @ rounded_up.float()) * (down @ rounded_down.float().T)).sum())
+        self._whole.append(((up.T @ up) * (down @ down.T)).sum())
         yield f"{layer}{FACTOR_MARK}A.weight", rounded_down
         yield f"{layer}{FACTOR_MARK}B.weight", rounded_up
 
