@@ -29,7 +29,7 @@ HEAD = (
 )
 REHEARSALS, REHEARSED = Path("docs/results/rehearsals.md"), Path("outputs/rehearsal")
 REHEARSALS_HEAD = (
-    "# Every experiment, rehearsed\n\n"
+    "# Experiments, rehearsed\n\n"
     "`make rehearse` leaves the results that `python -m tests.matrix.page` shows here ([rehearsal.md]"
     "(../rehearsal.md)).\n"
     "These ran on a CPU with two cores.\n\n"
