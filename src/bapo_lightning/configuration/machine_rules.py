@@ -122,17 +122,19 @@ def _device_problems(config: RunConfig) -> Iterator[str]:
 
 def server_gpus(config: RunConfig) -> list[str]:
     """The GPUs of this machine that servers which the run starts are given."""
+    entries = config.rollout.engine.options["gpus"] if _starts_servers(config) else ()
+    return [gpu for entry in entries for gpu in entry.split(",")]
+
+
+def _starts_servers(config: RunConfig) -> bool:
     engine = config.rollout.engine
-    if getattr(engine.object, "runs_in", "") != "server" or engine.options["urls"]:
-        return []
-    return [gpu for entry in engine.options["gpus"] for gpu in entry.split(",")]
+    return getattr(engine.object, "runs_in", "") == "server" and not engine.options["urls"]
 
 
 def _server_problems(config: RunConfig) -> Iterator[str]:
     """Servers that would be started on the trainer's GPUs, or two on one."""
     engine, key, given = config.rollout.engine, "rollout.engine.gpus", server_gpus(config)
-    is_server = getattr(engine.object, "runs_in", "") == "server" and not engine.options["urls"]
-    if not is_server or not torch.cuda.is_available():
+    if not _starts_servers(config) or not torch.cuda.is_available():
         return
     if not given:
         yield (

@@ -78,16 +78,17 @@ def write_script(name: str, given: Sequence[str], folder: Path) -> Script:
         ConfigError: the experiment, or the rehearsal on this machine, breaks a rule.
     """
     asked = [f"experiment={name}", *given]
-    asked += [f"{key}={value}" for key, value in MISSING.items() if _is_missing(composed_run(asked), key)]
+    composed = composed_run(asked, with_hydra=True)
+    asked += [f"{key}={value}" for key, value in MISSING.items() if _is_missing(composed, key)]
     plain = compose_run(asked)
     config = read_ranked(plain) if _is_elsewhere(plain["model"]) else validate(plain)
-    choices = dict(composed_run(asked, with_hydra=True).hydra.runtime.choices)
     is_whole = _holds_it(config)
     overrides = [PRESET, *([] if is_whole else _in_small(config, folder))]
     rehearsed = validate(compose_run([*asked, *overrides])).plain
     changed = differences(config.plain, rehearsed)
     sizes = [f"{key}: {before} -> {now}" for key, before, now in changed if key.startswith(SIZES)]
     not_here = [] if is_whole else list(_left_out(config))
+    choices = dict(composed.hydra.runtime.choices)
     return Script(name, config, choices, [*asked, *overrides], sizes, not_here, rehearsed)
 
 
