@@ -19,8 +19,7 @@ def engine_problems(config: RunConfig) -> Iterator[str]:
             "random state, the environment and on a GPU the memory with the update, so the two cannot run "
             "at once; write rollout=vllm_child or rollout=vllm_server"
         )
-    node = config.rollout.engine.options
-    options = (node.get("make_engine") or node).get("options") or {}
+    options = config.rollout.sampling_engine.options.get("options") or {}
     rank, own = options.get("lora_rank"), config.model.lora.rank if config.model.lora else None
     if rank is not None and rank != own:
         policy = "no model.lora" if own is None else f"model.lora.rank={own}"

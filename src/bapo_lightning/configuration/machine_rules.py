@@ -13,7 +13,7 @@ import torch
 
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.targets import TARGET, Target
+from bapo_lightning.configuration.targets import TARGET
 from bapo_lightning.host import missing_to_build
 from bapo_lightning.modules.policy.folder import critic_problems, model_folder_problems
 from bapo_lightning.modules.policy.options import FLASH_HUB
@@ -83,7 +83,7 @@ def _build_problems(config: RunConfig) -> Iterator[str]:
             yield f"{needs}; install it, or write model.{instead}"
     engine = config.rollout.engine
     if getattr(engine.object, "runs_in", None) == "child":
-        engine = Target(engine.options["make_engine"])
+        engine = config.rollout.sampling_engine
     is_here = engine.is_a(VLLMLocalEngine) or (engine.is_a(VLLMServerEngine) and not engine.options["urls"])
     if is_here and (problem := start_problem()):
         yield problem

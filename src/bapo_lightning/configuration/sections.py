@@ -201,6 +201,12 @@ class Rollout(Section):
     engine: Target
     serve_port: Count | None = None
 
+    @property
+    def sampling_engine(self) -> Target:
+        """The engine that samples: the one that a child or a fleet makes, or `engine` itself."""
+        made = self.engine.options.get("make_engine")
+        return self.engine if made is None else Target(made)
+
     def problems(self) -> Iterator[str]:
         """Sampling that training can use."""
         if not self.temperature > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from pathlib import Path
 
 from bapo_lightning.run_folder.checkpoint import list_checkpoints
 from bapo_lightning.run_folder.record import Row, read_rows
@@ -24,7 +24,7 @@ class Part:
     note: str = ""
 
 
-def parts_of_run(script: Script, folder: Any) -> Iterator[Part]:
+def parts_of_run(script: Script, folder: Path) -> Iterator[Part]:
     """Yields the parts of a run that has ended, with the seconds that they took in all."""
     rows = read_rows(folder)
     config, regime = script.plain, script.config.staleness

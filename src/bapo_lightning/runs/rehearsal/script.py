@@ -157,10 +157,9 @@ def _parallel(config: RunConfig) -> int:
 
 def _vllm_options(config: RunConfig) -> tuple[str, Mapping[str, Any] | None]:
     """Key and values of vLLM's options; None of an engine of transformers."""
-    options = config.rollout.engine.options
-    inner = "make_engine." if "make_engine" in options else ""
-    values = (options.get("make_engine") or options).get("options")
-    return f"rollout.engine.{inner}options", values
+    rollout = config.rollout
+    inner = "" if rollout.sampling_engine is rollout.engine else "make_engine."
+    return f"rollout.engine.{inner}options", rollout.sampling_engine.options.get("options")
 
 
 def _engine(config: RunConfig) -> Iterator[str]:

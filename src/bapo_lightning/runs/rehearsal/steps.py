@@ -24,12 +24,8 @@ from bapo_lightning.runs.rehearsal.script import Script
 
 STOPPED = 128 + signal.SIGTERM  # exit code of a run that was stopped
 LOOK_SECONDS = 0.02
-CHOSEN = (
-    "data/prompt",
-    "reward",
-    "environment",
-    "rollout",
-)  # groups of an evaluation that are the experiment's
+# Groups of an evaluation whose files are the experiment's.
+CHOSEN = ("data/prompt", "reward", "environment", "rollout")
 TAIL_LINES = 12  # of a command's output, where it fails
 
 
@@ -128,9 +124,9 @@ class Rehearsal:
             "environment": nodes["environment"],
             "scale": {key: scale[key] for key in ("max_new_tokens", "max_feedback_tokens")},
         }
-        group = self.folder / "conf" / "rehearsed"
-        group.mkdir(parents=True, exist_ok=True)
-        (group / "evaluation.yaml").write_text(
+        added = self.folder / "conf" / "rehearsed"
+        added.mkdir(parents=True, exist_ok=True)
+        (added / "evaluation.yaml").write_text(
             f"# @package _global_\n{yaml.safe_dump(kept)}", encoding="utf-8"
         )
         arguments = [
