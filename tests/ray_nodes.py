@@ -1,6 +1,6 @@
 """A Ray cluster of several nodes on this machine."""
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -33,6 +33,16 @@ class Nodes:
         variables = {"env_vars": environment} if environment else {}
         return self._cluster.add_node(num_cpus=2, num_gpus=num_gpus, object_store_memory=STORE, **variables)
 
+    @contextmanager
+    def one_more(self, num_gpus=0, **environment):
+        """Context of a node that nobody finds afterwards, though the test fails or has removed it itself."""
+        node = self.add(num_gpus, **environment)
+        try:
+            yield node
+        finally:
+            if node in self._cluster.worker_nodes:
+                self.remove(node)
+
     def remove(self, node):
         """Kills a node with all of its processes, which would outlive it for a moment."""
         own = processes(node)
@@ -40,6 +50,11 @@ class Nodes:
         for process in own:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+    def processes(self):
+        """Processes that the nodes have started."""
+        nodes = [self._cluster.head_node, *self._cluster.worker_nodes]
+        return [process for node in nodes for process in processes(node)]
 
     def close(self):
         self._cluster.shutdown()

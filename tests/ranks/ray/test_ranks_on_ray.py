@@ -130,8 +130,7 @@ def test_ranks_apart_take_gpus_from_the_fleet_and_ranks_together_share_them(node
     from bapo_lightning.ranks.ray.joining import room
     from bapo_lightning.ranks.ray.nodes import beside, reserved
 
-    node = nodes.add(num_gpus=2)
-    try:
+    with nodes.one_more(num_gpus=2):
         per_node = {"CPU": 1.0, "GPU": 1.0}
         assert sorted(room(0, 1).values()) == [0, 0, 0, 2]
         with ExitStack() as stack:
@@ -139,8 +138,6 @@ def test_ranks_apart_take_gpus_from_the_fleet_and_ranks_together_share_them(node
             assert sorted(room(0, 1).values()) == [0, 0, 0, 1]
         (strategy,) = beside(shape("together"), per_node)
         assert room(0, 1)[strategy.node_id] == 2
-    finally:
-        nodes.remove(node)
 
 
 def test_nodes_that_do_not_suffice_or_are_not_as_this_machine_are_named(nodes, connected, monkeypatch):

@@ -2,9 +2,9 @@
 
 import os
 import signal
+from contextlib import closing
 from functools import partial
 
-import psutil
 import pytest
 from tests.ranks.ray.failing_reward import failing
 from tests.rewards.math.verdicts import RIGHT
@@ -21,22 +21,23 @@ ANSWERS = [Completion(rf"\boxed{{{answer}}}", 5, FinishReason.STOP) for _, answe
 
 
 def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_dies_and_a_node_is_lost(nodes):
-    node = nodes.add()
-    judged = VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 4, answers_per_call=3)
-    try:
-        here = MathReward(num_workers=1)
-        wanted = here(PROBLEMS, ANSWERS)
-        here.close()
-        assert {score.status for score in wanted} == {ScoreStatus.CORRECT}
+    here = MathReward(num_workers=1)
+    wanted = here(PROBLEMS, ANSWERS)
+    here.close()
+    assert {score.status for score in wanted} == {ScoreStatus.CORRECT}
+    with (
+        nodes.one_more() as node,
+        closing(
+            VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 4, answers_per_call=3)
+        ) as judged,
+    ):
         assert judged(PROBLEMS, ANSWERS) == wanted
-        workers = [each for each in psutil.process_iter(["cmdline"]) if is_worker(each.info["cmdline"])]
+        workers = [each for each in nodes.processes() if is_worker(each.cmdline())]
         assert len(workers) == len({worker.ppid() for worker in workers}) == 4
         os.kill(workers[0].pid, signal.SIGKILL)
         assert judged(PROBLEMS, ANSWERS) == wanted
         nodes.remove(node)
         assert judged(PROBLEMS, ANSWERS) == wanted
-    finally:
-        judged.close()
 
 
 def is_worker(command):

@@ -50,23 +50,19 @@ def test_a_pass_survives_a_node_and_one_that_joins_gets_an_engine(nodes, engine,
 
 
 def test_a_slow_node_gets_less_work_and_changes_nothing(nodes, engine, folder):
-    slow = nodes.add(ODD_DELAY="1.0")
-    try:
+    with nodes.one_more(ODD_DELAY="1.0"):
         synced_until(engine, 4)
         wanted, start = expected(folder, 280), time.monotonic()
         assert engine.generate(requests(280), SAMPLING) == wanted
         # In equal parts it would have had ten calls, and as many seconds.
         assert time.monotonic() - start < 5
-    finally:
-        nodes.remove(slow)
 
 
 def test_a_node_whose_engine_samples_otherwise_waits_for_weights_and_is_found_at_the_sync(
     nodes, engine, folder
 ):
     WeightSync(1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
-    other = nodes.add(ODD_SCALE="0.7")
-    try:
+    with nodes.one_more(ODD_SCALE="0.7"):
         engine._fleet.grow()
         deadline = time.monotonic() + PATIENCE
         while not any(member.held_back for member in engine._fleet.members):
@@ -75,8 +71,6 @@ def test_a_node_whose_engine_samples_otherwise_waits_for_weights_and_is_found_at
         assert engine.take_counts()["fleet/engines"] == 3
         with pytest.raises(EngineError, match="engine and trainer disagree"):
             WeightSync(1e-3).push(random_policy(), engine, 4, VOCAB_SIZE)
-    finally:
-        nodes.remove(other)
 
 
 def test_a_node_with_an_old_version_is_refused_by_name(nodes, engine, folder, tmp_path, capfd):
@@ -86,13 +80,10 @@ def test_a_node_with_an_old_version_is_refused_by_name(nodes, engine, folder, tm
     )
     file = old / "__init__.py"
     file.write_text(file.read_text().replace(f'"{bapo_lightning.__version__}"', '"0.0.9"'))
-    node = nodes.add(PYTHONPATH=str(tmp_path))
     engine.take_counts()
-    try:
+    with nodes.one_more(PYTHONPATH=str(tmp_path)):
         assert synced_until(engine, 1, "fleet/refused")["fleet/joined"] == 0
         assert "was refused: its node has bapo-lightning 0.0.9 (code " in capfd.readouterr().err
         assert engine.generate(requests(40), SAMPLING) == expected(folder, 40)
         engine.load_weights(random_policy(), version=3)
         assert engine.take_counts()["fleet/refused"] == 0
-    finally:
-        nodes.remove(node)

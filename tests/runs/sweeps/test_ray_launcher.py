@@ -39,20 +39,18 @@ def test_a_run_that_fails_does_not_stop_the_others(nodes, tmp_path):
 def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
     from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
 
-    able = [nodes.add(num_gpus=1), nodes.add(num_gpus=1)]
+    with nodes.one_more(num_gpus=1) as one, nodes.one_more(num_gpus=1) as another:
 
-    def lose():
-        wait_until((tmp_path / "a" / "manifest.json").exists)
-        (node,) = (node for node in able if runs_on(node, tmp_path / "a"))
-        nodes.remove(node)
-        able.remove(node)
+        def lose():
+            wait_until((tmp_path / "a" / "manifest.json").exists)
+            (node,) = (node for node in (one, another) if runs_on(node, tmp_path / "a"))
+            nodes.remove(node)
 
-    thread = threading.Thread(target=lose)
-    thread.start()
-    job = PretendedRun(("40", "0"), tmp_path / "a")
-    assert run_on_nodes({"a": job}, options(nodes, gpus_per_run=1), ignore) == {"a": 0}
-    thread.join()
-    nodes.remove(*able)
+        thread = threading.Thread(target=lose)
+        thread.start()
+        job = PretendedRun(("40", "0"), tmp_path / "a")
+        assert run_on_nodes({"a": job}, options(nodes, gpus_per_run=1), ignore) == {"a": 0}
+        thread.join()
     assert manifest(tmp_path / "a")["status"] == "finished"
     assert log_file(tmp_path / "a").read_text().count("threads") == 2
 

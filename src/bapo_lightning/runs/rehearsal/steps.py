@@ -23,7 +23,9 @@ from bapo_lightning.runs.rehearsal.parts import Part, parts_of_run
 from bapo_lightning.runs.rehearsal.script import Script
 
 STOPPED = 128 + signal.SIGTERM  # exit code of a run that was stopped
-LOOK_SECONDS = 0.02
+SIGTERM_AFTER_FIRST = (
+    "+callbacks.sigterm_after_first={_target_: bapo_lightning.runs.rehearsal.sigterm.SigtermAfterFirst}"
+)
 # Groups of an evaluation whose files are the experiment's.
 CHOSEN = ("data/prompt", "reward", "environment", "rollout")
 TAIL_LINES = 12  # of a command's output, where it fails
@@ -88,13 +90,8 @@ class Rehearsal:
         return all(part.ran for part in self.parts)
 
     def train_and_stop(self) -> str:
-        """Trains until the first update is written, then asks the run to stop, as a scheduler does."""
-        command = self._training()
-        with self._started("train", command) as process:
-            while process.poll() is None and not read_rows(self.run_folder):
-                time.sleep(LOOK_SECONDS)
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
+        """Trains until a SIGTERM ends the run after its first update."""
+        with self._started("train", [*self._training(), SIGTERM_AFTER_FIRST]) as process:
             self._ended("train", process, STOPPED)
         return f"SIGTERM, saved after update {len(read_rows(self.run_folder))}"
 
