@@ -106,9 +106,8 @@ def found(folder: str, module: str, *arguments: str) -> bool:
     )
     has_failed = done.returncode not in (0, 1) if module.endswith("rehearse") else done.returncode == 1
     said = [line.strip("E ") for line in done.stdout.splitlines() if " NO " in line or "Error" in line]
-    print(
-        f"  {'found ' if has_failed else 'MISSED'} in {time.monotonic() - start:3.0f} s: {' '.join((module, *arguments))}"
-    )
+    verdict, seconds = "found " if has_failed else "MISSED", time.monotonic() - start
+    print(f"  {verdict} in {seconds:3.0f} s: {' '.join((module, *arguments))}")
     print("\n".join(f"    {line[:150]}" for line in dict.fromkeys(said[:4])), flush=True)
     return has_failed
 
