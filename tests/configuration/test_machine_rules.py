@@ -139,6 +139,24 @@ def test_servers_have_gpus_of_their_own(visible, named, complaint, gpus, monkeyp
     assert found(*ranks, *servers, "rollout.engine.urls=['http://elsewhere:8000']") == []
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["rollout.engine.make_engine.options.tensor_parallel_size=1"], None),
+        ([], "=null is the GPU of its rank alone, and vLLM with tensor_parallel_size=2 needs 2; write e.g. "),
+        (["rollout.engine.visible_gpus='1'"], "='1' has 1, and vLLM with tensor_parallel_size=2 needs 2"),
+        (["rollout.engine.visible_gpus='1,2'"], None),
+        (["rollout.engine.visible_gpus='2,3'"], "='2,3' names 3, and this machine's last GPU is 2"),
+    ],
+)
+def test_a_child_sees_the_gpus_that_its_engine_needs(options, complaint, gpus):
+    gpus(80, 80, 80)
+    child = "rollout=vllm_child", "rollout.engine.make_engine.options.tensor_parallel_size=2"
+    texts = found(*child, *options)
+    assert len(texts) == (complaint is not None)
+    assert all(text.startswith("rollout.engine.visible_gpus=") and complaint in text for text in texts)
+
+
 def test_gpus_of_servers_are_counted_beside_the_trainers(gpus):
     gpus(80, 80, 80)
     servers = "rollout=vllm_server", "rollout.engine.options.tensor_parallel_size=2"

@@ -44,6 +44,7 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
     yield from _build_problems(config)
     yield from _device_problems(config)
     yield from _server_problems(config)
+    yield from _child_problems(config)
     yield from run_folder_problems(config.run_folder)
     yield from model_folder_problems(config.model.path, config.model.made_by)
     if (node := config.algorithm.step_advantages) is not None and node.takes("critic"):
@@ -150,6 +151,31 @@ def _server_problems(config: RunConfig) -> Iterator[str]:
         )
     if twice := sorted({gpu for gpu in given if given.count(gpu) > 1}):
         yield f"{key}={list(engine.options['gpus'])} names {', '.join(twice)} twice; write each number once"
+
+
+def _child_problems(config: RunConfig) -> Iterator[str]:
+    """A tensor-parallel engine in a child that does not see as many GPUs, or takes some nobody counted."""
+    engine, key = config.rollout.engine, "rollout.engine.visible_gpus"
+    if getattr(engine.object, "runs_in", None) != "child" or not uses_cuda(config.accelerator):
+        return
+    size = (config.rollout.sampling_engine.options.get("options") or {}).get("tensor_parallel_size", 1)
+    visible = engine.options["visible_gpus"]
+    named = [] if visible is None else [name.strip() for name in str(visible).split(",")]
+    if size > max(len(named), 1):
+        what = "is the GPU of its rank alone" if visible is None else f"has {len(named)}"
+        own = trainer_gpus(config.devices)
+        first = int(own[-1]) + 1 if own and own[-1].isdigit() else 0
+        write = ",".join(str(first + number) for number in range(size))
+        yield (
+            f"{key}={'null' if visible is None else repr(visible)} {what}, and vLLM with "
+            f"tensor_parallel_size={size} needs {size}; write e.g. {key}='{write}' with "
+            "rollout.placement=controller"
+        )
+    # A child's own list goes by the machine's numbers, whatever this process sees.
+    last = torch.cuda.device_count() - 1
+    absent = [name for name in named if name.isdigit() and int(name) > last]
+    if absent and not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        yield f"{key}={visible!r} names {', '.join(absent)}, and this machine's last GPU is {last}"
 
 
 def trainer_gpus(devices: int) -> list[str]:

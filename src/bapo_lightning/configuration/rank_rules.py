@@ -65,7 +65,8 @@ def _parallel_problems(config: RunConfig) -> Iterator[str]:
         yield (
             f"rollout.engine.options.tensor_parallel_size={size} does not divide {ranks} "
             f"rank{'s' * (ranks > 1)}, whose GPUs vLLM shares; write a number that does, strategy=fsdp with "
-            f"trainer.devices={size}, or rollout=vllm_child, which has GPUs of its own"
+            f"trainer.devices={size}, or rollout=vllm_child with GPUs of its own in "
+            "rollout.engine.visible_gpus"
         )
 
 

@@ -49,10 +49,9 @@ def on_rank(rank, port, folder):
     mesh = init_device_mesh("cpu", (2,))
     for layer in decoder_layers(policy.model):
         fully_shard(layer, mesh=mesh)
-    found = {
-        "gradients": gradients(policy, batch),
-        "weights": {name: weight.clone() for name, weight in policy.named_weights()},
-    }
+    found = {"gradients": gradients(policy, batch)}
+    with torch.inference_mode():  # in which vLLM asks for them
+        found["weights"] = {name: weight.clone() for name, weight in policy.named_weights()}
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 

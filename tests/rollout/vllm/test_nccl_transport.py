@@ -7,6 +7,9 @@ import threading
 
 import pytest
 import torch
+from gpu.checks import Machine
+from gpu_check import checks_of
+from tests.bench.rehearsed import read_rehearsal
 from tests.builders import logprobs, random_policy
 from tests.configuration.compositions import found
 from tests.rollout.contract import SAMPLING, requests
@@ -177,3 +180,8 @@ def test_a_receiver_that_died_ends_the_broadcast_and_its_successor_gets_all(engi
     transport.connect(client, source, MERGED)
     transport.send(source, [client], 2, MERGED)
     assert len(groups) == 2 and agrees(engine, source.policy)
+
+
+def test_the_gpu_check_rehearses_it(monkeypatch):
+    (check,) = (each for each in checks_of("vllm") if each.title == "vLLM's server")
+    read_rehearsal(check, Machine("cuda"), monkeypatch)
