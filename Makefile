@@ -190,7 +190,7 @@ test-all: $(READY_DEV) ## all tests but those of vLLM, as in continuous integrat
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm --ignore=tests/matrix $(PARALLEL) $(ARGS)
 
 test-vllm: $(READY_DEV) $(READY_VLLM) ## the tests of vLLM, with a real one on the CPU
-	@$(VENV_PYTHON) -m pytest tests/rollout/vllm $(ARGS)
+	@$(VENV_PYTHON) -m pytest tests/rollout/vllm -n logical --maxprocesses 2 --dist worksteal $(ARGS)
 
 matrix: $(READY_DEV) $(READY_VLLM) ## every pair of choices that can be combined, run together (ARGS=--share=1/3)
 	@$(VENV_PYTHON) -m pytest tests/matrix -n logical --maxprocesses 2 --dist loadgroup $(ARGS)

@@ -6,6 +6,9 @@ import pytest
 import torch
 from tests import commands
 
+from bapo_lightning.cli.export import main
+from bapo_lightning.modules.export import model_folder
+
 SETTINGS = [
     "model/lora=default",
     "model.lora.rank=4",
@@ -36,7 +39,7 @@ def weights(folder, update):
 
 
 @pytest.mark.slow
-def test_a_run_trains_adapters_alone_and_goes_on_from_them_to_the_bit(tmp_path):
+def test_a_run_trains_adapters_alone_and_goes_on_from_them_to_the_bit(tmp_path, monkeypatch, capsys):
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train(whole, 2)
     train(parted, 1)
@@ -52,3 +55,8 @@ def test_a_run_trains_adapters_alone_and_goes_on_from_them_to_the_bit(tmp_path):
     assert any(float(weight.abs().max()) > 0 for name, weight in trained.items() if ".lora_B." in name)
     for name, weight in weights(parted, 16).items():
         assert torch.equal(weight, trained[name]), name
+    arguments = [str(whole), str(tmp_path / "out"), "--overwrite"]
+    assert main([*arguments, "--dtype", "float32"]) == 0 and "warning" not in capsys.readouterr().out
+    monkeypatch.setattr(model_folder, "KEPT", 2.0)
+    assert main([*arguments, "--dtype", "bfloat16"]) == 0
+    assert "warning: merged weights in bfloat16 hold " in capsys.readouterr().out

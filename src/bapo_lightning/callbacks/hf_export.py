@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.export.model_card import model_card
-from bapo_lightning.modules.export.model_folder import write_model_folder
+from bapo_lightning.modules.export.model_folder import rounding_problem, write_model_folder
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.phases import phase
@@ -66,5 +66,7 @@ class HfExport(Callback):
                 getattr(torch, dtype),
                 overwrite=True,
             )
+        if problem := rounding_problem(policy.update_kept, dtype):
+            print(f"warning: {problem} (callbacks.hf_export.dtype=float32)", flush=True)
         if self.keep is not None:
             prune(folder / EXPORTS, self.keep)

@@ -60,7 +60,12 @@ def export(
         import torch
 
         from bapo_lightning.modules.export.model_card import model_card
-        from bapo_lightning.modules.export.model_folder import GIGABYTE, check_target, write_model_folder
+        from bapo_lightning.modules.export.model_folder import (
+            GIGABYTE,
+            check_target,
+            rounding_problem,
+            write_model_folder,
+        )
         from bapo_lightning.modules.policy.folder import model_path
         from bapo_lightning.run_folder.record import read_manifest, read_rows
         from bapo_lightning.runs.evaluation.subject import find_subject
@@ -77,8 +82,8 @@ def export(
     dtype = dtype or value_of(run, "model.dtype")
     print(f"exporting update {subject.checkpoint.update}: {checkpoint}", flush=True)
     with phase("loading the model"):
-        weights, count = policy_weights(subject, dtype)
-    with phase("writing weights", count):
+        weights, policy = policy_weights(subject, dtype)
+    with phase("writing weights", policy.num_weights):
         num_weights = write_model_folder(
             target,
             model_path(value_of(subject.model, "path")),
@@ -88,11 +93,14 @@ def export(
             int(shard_gigabytes * GIGABYTE),
             overwrite,
         )
+    if problem := rounding_problem(policy.update_kept, dtype):
+        print(f"warning: {problem} (--dtype float32)", flush=True)
     return f"{num_weights} weights in {dtype}, policy version {subject.version}"
 
 
-def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, Tensor]], int]:
-    """Returns the weights of a checkpoint under their Hugging Face names, read one at a time, and how many.
+def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, Tensor]], Policy]:
+    """Returns the weights of a checkpoint under their Hugging Face names, read one at a time, and the policy
+    that they belong to.
 
     Adapters are merged into the model, which is loaded for that, and rounded to `dtype`.
 
@@ -111,9 +119,9 @@ def policy_weights(subject: Subject, dtype: Dtype) -> tuple[Iterator[tuple[str, 
     options = ModelOptions.of(model, model_path(model.path))
     policy = build_policy(options, temperature=1.0, on_meta=options.lora is None)
     if options.lora is None:
-        return _stored_weights(policy, subject.checkpoint.path), policy.num_weights
+        return _stored_weights(policy, subject.checkpoint.path), policy
     load_checkpoint_weights(policy, subject.checkpoint.path)
-    return policy.named_weights(Wanted(dtype=dtype)), policy.num_weights
+    return policy.named_weights(Wanted(dtype=dtype)), policy
 
 
 def _stored_weights(policy: Policy, folder: Path) -> Iterator[tuple[str, Tensor]]:

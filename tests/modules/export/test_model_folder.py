@@ -14,7 +14,12 @@ from transformers import AutoModelForCausalLM
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.export.model_card import model_card
-from bapo_lightning.modules.export.model_folder import INDEX, write_model_folder, write_shards
+from bapo_lightning.modules.export.model_folder import (
+    INDEX,
+    rounding_problem,
+    write_model_folder,
+    write_shards,
+)
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
@@ -176,3 +181,10 @@ def test_a_card_shows_run_settings_metrics_and_command() -> None:
     shipped = {**RUN, "model": {"path": "package://bapo_lightning/tiny_worlds/locks/model"}}
     assert "license: apache-2.0" in model_card(shipped, {}, rows, 2, "float32")
     assert "```sh\nmake train\n```" in card
+
+
+def test_an_update_that_rounding_took_is_told():
+    assert [rounding_problem(kept, "bfloat16") for kept in (None, 1.0, 0.995)] == [None] * 3
+    assert "in bfloat16 hold 12% of what the adapters have changed" in (
+        rounding_problem(0.12, "bfloat16") or ""
+    )

@@ -23,6 +23,20 @@ GIGABYTE = 10**9
 MAX_SHARD_BYTES = 5 * GIGABYTE
 CARD = "README.md"
 INDEX = "model.safetensors.index.json"
+KEPT = 0.99  # of an update; less is said to be lost
+
+
+def rounding_problem(update_kept: float | None, dtype: str) -> str | None:
+    """What a user is told whose adapters' update was lost when merged weights were rounded to `dtype`.
+
+    `update_kept` is `Policy.update_kept` after the weights were read; None without adapters.
+    """
+    if update_kept is None or update_kept >= KEPT:
+        return None
+    return (
+        f"merged weights in {dtype} hold {max(update_kept, 0.0):.0%} of what the adapters have changed, the "
+        "rest is rounded away: in float32 they hold all of it"
+    )
 
 
 def check_target(target: Path, overwrite: bool) -> None:
