@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from array import array
+from contextlib import closing
 from functools import partial
 
 import psutil
@@ -15,7 +16,13 @@ from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, step
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import (
+    MERGED,
+    UNSYNCED_VERSION,
+    EngineDied,
+    GenerationRequest,
+    SamplingParams,
+)
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 
@@ -28,6 +35,27 @@ def engine(folder):
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
+
+
+class Counted:
+    """A source that notes in which precisions its weights went."""
+
+    def __init__(self, policy):
+        self.policy, self.dtypes = policy, set()
+
+    def named_weights(self, wanted=MERGED):
+        for name, weight in self.policy.named_weights(wanted):
+            self.dtypes.add(weight.dtype)
+            yield name, weight
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_go_in_the_precision_of_the_engine(dtype, folder):
+    name = str(dtype).removeprefix("torch.")
+    with closing(ChildEngine(folder, partial(HFEngine, dtype=name), cpu_threads=1)) as made:
+        made.load_weights(source := Counted(random_policy()), version=1)
+    assert source.dtypes == {dtype}
 
 
 def weight_files():
