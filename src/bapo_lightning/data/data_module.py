@@ -6,7 +6,7 @@
               +---------- RolloutScheduler ---------- take_batch -----+    admission, age bound;
               | RunningGroup           ^                              |    fates -> ledger.jsonl
               v                        | Group                        v
-    RolloutSampler.requests     RolloutSampler.score             ReuseBuffer, with_entry_scores
+    RolloutSampler.requests     RolloutSampler.score             stages, ReuseBuffer
               |                   reward -> Score                     | P groups
               | GenerationRequest advantages(rewards[P, G])           v
               v                        ^                         ReplayQueue: E epochs x M minibatches
@@ -50,20 +50,16 @@ from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
-from bapo_lightning.data.rollouts.batch_advantages import with_batch_advantages
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
-from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-from bapo_lightning.data.rollouts.second_sampling import SecondSampling
+from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, Resumes, StageTools
 from bapo_lightning.data.rollouts.statistics import sync_metrics
-from bapo_lightning.data.rollouts.steps import Critic, with_step_advantages
-from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
@@ -82,12 +78,8 @@ class RolloutDataModule(L.LightningDataModule):
         prompts_per_batch: int,
         num_rollout_batches: int,
         seed: int,
-        entry_scores: Sequence[str] = (),
-        score_by_reference: bool = False,
-        batch_advantages: BatchAdvantages | None = None,
+        stages: Sequence[BatchStage] = (),
         replay: ReplayRule | None = None,
-        second_sampling: SecondSampling | None = None,
-        critic: Critic | None = None,
         folder: Path | None = None,
         schedule: Sequence[Row] | None = None,
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
@@ -102,12 +94,8 @@ class RolloutDataModule(L.LightningDataModule):
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run.
             seed: of the minibatch order.
-            entry_scores: of each batch by the trainer's weights first, as correction and objective need.
-            score_by_reference: and by the weights that the run began with, as some objectives need.
-            batch_advantages: gives each batch its advantages, in place of those relative to the group.
+            stages: what happens to each batch before it is trained on, in this order.
             replay: keeps groups of earlier batches, and says what they are worth.
-            second_sampling: samples prompts of each batch again, at another temperature.
-            critic: gives each step its advantage, in place of those relative to the group.
             folder: of the run, for the fates of work items and the schedule; None: no files.
             schedule: of another run with asynchronous generation, to be followed.
             share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
@@ -116,9 +104,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler, self.regime = sampler, regime
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._prompts_per_batch = prompts_per_batch
-        self._entry_scores, self._score_by_reference = entry_scores, score_by_reference
-        self._batch_advantages, self._admits = batch_advantages, admission.admits
-        self._second_sampling, self._critic = second_sampling, critic
+        self._stages, self._admits = stages, admission.admits
         self._share_policy, self._stream = share_policy, stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed, regime.reuse_minibatches)
         self._replay, self._reuse = replay, ReuseBuffer(regime, prompts_per_batch, replay)
@@ -158,9 +144,11 @@ class RolloutDataModule(L.LightningDataModule):
         batch = collate(self._queue.take(), metrics, oldest_trained, self._entry_version)
         self._clock += 1
         # Beside training, rollouts and rewards cost the trainer nothing.
-        own_parts = ["sync", "proximal", "reference", "second_sampling", "critic"]
-        own_parts += [] if self.regime.async_generation else ["rollout", "reward"]
-        known_seconds = sum(metrics.get(f"time/{part}_seconds", 0.0) for part in own_parts)
+        parts = ["sync", *([] if self.regime.async_generation else ["rollout", "reward"])]
+        known = {f"time/{part}_seconds" for part in parts} | {
+            name for name in measured if name.startswith("time/")
+        }
+        known_seconds = sum(metrics.get(name, 0.0) for name in known)
         metrics["time/wait_seconds"] = max(time.perf_counter() - start - known_seconds, 0.0)
         return batch
 
@@ -184,7 +172,6 @@ class RolloutDataModule(L.LightningDataModule):
     def resume_state(self) -> dict[str, Any]:
         """Everything needed to go on exactly, as primitives and tensors; `summary` says it in words."""
         store = ArrayStore()
-        memory = self._batch_advantages if isinstance(self._batch_advantages, Remembers) else None
         collector = self._collector.state_dict(store)  # before the scheduler's, which it may change
         with self._scheduler.lock:
             scheduler = self._scheduler.state_dict(store)
@@ -201,7 +188,7 @@ class RolloutDataModule(L.LightningDataModule):
             "engine_version": self.sampler.engine.version,
             "queue": self._queue.state_dict(store),
             "reuse": self._reuse.state_dict(store),
-            "batch_advantages": None if memory is None else memory.state_dict(),
+            **{stage.name: stage.state_dict() for stage in self._stages if isinstance(stage, Resumes)},
             "replay": None if self._replay is None else self._replay.state_dict(),
             "arrays": store.state_dict(),
         }
@@ -218,8 +205,9 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler.engine.sync_reports = [SyncReport(**report) for report in state["sync_reports"]]
         self._queue.load_state_dict(state["queue"], store, self._stream.problem)
         self._reuse.load_state_dict(state["reuse"], store, self._stream.problem)
-        if isinstance(self._batch_advantages, Remembers) and state["batch_advantages"] is not None:
-            self._batch_advantages.load_state_dict(state["batch_advantages"])
+        for stage in self._stages:
+            if isinstance(stage, Resumes) and (own := state.get(stage.name)) is not None:
+                stage.load_state_dict(own)
         if self._replay is not None:
             self._replay.load_state_dict(state["replay"])
 
@@ -255,32 +243,32 @@ class RolloutDataModule(L.LightningDataModule):
             self._scheduler.enter_replayed(len(replayed))
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)
         measured = {"reuse/share": len(replayed) / self._prompts_per_batch}
-        if self._second_sampling is not None:
-            self.refresh_engine()
-            entropy = float(self._owner.last_entropy)
-            fresh, second = self._second_sampling(self.sampler, fresh, entropy, state.version)
-            self.sampler.engine.sleep()
-            measured |= second
-        if self._score_by_reference:
-            fresh, reference = with_reference_logprobs(fresh, self._policy, self._owner.micro_batch_tokens)
-            measured |= reference
-        if self._critic is not None:
-            device = self.trainer.strategy.root_device  # type: ignore[union-attr]
-            budget, tokenizer = self._owner.micro_batch_tokens, self.sampler.tokenizer
-            given = with_step_advantages(self._critic, fresh, tokenizer, self._admits, budget, device)
-            fresh, measured = given[0], measured | given[1]
-        groups = fresh + self._reuse.valued(replayed, fresh)
-        if self._batch_advantages is not None:
-            groups = with_batch_advantages(self._batch_advantages, groups, len(fresh), self._admits)
-        # As they came: advantages of the whole batch are given anew with each use.
+        batch = EnteringBatch(fresh)
+        measured |= self._through_stages(batch, needs_whole_batch=False)
+        as_they_came = batch.fresh
+        batch.replayed = self._reuse.valued(replayed, as_they_came)
+        measured |= self._through_stages(batch, needs_whole_batch=True)
+        # Advantages of the whole batch are given anew with each use.
         self._reuse.add(
-            group for group, entered in zip(fresh, groups, strict=False) if any(entered.advantages)
+            group for group, entered in zip(as_they_came, batch.fresh, strict=True) if any(entered.advantages)
         )
-        if self._entry_scores:
-            scoring = (self._policy, self._owner.micro_batch_tokens, state.version, self._entry_scores)
-            groups, scored = with_entry_scores(groups, *scoring)
-            measured |= scored
-        return groups, measured
+        return batch.groups, measured
+
+    def _through_stages(self, batch: EnteringBatch, needs_whole_batch: bool) -> dict[str, float]:
+        """Lets the stages of fresh groups, or those of the whole batch, change it; returns their metrics."""
+        tools = StageTools(
+            self._owner,
+            self._policy,
+            self.sampler,
+            self.refresh_engine,
+            self._admits,
+            device=lambda: self.trainer.strategy.root_device,  # type: ignore[union-attr]
+        )
+        measured: dict[str, float] = {}
+        for stage in self._stages:
+            if stage.needs_whole_batch == needs_whole_batch:
+                measured |= stage(batch, tools)
+        return measured
 
     def _rollout_metrics(self) -> dict[str, float]:
         outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0

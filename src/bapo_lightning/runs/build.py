@@ -7,6 +7,7 @@ RunConfig -> engine, sampler -> data module -+
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +22,14 @@ from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.solutions import require_solutions
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.stages import (
+    BatchAdvantageStage,
+    BatchStage,
+    EntryStage,
+    ReferenceStage,
+    SecondSamplingStage,
+    StepAdvantageStage,
+)
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import DataError
@@ -128,14 +137,25 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
         "prompts_per_batch": scale.prompts_per_batch,
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
-        "entry_scores": config.entry_scores,
-        "score_by_reference": config.scores_by_reference,
-        "batch_advantages": algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
+        "stages": list(_stages(config)),
         "replay": algorithm.replay.make() if algorithm.replay else None,
-        "second_sampling": algorithm.second_sampling.make() if algorithm.second_sampling else None,
-        "critic": algorithm.step_advantages.make() if algorithm.step_advantages else None,
         "schedule": read_recorded_schedule(config),
     }
+
+
+def _stages(config: RunConfig) -> Iterator[BatchStage]:
+    """What happens to a rollout batch before it is trained on, in order."""
+    algorithm = config.algorithm
+    if algorithm.second_sampling:
+        yield SecondSamplingStage(algorithm.second_sampling.make())
+    if config.scores_by_reference:
+        yield ReferenceStage()
+    if algorithm.step_advantages:
+        yield StepAdvantageStage(algorithm.step_advantages.make())
+    if algorithm.batch_advantages:
+        yield BatchAdvantageStage(algorithm.batch_advantages.make())
+    if config.entry_scores:
+        yield EntryStage(config.entry_scores)
 
 
 def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -> RolloutSampler:
