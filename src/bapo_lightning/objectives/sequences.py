@@ -35,13 +35,6 @@ def sequence_mean(values: Tensor, table: TokenTable) -> Tensor:
     return sequence_sum(values, table) / sequence_length(table)
 
 
-def sum_before(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns the sum of `values` over the earlier tokens of each token's response, itself left out, [N]."""
-    counted = (values * table.count).double()
-    before = counted.cumsum(0) - counted
-    return (before - _at_start(before, table.sequence)).to(values.dtype)
-
-
 def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> Tensor:
     """Returns sum_{k >= t} discount^(k - t) values_k over the rest of each token's response, [N].
 
