@@ -196,13 +196,13 @@ class BapoModule(L.LightningModule):
             statistics = statistics_of_update(self.statistic, scored[:num_own], bounds, len(scope))
             for micro_batch, statistic in zip(scope, statistics, strict=True):
                 table = scored[0] if len(scored) == 1 else self.score(micro_batch)
-                table = table.within(bounds.low, bounds.high).knowing(statistic)
+                table = table.with_bounds(bounds.low, bounds.high).with_statistic(statistic)
                 loss = -(table.weight * self.objective(table)).sum()  # Eq. 4
                 with gradient_sync(self, when=len(losses) == len(micro_batches) - 1):
                     # Ranks average their gradients; the weights already make a mean over all ranks.
                     self.manual_backward(loss * num_ranks())
                 losses.append(loss.detach())
-                tables.append(table.detach().cut(self.objective))
+                tables.append(table.detach().with_slopes(self.objective))
             searches.append(bounds)
         self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
         grad_norm = self.apply_gradients(optimizer)

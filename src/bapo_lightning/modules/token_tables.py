@@ -138,7 +138,7 @@ def statistics_of_update(
     """
     if statistic is None:
         return [torch.full((), torch.nan, device=bounds.low.device)] * num_micro_batches
-    tables = [table.detach().within(bounds.low, bounds.high) for table in tables]
+    tables = [table.detach().with_bounds(bounds.low, bounds.high) for table in tables]
     whole, start = gather_everywhere(statistic, tables, bounds.low.device)
     values = statistic(whole)
     if values.dim() == 0:

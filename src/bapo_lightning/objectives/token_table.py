@@ -82,15 +82,15 @@ class TokenTable:
         """
         return replace(self, weight=self.weight * correction, correction=correction)
 
-    def within(self, low: Tensor, high: Tensor) -> TokenTable:
+    def with_bounds(self, low: Tensor, high: Tensor) -> TokenTable:
         """Returns the table with bounds, 0-dim or [N]."""
         return replace(self, low=low.expand_as(self.ratio), high=high.expand_as(self.ratio))
 
-    def knowing(self, statistic: Tensor) -> TokenTable:
+    def with_statistic(self, statistic: Tensor) -> TokenTable:
         """Returns the table with a statistic, 0-dim or [N]."""
         return replace(self, statistic=statistic.expand_as(self.ratio))
 
-    def cut(self, objective: Objective) -> TokenTable:
+    def with_slopes(self, objective: Objective) -> TokenTable:
         """Returns the table with the slopes of an objective."""
         return replace(self, slope=slopes(objective, self))
 
