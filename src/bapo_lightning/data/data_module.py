@@ -228,7 +228,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._collector.close()
         if self._clock == self.num_updates and not len(self._queue):
             with self._scheduler.lock:
-                self._collector.reach("end")
+                self._collector.note("end")
                 self._scheduler.drop_rest(self._trainer_state().version)
         self.close()
 
@@ -285,7 +285,7 @@ class RolloutDataModule(L.LightningDataModule):
     def _rollout_metrics(self) -> dict[str, float]:
         outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0
         with self._scheduler.lock:
-            self._collector.reach("metrics")
+            self._collector.note("metrics")
             metrics = self._scheduler.statistics.take().metrics() | {
                 "rollout/running": len(self._scheduler.running),
                 "rollout/ready": self._scheduler.num_ready,

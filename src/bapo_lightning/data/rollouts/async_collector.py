@@ -31,7 +31,7 @@ from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.data.rollouts.sampled_pass import SampledPass
-from bapo_lightning.data.rollouts.schedule import TrainerPoint
+from bapo_lightning.data.rollouts.schedule import TrainerEvent
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
@@ -80,9 +80,9 @@ class AsyncCollector(Collector):
             self._protocol.serve_weights()
             self._changed.notify_all()
 
-    def reach(self, point: TrainerPoint) -> None:
-        """Notes that the trainer came here."""
-        self.scheduler.recorder.write(point)
+    def note(self, event: TrainerEvent) -> None:
+        """Records the event."""
+        self.scheduler.recorder.write(event)
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
@@ -93,7 +93,7 @@ class AsyncCollector(Collector):
             self._wait_until(
                 lambda: not self._protocol.in_pass, "training", "the end of a pass, to use the engine itself"
             )
-            self.reach("validation")
+            self.note("validation")
         try:
             yield
         finally:
