@@ -12,9 +12,8 @@ from torch import Tensor
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, needs
 
-LEAST_LARGEST = (
-    0.02  # the authors': where no token moves the entropy much, none is weighted down to the least
-)
+# The authors': where no token moves the entropy much, none is weighted down to the least.
+LEAST_LARGEST = 0.02
 
 
 @needs("logp", "advantage", "ratio", "entropy", "count")
