@@ -4,7 +4,7 @@
         |
         score_for_search         r of every token, before the first gradient
         bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
-        statistic                what else an objective has to know of the whole update, for each token
+        statistic                per-update statistic that the objective needs, for each token
         |
         score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
         manual_backward          summed over tokens, micro-batches and ranks
@@ -107,7 +107,7 @@ class BapoModule(L.LightningModule):
             max_grad_norm: longer gradients are scaled down to this norm.
             max_age: largest age of a token, in updates; an older one is an error.
             max_nonfinite_in_a_row: updates skipped in a row for a non-finite gradient that end the run.
-            statistic: table of the whole update -> what the objective knows of it, for each token.
+            statistic: table of the whole update -> statistic that the objective needs, for each token.
             correction: table -> factors of the weights, from `objectives.corrections`; None leaves them out.
             proximal: table -> log-probs of the policy that ratios are taken to; None: those of the batch.
             step_scale: table of the whole update -> factor of its learning rate; None: 1.

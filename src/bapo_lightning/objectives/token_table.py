@@ -55,7 +55,7 @@ class TokenTable:
     correction: Tensor  # the factor in it that makes up for the gap of engine and trainer; 1 without one
     low: Tensor  # lower bound of the ratio; 0 until bounds are chosen
     high: Tensor  # upper bound of the ratio; infinite until then
-    statistic: Tensor  # what the objective knows of the whole update; NaN where it needs nothing
+    statistic: Tensor  # per-update statistic that the objective needs; NaN where it needs none
     slope: Tensor  # d objective / d ratio: the advantage, until the objective has cut it
 
     @property
@@ -77,8 +77,8 @@ class TokenTable:
         return replace(self, proximal_logp=proximal_logp, log_ratio=log_ratio, ratio=log_ratio.exp())
 
     def corrected(self, correction: Tensor) -> TokenTable:
-        """Returns the table with a factor for every weight, [N]. Weights are not normalised: a masked token
-        is left out, and no other counts more.
+        """Returns the table with a factor for every weight, [N]. Weights are not renormalised, so masking a
+        token does not upweight the others.
         """
         return replace(self, weight=self.weight * correction, correction=correction)
 

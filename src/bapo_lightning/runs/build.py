@@ -182,7 +182,7 @@ def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule
 
 
 def build_module(config: RunConfig, strategy: Any) -> BapoModule:
-    """The update, sharded as the strategy asks."""
+    """The module of the update, sharded if the strategy shards."""
     sharding = strategy.sharding if isinstance(strategy, ShardedStrategy) else None
     return BapoModule(**module_parts(config), sharding=sharding)
 
