@@ -95,22 +95,22 @@ class RolloutDataModule(L.LightningDataModule):
         """
         Args:
             sampler: samples and scores groups with the rollout engine.
-            stream: of problems.
+            stream: problem stream.
             admission: chooses the sampled groups that are trained on.
             regime: what is generated when, and for how long it may be trained on.
             group_size: G, responses per problem.
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run.
-            seed: of the minibatch order.
-            entry_scores: of each batch by the trainer's weights first, as correction and objective need.
-            score_by_reference: and by the weights that the run began with, as some objectives need.
-            batch_advantages: gives each batch its advantages, in place of those relative to the group.
-            replay: keeps groups of earlier batches, and says what they are worth.
-            second_sampling: samples prompts of each batch again, at another temperature.
-            critic: gives each step its advantage, in place of those relative to the group.
-            folder: of the run, for the fates of work items and the schedule; None: no files.
-            schedule: of another run with asynchronous generation, to be followed.
-            share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
+            seed: seed of the minibatch order.
+            entry_scores: names of the scores that the trainer computes when a batch enters training.
+            score_by_reference: whether the weights that the run began with score each batch as well.
+            batch_advantages: computes advantages over a whole batch, in place of each group alone.
+            replay: keeps groups of earlier batches and gives their advantages.
+            second_sampling: samples some prompts of each batch again, at another temperature.
+            critic: computes the advantage of each step, in place of those relative to the group.
+            folder: run folder, for the ledger and the schedule; None: no files.
+            schedule: recorded schedule of an asynchronous run, to follow.
+            share_policy: wraps this rank's policy in a `DistributedPolicy` of all ranks.
         """
         super().__init__()
         self.sampler, self.regime = sampler, regime

@@ -44,8 +44,8 @@ class BoundRule(Protocol):
         """Bounds for one part. Every rank calls it, with its own tokens, and must get the same bounds.
 
         Args:
-            tables: of the part's micro-batches before the update, without the graph; none for a rule that
-                does not search.
+            tables: tables of the part's micro-batches before the update, without the graph; none for a
+                rule that does not search.
         """
         ...
 
@@ -132,14 +132,14 @@ class AdaptiveBounds(nn.Module):
             low: start (a-), end (b-) and step (delta_2) of the lower bound.
             high: start (a+), end (b+) and step (delta_1) of the upper bound.
             target: rho_0, in the unit of `measure`.
-            kind: what a clipped token contributes, as `objectives.bounds.contribution_curves` says.
+            kind: contribution of a clipped token, see `objectives.bounds.contribution_curves`.
             order: which bound moves first.
             measure: positives / all, or positives / negatives.
-            weight: of a token, as `contribution_weight` says.
+            weight: weight of a token, see `contribution_weight`.
             scope: one search for the whole minibatch of an update, or one for each micro-batch as in the
                 authors' code.
             rest: bounds of an update in which positives contribute enough at the start of the path already;
-                None: that start, as in the paper.
+                None keeps that start, as in the paper.
             memory: updates over which contributions are averaged, exponentially: with each update those of
                 the past count 1 - 1 / memory times as much. 1: this update alone, as in the paper.
         """
@@ -236,7 +236,7 @@ def whereabouts(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tu
     nothing was searched, or nothing was there to balance.
 
     Args:
-        rule: whose searches they are.
+        rule: rule that searched.
         low: lower bounds that were found, [N].
         high: upper bounds, [N].
         value: positive contributions, [N]; NaN for a search with nothing to balance, which does not count.

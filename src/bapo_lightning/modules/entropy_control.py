@@ -61,7 +61,7 @@ class AdaptiveCoefficient(nn.Module):
         late by one batch.
 
         Args:
-            table: of the whole update, [N].
+            table: whole update, [N].
         """
         coefficient, self.past = self.remember(table, self.past)
         return coefficient

@@ -92,7 +92,7 @@ def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedMod
 
     Args:
         path: folder or hub name of the model.
-        dtype: of its weights.
+        dtype: dtype of its weights.
         record: written into its configuration; `split` says where steps end.
 
     Raises:

@@ -75,8 +75,8 @@ def group_sum(values: Tensor, table: TokenTable) -> Tensor:
     """Returns the sum of `values` over the tokens of each token's group, [N].
 
     Args:
-        values: of each token, [N].
-        table: of a whole update; the groups of a micro-batch may be parts of groups.
+        values: value of each token, [N].
+        table: whole update; a micro-batch may hold parts of groups.
     """
     return torch.zeros_like(values).scatter_add(0, table.group, values * table.count).gather(0, table.group)
 
@@ -86,8 +86,8 @@ def per_sequence(values: Tensor, table: TokenTable) -> Tensor:
     responses, [N].
 
     Args:
-        values: of each token's response, the same for all of its tokens, [N].
-        table: of [N] tokens.
+        values: value of each token's response, the same for all of its tokens, [N].
+        table: [N] tokens.
     """
     return values / sequence_length(table)
 

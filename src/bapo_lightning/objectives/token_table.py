@@ -105,10 +105,10 @@ def table_of(
     """Returns a table without correction, bounds and statistic.
 
     Args:
-        logp: under the current policy, [N], nats.
-        behaviour_logp: under the policy that sampled, [N].
-        proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
-        age_at_entry: [N]; None: the age, as in the first update on a batch.
+        logp: log-probs under the current policy, [N], nats.
+        behaviour_logp: log-probs under the policy that sampled, [N].
+        proximal_logp: log-probs that ratios are relative to, [N]; None: `behaviour_logp`.
+        age_at_entry: ages, [N]; None: `age`, as in the first update on a batch.
         known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; origin, if not
             all were sampled from the policy for this batch; step, if responses have steps; and what
             objectives need of the entry, of the reference and of log Z.
@@ -159,8 +159,8 @@ def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
     """Returns the columns that a function of the table, maybe with options, or a callback `needs`.
 
     Args:
-        reader: with the attribute, or not.
-        unsaid: what one without it may read.
+        reader: function or callback, with or without the attribute.
+        unsaid: columns that a reader without it may read.
 
     Raises:
         ConfigError: it needs a column that does not exist.
@@ -260,7 +260,7 @@ def scored_at_entry(*scores: Literal["entropy", "mean_logp"]) -> Callable[[Score
     change by that.
 
     Args:
-        scores: what is compared: `entropy`, for the column `entry_entropy`; `mean_logp`, for `mean_logp` and
+        scores: scores to compare: `entropy`, for the column `entry_entropy`; `mean_logp`, for `mean_logp` and
             `entry_mean_logp`.
     """
 

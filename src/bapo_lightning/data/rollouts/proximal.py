@@ -33,10 +33,10 @@ def with_entry_scores(
 
     Args:
         groups: a rollout batch.
-        policy: the trainer's.
+        policy: the trainer's policy.
         token_budget: padded tokens that pass through the policy at once.
-        version: of the policy.
-        names: what is added: `logp`, as proximal log-probs; `entropy` and `mean_logp`, as entry scores.
+        version: policy version.
+        names: scores to add: `logp`, as proximal log-probs; `entropy` and `mean_logp`, as entry scores.
 
     Returns:
         The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
@@ -69,7 +69,7 @@ def with_reference_logprobs(
 
     Args:
         groups: those of a rollout batch that enter training for the first time.
-        policy: the trainer's.
+        policy: the trainer's policy.
         token_budget: padded tokens that pass through the policy at once.
 
     Returns:

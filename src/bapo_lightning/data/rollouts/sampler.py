@@ -124,7 +124,7 @@ class RolloutSampler:
             groups: those that they were made for.
             sampling: None: that of training.
             once: return nothing when the engine dies, instead of sampling again after a restart.
-            rounds: of replies of the environment that are taken together; None: as they come.
+            rounds: rounds of the environment's replies to take together; None: as they come.
         """
         used = sampling or self.sampling
 

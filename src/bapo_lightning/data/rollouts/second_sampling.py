@@ -46,10 +46,10 @@ class SecondSampling:
         """Returns the groups with the answers of the second sampling, and metrics of it.
 
         Args:
-            sampler: whose engine has the current weights.
-            groups: of a batch, fresh.
-            entropy: of the policy in the last update, nats.
-            version: of the policy.
+            sampler: sampler whose engine has the current weights.
+            groups: fresh groups of a batch.
+            entropy: the policy's entropy in the last update, nats.
+            version: policy version.
         """
         start = time.perf_counter()
         cold = entropy > self.target_entropy

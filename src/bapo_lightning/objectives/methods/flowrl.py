@@ -25,7 +25,7 @@ class FlowRL:
     leave the bounds out.
 
     Attributes:
-        beta: of the reward; 15 in the paper.
+        beta: factor of the reward; 15 in the paper.
     """
 
     needs_reference: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class FlowRL:
         """Returns the objective of each token, [N].
 
         Args:
-            table: of [N] tokens, within bounds.
+            table: [N] tokens, with bounds.
         """
         logp = table.log_ratio + table.proximal_logp
         gap = table.log_z + sequence_mean(logp - self.beta * table.advantage - table.reference_logp, table)

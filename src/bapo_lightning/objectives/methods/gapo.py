@@ -20,7 +20,7 @@ def share_of_others_wrong(table: TokenTable) -> Tensor:
     group's mean. Responses without a token to train on do not count.
 
     Args:
-        table: of the whole update, [N].
+        table: whole update, [N].
     """
     size = group_sum(per_sequence(torch.ones_like(table.advantage), table), table)
     right = group_sum(per_sequence((table.advantage > 0).to(size.dtype), table), table)
@@ -33,8 +33,8 @@ def gapo(table: TokenTable, level: Literal["sequence", "token"] = "sequence") ->
     The upper bound grows from 2 - low (all right: as far from 1 as the lower one) to high (one right).
 
     Args:
-        table: of [N] tokens, within bounds; its statistic is that of `share_of_others_wrong`.
-        level: whose ratio is clipped: that of the response, as in GSPO, or of the token.
+        table: [N] tokens, with bounds; its statistic is that of `share_of_others_wrong`.
+        level: ratio to clip: that of the response, as in GSPO, or of the token.
     """
     ratio = table.ratio if level == "token" else sequence_mean(table.log_ratio, table).exp()
     least = 2 - table.low

@@ -18,7 +18,7 @@ def gmpo(table: TokenTable) -> Tensor:
     default is 0.2.
 
     Args:
-        table: of [N] tokens, within bounds.
+        table: [N] tokens, with bounds.
     """
     log_ratio, low, high = table.log_ratio, table.low.log(), table.high.log()
     clipped = torch.where(table.advantage > 0, log_ratio.minimum(high), log_ratio.maximum(low))

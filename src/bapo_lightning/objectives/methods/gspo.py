@@ -17,7 +17,7 @@ def gspo(table: TokenTable) -> Tensor:
     all tokens of a response have the same advantage, as here.
 
     Args:
-        table: of [N] tokens, within bounds.
+        table: [N] tokens, with bounds.
     """
     ratio = sequence_mean(table.log_ratio, table).exp()
     return clipped_surrogate(ratio, table.advantage, table.low, table.high)

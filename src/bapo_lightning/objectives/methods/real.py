@@ -16,8 +16,8 @@ def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
     its group of G responses, [N]; infinite where all responses of a group are right, or all wrong.
 
     Args:
-        table: of the whole update, [N]; groups may be split over micro-batches.
-        temperature: as in `real`.
+        table: whole update, [N]; groups may be split over micro-batches.
+        temperature: see `real`.
     """
     right = table.advantage > 0
     ones = torch.ones_like(table.advantage, dtype=torch.float64)
@@ -45,7 +45,7 @@ def real(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
     are answers with A > 0, as in ms-swift; the authors' code takes those of reward 1.
 
     Args:
-        table: of [N] tokens; its statistic is that of `log_class_sum`.
+        table: [N] tokens; its statistic is that of `log_class_sum`.
         temperature: tau; smaller ones make the decision sharper.
     """
     score = sequence_mean(table.log_ratio, table)

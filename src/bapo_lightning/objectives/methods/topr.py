@@ -26,8 +26,8 @@ def topr(table: TokenTable, level: Level = "sequence") -> Tensor:
     The paper has rewards of 1 and -1 and no baseline, as `plus_or_minus_one` gives them.
 
     Args:
-        table: of [N] tokens.
-        level: which ratio.
+        table: [N] tokens.
+        level: level of the ratio.
     """
     log_ratio = table.log_ratio.detach()
     if level == "sequence":
