@@ -30,7 +30,7 @@ def sequence_length(table: TokenTable) -> Tensor:
     return sequence_sum(torch.ones_like(table.count), table)
 
 
-def sequence_mean(values: Tensor, table: TokenTable) -> Tensor:
+def mean_over_sequence(values: Tensor, table: TokenTable) -> Tensor:
     """Returns the mean of `values` over the tokens of each token's response, [N]."""
     return sequence_sum(values, table) / sequence_length(table)
 

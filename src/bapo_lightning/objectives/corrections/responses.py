@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.corrections.gap import Level, engine_gap, response_gap
 from bapo_lightning.objectives.corrections.tokens import Cap, High, Low
-from bapo_lightning.objectives.sequences import sequence_mean, sequence_sum
+from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import NonNegative
 
@@ -73,5 +73,5 @@ def opsm(table: TokenTable, threshold: NonNegative = 1e-4) -> Tensor:
         table: [N] tokens; responses are whole.
         threshold: largest mean difference, nats.
     """
-    drift = sequence_mean(table.behaviour_logp - table.logp.detach(), table)
+    drift = mean_over_sequence(table.behaviour_logp - table.logp.detach(), table)
     return ((table.advantage >= 0) | (drift <= threshold)).to(drift.dtype)

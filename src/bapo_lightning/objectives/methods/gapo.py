@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import group_sum, per_sequence, sequence_mean
+from bapo_lightning.objectives.sequences import group_sum, mean_over_sequence, per_sequence
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, needs
 
@@ -36,7 +36,7 @@ def gapo(table: TokenTable, level: Literal["sequence", "token"] = "sequence") ->
         table: [N] tokens, with bounds; its statistic is that of `share_of_others_wrong`.
         level: ratio to clip: that of the response, as in GSPO, or of the token.
     """
-    ratio = table.ratio if level == "token" else sequence_mean(table.log_ratio, table).exp()
+    ratio = table.ratio if level == "token" else mean_over_sequence(table.log_ratio, table).exp()
     least = 2 - table.low
     high = torch.where(table.advantage > 0, least + (table.high - least) * table.statistic, least)
     return clipped_surrogate(ratio, table.advantage, table.low, high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import sequence_mean
+from bapo_lightning.objectives.sequences import mean_over_sequence
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable
 
@@ -19,5 +19,5 @@ def gspo(table: TokenTable) -> Tensor:
     Args:
         table: [N] tokens, with bounds.
     """
-    ratio = sequence_mean(table.log_ratio, table).exp()
+    ratio = mean_over_sequence(table.log_ratio, table).exp()
     return clipped_surrogate(ratio, table.advantage, table.low, table.high)

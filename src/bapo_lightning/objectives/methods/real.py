@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import group_sum, per_sequence, sequence_mean
+from bapo_lightning.objectives.sequences import group_sum, mean_over_sequence, per_sequence
 from bapo_lightning.objectives.token_table import TokenTable, needs
 from bapo_lightning.values import Positive
 
@@ -21,7 +21,7 @@ def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
     """
     right = table.advantage > 0
     ones = torch.ones_like(table.advantage, dtype=torch.float64)
-    signed = torch.where(right, -1.0, 1.0) * sequence_mean(table.log_ratio, table).double() / temperature
+    signed = torch.where(right, -1.0, 1.0) * mean_over_sequence(table.log_ratio, table).double() / temperature
     known = [
         group_sum(per_sequence(values, table), table)
         for values in (ones, right * ones, signed.exp() * right, signed.exp() * ~right)
@@ -48,7 +48,7 @@ def real(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
         table: [N] tokens; its statistic is that of `log_class_sum`.
         temperature: tau; smaller ones make the decision sharper.
     """
-    score = sequence_mean(table.log_ratio, table)
+    score = mean_over_sequence(table.log_ratio, table)
     sign = torch.where(table.advantage > 0, 1.0, -1.0)
     pull = (-sign * score.detach() / temperature - table.statistic).exp() / temperature
     return sign * pull * score

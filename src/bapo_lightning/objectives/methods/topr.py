@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import sequence_mean, sequence_sum
+from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
 
 Level = Literal["sequence", "token", "geometric"]
@@ -33,7 +33,7 @@ def topr(table: TokenTable, level: Level = "sequence") -> Tensor:
     if level == "sequence":
         log_ratio = sequence_sum(log_ratio, table)
     elif level == "geometric":
-        log_ratio = sequence_mean(log_ratio, table)
+        log_ratio = mean_over_sequence(log_ratio, table)
     weight = torch.where(table.advantage < 0, log_ratio.clamp_max(0.0).exp(), 1.0)
     return weight * table.advantage * table.log_ratio
 
