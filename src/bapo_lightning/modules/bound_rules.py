@@ -91,7 +91,7 @@ class FixedBounds(nn.Module):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with options of the right types, each sentence beginning with the option's name."""
+        """Yields what is wrong with options of the right types; each text begins with an option's name."""
         yield from _not_around_one("low", options["low"], "high", options["high"])
 
     def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
@@ -159,7 +159,7 @@ class AdaptiveBounds(nn.Module):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with options of the right types, each sentence beginning with the option's name."""
+        """Yields what is wrong with options of the right types; each text begins with an option's name."""
         low, high, target = options["low"], options["high"], options["target"]
         yield from _grid_problems("low", low)
         yield from _grid_problems("high", high)

@@ -139,8 +139,8 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
 
 
 def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -> RolloutSampler:
-    """What turns problems into scored groups. Raises DataError where an expert's answers or hints are wanted
-    that the problems do not have.
+    """Returns the sampler, which turns problems into scored groups. Raises DataError where the problems have
+    no expert's answers or hints and the algorithm wants them.
     """
     algorithm, problems = config.algorithm, inputs.problems.train
     environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
@@ -174,7 +174,7 @@ def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -
 
 
 def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule:
-    """What a rank other than 0 has of the data side."""
+    """Data module of a rank other than 0."""
     control, engines = _channels(config, ranks)
     num_updates = config.scale.num_rollout_batches * config.staleness.updates_per_rollout_batch
     engine = None if config.rollout.placement == "controller" else build_engine(config, ranks)
@@ -239,7 +239,7 @@ def validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
 
 
 def _description(config: RunConfig, account: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest says of the run."""
+    """Entries of the manifest about the run."""
     return {
         "experiment": config.name,
         "algorithm": config.algorithm.name,

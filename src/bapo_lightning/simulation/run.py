@@ -31,7 +31,7 @@ from bapo_lightning.types import Group, Problem
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained in which order."""
+    """Rules of what is trained, and in which order."""
 
     regime: Regime
     group_size: int
@@ -49,7 +49,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Update:
-    """What an update trained on."""
+    """One update, and the data it trained on."""
 
     visited: float  # seconds at which the trainer was ready for it
     begin: float  # and at which it had groups, and the engine weights

@@ -32,7 +32,7 @@ class TrainerTimes(Protocol):
 
 @dataclass(frozen=True)
 class ServiceTimes:
-    """What calls take."""
+    """Durations of calls."""
 
     copies: int  # of the model in the fleet
     engine: EngineTimes

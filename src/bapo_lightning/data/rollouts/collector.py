@@ -54,7 +54,7 @@ class Collector(ABC):
         return True
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """What the scheduler's state does not have, as primitives; tokens and log-probs go into `store`."""
+        """State that the scheduler's does not have, as primitives; tokens and log-probs go into `store`."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:  # noqa: B027

@@ -1,4 +1,4 @@
-"""What advantages may know of a whole rollout batch."""
+"""Input of advantages that need a whole rollout batch."""
 
 from __future__ import annotations
 

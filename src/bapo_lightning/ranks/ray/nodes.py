@@ -39,7 +39,7 @@ THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Shape:
-    """What the ranks of a run take of a cluster."""
+    """Resources that the ranks of a run take of a cluster."""
 
     num_nodes: int
     ranks_per_node: int
@@ -223,7 +223,7 @@ def unreserved(shape: Shape, per_node: Mapping[str, float]) -> list[Any]:
 
 
 def too_few(shape: Shape, per_node: Mapping[str, float]) -> RankError:
-    """What is lacking, and what to do."""
+    """Error that says what is lacking and what to do."""
     needed = " and ".join(f"{count:g} {name}s" for name, count in per_node.items())
     nodes = f"{shape.num_nodes} node{'s' if shape.num_nodes > 1 else ''}"
     return RankError(

@@ -63,7 +63,7 @@ class Method:
 
     @property
     def past(self) -> Past:
-        """What bound rule and statistic know of the updates before the first."""
+        """Memory of bound rule and statistic before the first update."""
         rule, statistic = self.bound_rule, self.statistic
         return (
             rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0),
@@ -73,7 +73,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is alike for all methods that are compared."""
+    """Settings shared by all methods that are compared."""
 
     optimizer: Callable[[Sequence[Tensor]], Optimizer]
     scheduler: Callable[[Optimizer], LRScheduler]
