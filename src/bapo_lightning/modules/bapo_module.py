@@ -104,14 +104,14 @@ class BapoModule(L.LightningModule):
             scheduler: optimizer -> schedule, which makes one step per update.
             micro_batch_tokens: tokens that pass through the model at once; padding counts unless the policy
                 packs sequences.
-            max_grad_norm: longer gradients are scaled down to this norm.
+            max_grad_norm: norm that longer gradients are scaled down to.
             max_age: largest age of a token, in updates; an older one is an error.
             max_nonfinite_in_a_row: updates skipped in a row for a non-finite gradient that end the run.
             statistic: table of the whole update -> statistic that the objective needs, for each token.
             correction: table -> factors of the weights, from `objectives.corrections`; None leaves them out.
             proximal: table -> log-probs of the policy that ratios are taken to; None: those of the batch.
             step_scale: table of the whole update -> factor of its learning rate; None: 1.
-            sharding: how the policy is sharded over the ranks; None keeps all of it on each.
+            sharding: way to shard the policy over the ranks; None keeps all of it on each.
         """
         super().__init__()
         self.automatic_optimization = False

@@ -133,7 +133,7 @@ class AdaptiveBounds(nn.Module):
             high: start (a+), end (b+) and step (delta_1) of the upper bound.
             target: rho_0, in the unit of `measure`.
             kind: contribution of a clipped token, see `objectives.bounds.contribution_curves`.
-            order: which bound moves first.
+            order: bound that moves first.
             measure: positives / all, or positives / negatives.
             weight: weight of a token, see `contribution_weight`.
             scope: one search for the whole minibatch of an update, or one for each micro-batch as in the

@@ -73,8 +73,8 @@ def with_completions(
     its own response.
 
     Args:
-        examples: a response to each of the problems.
-        problems: equally many.
+        examples: one for each problem.
+        problems: problems of the examples.
         sampler: sampler whose engine has the policy's weights.
         count: completions of each prefix.
     """

@@ -76,7 +76,7 @@ def group_sum(values: Tensor, table: TokenTable) -> Tensor:
 
     Args:
         values: value of each token, [N].
-        table: whole update; a micro-batch may hold parts of groups.
+        table: whole update; a micro-batch may hold only parts of groups.
     """
     return torch.zeros_like(values).scatter_add(0, table.group, values * table.count).gather(0, table.group)
 

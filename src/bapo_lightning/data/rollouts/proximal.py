@@ -32,7 +32,7 @@ def with_entry_scores(
     entropies and mean log-probs are those of the policy at the expert's tokens.
 
     Args:
-        groups: a rollout batch.
+        groups: groups of a rollout batch.
         policy: the trainer's policy.
         token_budget: padded tokens that pass through the policy at once.
         version: policy version.
@@ -68,7 +68,7 @@ def with_reference_logprobs(
     """Adds reference log-probs to the samples, whoever wrote them.
 
     Args:
-        groups: those of a rollout batch that enter training for the first time.
+        groups: groups of a rollout batch that enter training for the first time.
         policy: the trainer's policy.
         token_budget: padded tokens that pass through the policy at once.
 
