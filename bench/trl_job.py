@@ -29,10 +29,8 @@ from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.rewards.last_number import last_number
 from bapo_lightning.types import Completion, FinishReason, Problem
 
-SCORERS = {
-    "final_value": final_value,
-    "last_number": last_number,
-}  # they import neither torch nor the trainer
+# They import neither torch nor the trainer.
+SCORERS = {"final_value": final_value, "last_number": last_number}
 
 
 class EndOfTurn(TrainerCallback):

@@ -42,8 +42,8 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
         **{name: column(columns.pop(name)) for name in needed if name in columns},
     )
     assert not columns, f"no column of a table: {', '.join(columns)}"
-    made = made.within(bounds.get("low", made.low), bounds.get("high", made.high))
-    return made.knowing(bounds.get("statistic", made.statistic))
+    made = made.with_bounds(bounds.get("low", made.low), bounds.get("high", made.high))
+    return made.with_statistic(bounds.get("statistic", made.statistic))
 
 
 class Recording(TokenTable):

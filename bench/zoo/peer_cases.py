@@ -20,9 +20,8 @@ class Case:
     overrides: tuple[str, ...] = ()  # of ours
     correction: tuple[str, ...] = ()  # of a loss: ours, and its overrides
     reading: str = ""  # how the peer's is another function of the whole update; empty: it is the same
-    split: str = (
-        ""  # what the peer takes of each micro-batch; empty: its gradient does not depend on the split
-    )
+    # what the peer takes of each micro-batch; empty: its gradient does not depend on the split
+    split: str = ""
 
 
 MEAN = "weighting._target_=bapo_lightning.objectives.weighting."

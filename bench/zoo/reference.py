@@ -108,16 +108,16 @@ def table_from(columns: Columns, method: Method) -> TokenTable:
         **known,
     )
     bounds = deepcopy(method.rule).choose([table.detach()])  # one with a memory must not keep this table
-    table = table.within(bounds.low.double(), bounds.high.double())
-    return knowing(table, method)
+    table = table.with_bounds(bounds.low.double(), bounds.high.double())
+    return with_own_statistic(table, method)
 
 
-def knowing(table: TokenTable, method: Method) -> TokenTable:
+def with_own_statistic(table: TokenTable, method: Method) -> TokenTable:
     """Returns the table with the method's statistic of it, which remembers nothing."""
     statistic, seen = method.statistic, table.detach()
     if remembers(statistic):
-        return table.knowing(statistic.remember(seen, statistic.past)[0])
-    return table if statistic is None else table.knowing(statistic(seen))
+        return table.with_statistic(statistic.remember(seen, statistic.past)[0])
+    return table if statistic is None else table.with_statistic(statistic(seen))
 
 
 def columns_with_bounds(columns: Columns, method: Method) -> Columns:
@@ -197,7 +197,7 @@ def against_slopes(method: Method, seeds: tuple[int, int]) -> float:
     stacked = [torch.stack([getattr(table, name) for table in tables]) for name in NAMES]
 
     def one(*columns: Tensor) -> Tensor:
-        table = knowing(TokenTable(*columns), method)
+        table = with_own_statistic(TokenTable(*columns), method)
         return table.weight * slopes(method.objective, table) * table.ratio
 
     expected = [gradient(table_from(columns, method), method).numpy() for columns in every]

@@ -1,5 +1,5 @@
-"""What this machine has for a run on GPUs: devices, driver, compilers. Standard library only where the set-up
-asks before torch is there.
+"""Equipment of this machine for a run on GPUs: devices, driver, compilers. Standard library only where the
+set-up asks before torch is there.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _torchs_reason() -> str:
 
 
 def missing_to_build(language: str) -> str | None:
-    """What this machine lacks to build a Python module while a run is under way, if anything: Triton's
-    launcher is C, and what torch.compile makes for the host is C++.
+    """Missing tool for building a Python module during a run, or None: Triton's launcher is C, and what
+    torch.compile makes for the host is C++.
     """
     variable, known = COMPILERS[language]
     if not any(map(which, [os.environ[variable]] if variable in os.environ else known)):

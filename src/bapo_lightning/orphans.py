@@ -28,7 +28,7 @@ def started_by_this() -> dict[str, str]:
 
 
 def end_with_starter() -> None:
-    """Sends this process a SIGTERM when the one has ended that passed it `started_by_this`, if any did.
+    """Sends this process SIGTERM once its starter has exited, if it was given `started_by_this`.
 
     The kernel's own signal would come once for each thread of the process that ends, and a second SIGTERM
     means that a run is to stop at once.

@@ -1,4 +1,4 @@
-"""What this process is doing now, for whatever displays it.
+"""Current activity of this process, for a display.
 
     with phase("sampling", total=128):
         ...

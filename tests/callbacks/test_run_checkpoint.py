@@ -152,9 +152,8 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
 
 
 def train_on_rank(rank, port, folder):
-    faulthandler.dump_traceback_later(
-        120, exit=True
-    )  # ranks that wait for each other must not hold up the tests
+    # Ranks that wait for each other must not hold up the tests.
+    faulthandler.dump_traceback_later(120, exit=True)
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),

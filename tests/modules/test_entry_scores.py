@@ -151,7 +151,7 @@ def test_a_blank_micro_batch_adds_nothing(objective):
     blank = blank_batch(collate(entered(policy, needs_at_entry(objective)), METRICS))
     policy.serve(objective)
     (micro_batch,) = blank.split(100, torch.zeros(1, 2))
-    table = token_table(policy, micro_batch, 0).within(torch.tensor(0.8), torch.tensor(1.2))
+    table = token_table(policy, micro_batch, 0).with_bounds(torch.tensor(0.8), torch.tensor(1.2))
     (table.weight * objective(table)).sum().backward()
     assert all(parameter.grad.count_nonzero() == 0 for parameter in policy.parameters())
 
@@ -170,7 +170,7 @@ def test_the_policy_is_what_it_was_at_entry_until_it_is_updated(objective):
 
     def change():
         """How far gradients are from those of a policy that has not changed since."""
-        table = token_table(policy, micro_batch, 0).within(torch.tensor(0.0), torch.tensor(9.0))
+        table = token_table(policy, micro_batch, 0).with_bounds(torch.tensor(0.0), torch.tensor(9.0))
         present = {"entry_entropy": table.entropy, "entry_mean_logp": table.mean_logp}
         return (slopes(objective, table) - slopes(objective, replace(table, **present))).abs().max()
 

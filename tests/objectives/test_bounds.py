@@ -131,10 +131,8 @@ def test_the_curves_are_the_sums_of_the_losses_own_terms() -> None:
     leaf = ratio.clone().requires_grad_()
     objective = weight * mask * clipped_surrogate(leaf, advantage, 0.8, 1.25)
     objective.sum().backward()
-    for kind, terms in (
-        ("surrogate", objective.detach()),
-        ("gradient", leaf.grad * ratio),
-    ):  # r d/dr = d/d(log pi)
+    # r d/dr = d/d(log pi)
+    for kind, terms in (("surrogate", objective.detach()), ("gradient", leaf.grad * ratio)):
         curves = contribution_curves(ratio, advantage, mask, weight, low, high, kind)
         expected = terms[advantage > 0].double().sum(), terms[advantage < 0].double().sum().neg()
         assert [curve.item() for curve in curves] == pytest.approx(

@@ -38,9 +38,8 @@ def test_the_objective_of_each_case_is_the_literal_number() -> None:
 def test_fixed_bounds_are_ppo_clip_to_the_bit_with_its_gradients(as_tensors, dtype, shape) -> None:
     generator = torch.Generator().manual_seed(0)
     ratio = torch.randn(shape, generator=generator, dtype=dtype).mul(0.4).exp()
-    ratio.view(-1)[:4] = torch.tensor(
-        [1 - 0.2, 1 + 0.28, 1 - 0.2, 1 + 0.28], dtype=dtype
-    )  # exactly on the bounds
+    # Exactly on the bounds.
+    ratio.view(-1)[:4] = torch.tensor([1 - 0.2, 1 + 0.28, 1 - 0.2, 1 + 0.28], dtype=dtype)
     advantage = torch.randn(shape, generator=generator, dtype=dtype)
     ours, theirs = ratio.clone().requires_grad_(), ratio.clone().requires_grad_()
     low, high = (torch.tensor(bound, dtype=dtype) if as_tensors else bound for bound in (1 - 0.2, 1 + 0.28))

@@ -21,12 +21,8 @@ from bapo_lightning.ranks.launch import exit_code, free_port, leads, report_lost
         (2, 1, {"LOCAL_RANK": "1", "RANK": "1"}, False),
         (2, 1, {"TORCHELASTIC_RUN_ID": "x"}, False),
         (2, 1, {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, False),
-        (
-            2,
-            1,
-            {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
-            True,
-        ),  # one task of a batch script, which starts the ranks
+        # One task of a batch script, which starts the ranks.
+        (2, 1, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, True),
     ],
 )
 def test_ranks_are_started_unless_somebody_else_did(devices, nodes, environment, expected):

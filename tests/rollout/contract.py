@@ -154,9 +154,8 @@ class EngineContract:
 
     def test_after_each_of_five_syncs_of_changed_weights_both_sides_agree(self, engine):
         policy, sync = random_policy(), WeightSync(tolerance=TOLERANCE, probe_tokens=40)
-        prompt = array(
-            "i", [7, 3] * 20
-        )  # longer than a block of a prefix cache: what was cached under older weights must be forgotten
+        # Longer than a block of a prefix cache: what was cached under older weights must be forgotten.
+        prompt = array("i", [7, 3] * 20)
         for version in range(4, 9):
             with torch.no_grad():
                 for parameter in policy.parameters():

@@ -1,3 +1,3 @@
-"""What watches a run: one concern per file. Monitors turn an update into metrics; the rest keep records,
+"""Watchers of a run: one concern per file. Monitors turn an update into metrics; the rest keep records,
 stop, save and report.
 """

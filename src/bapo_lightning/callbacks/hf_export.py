@@ -36,9 +36,8 @@ class HfExport(Callback):
     folder: str  # run folder
     every: CountOrZero  # updates between two exports; 0 never exports
     keep: Count | None = None  # newest exports that are kept; None: all
-    dtype: Literal["bfloat16", "float16", "float32"] | None = (
-        None  # of the exported weights; None: as trained
-    )
+    # of the exported weights; None: as trained
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -1,4 +1,4 @@
-"""What ran, where, with which versions, and how it ended."""
+"""Manifest of a run: what ran, where, with which versions, and how it ended."""
 
 from __future__ import annotations
 

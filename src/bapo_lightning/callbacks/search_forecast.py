@@ -1,4 +1,4 @@
-"""What the search for bounds will usually do, told by the first minibatch of a run."""
+"""Forecast of the search for bounds, from the first minibatch of a run."""
 
 from __future__ import annotations
 

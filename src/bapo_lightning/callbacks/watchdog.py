@@ -70,9 +70,8 @@ class Watchdog(Callback):
     def _stop(self) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(
-                timeout=10
-            )  # it may be writing; if it hangs, a daemon does not keep the process
+            # It may be writing; if it hangs, a daemon does not keep the process.
+            self._thread.join(timeout=10)
             self._thread = None
 
     def _watch(self, ended: threading.Event) -> None:

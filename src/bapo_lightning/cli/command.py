@@ -1,4 +1,4 @@
-"""What the commands share: the end after an error, Hydra's composition, the options of tables."""
+"""Shared parts of the commands: the end after an error, Hydra's composition, the options of tables."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from bapo_lightning.runs.sweeps.figures import read_figures_plan
 
 
 def help_text() -> str:
-    """What `--help` prints."""
+    """Text of `--help`."""
     conf = Path(conf_dir())
     protocol = read_protocol(conf)
     titles = {name: read_figure(conf, name, protocol).title for name in figure_names(conf)}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def help_text() -> str:
-    """What `--help` prints."""
+    """Text of `--help`."""
     files = sorted(Path(conf_dir(), "maps").glob("*.yaml"))
     shown = usage(
         "map [map=NAME] [KEY=VALUE ...]",

@@ -33,7 +33,7 @@ from bapo_lightning.runs.sweeps.progress import followed, num_updates
 
 
 def help_text() -> str:
-    """What `--help` prints."""
+    """Text of `--help`."""
     files = sorted(Path(conf_dir(), "sweeps").glob("*.yaml"))
     shown = usage(
         "sweep [sweep=NAME] [KEY=VALUE,VALUE ...]",

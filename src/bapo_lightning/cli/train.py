@@ -42,7 +42,7 @@ def main(config: DictConfig) -> int:
         plain = resolve(config)
         job = job_of_multirun()
         if job is not None and has_default_folder(plain):
-            config.run_folder = f"{run_folder(plain)}-{job}"  # its fellows may start within the same second
+            config.run_folder = f"{run_folder(plain)}-{job}"  # other jobs may start in the same second
             plain = resolve(config)
         record_run(run_folder(plain))
         devices, nodes = requested_ranks(plain)

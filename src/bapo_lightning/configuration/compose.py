@@ -90,7 +90,7 @@ def run_folder(plain: dict[str, Any]) -> Path:
 
 
 def folder_prefix(plain: dict[str, Any]) -> str:
-    """What the names of run folders of this configuration begin with, before the time of their start."""
+    """Prefix of this configuration's run folders, before the time of their start."""
     return f"{plain['algorithm']['name']}-{plain['regime']['name']}-s{plain['seed']}-"
 
 

@@ -1,4 +1,4 @@
-"""What `--help` prints: how a command is called, and choices, each with the first line of its file."""
+"""Text of `--help`: how a command is called, and choices, each with the first line of its file."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ LOGGERS = {"TensorBoardLogger": ("tensorboard", "tensorboardX"), "MLFlowLogger":
 
 
 def machine_problems(config: RunConfig) -> Iterator[str]:
-    """What of a configuration cannot run on this machine."""
+    """Yields what of a configuration cannot run on this machine."""
     yield from _logger_problems(config)
     yield from _kernel_problems(config)
     yield from _build_problems(config)

@@ -1,4 +1,4 @@
-"""What `auto` and null mean for precision on this machine: of the trainer's passes, of the engine, and of the
+"""Precision that `auto` and null mean on this machine: of the trainer's passes, of the engine, and of the
 proof that both hold the same weights.
 """
 

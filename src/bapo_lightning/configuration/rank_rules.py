@@ -14,7 +14,7 @@ OWN_PROCESSES = {"server": ("vllm_server", "servers"), "fleet": ("ray", "a fleet
 
 
 def rank_problems(config: RunConfig) -> Iterator[str]:
-    """What is wrong with `strategy`, with the number of ranks, and with the engines that they share."""
+    """Yields what is wrong with `strategy`, the number of ranks, and the engines that they share."""
     if not config.is_distributed and config.num_ranks > 1:
         yield (
             f"strategy=single with trainer.devices={config.devices} and trainer.num_nodes="

@@ -78,7 +78,7 @@ class RunConfig(Composed):
 
     @cached_property
     def staleness(self) -> Regime:
-        """What is generated when, and for how long it may be trained on."""
+        """Generation schedule, and for how long samples may be trained on."""
         made: Regime = self.regime.make()
         return made
 
@@ -120,7 +120,7 @@ class RunConfig(Composed):
 
     @property
     def entry_scores(self) -> tuple[str, ...]:
-        """What the trainer scores of each rollout batch when it enters training, names of `SCORES`."""
+        """Scores that the trainer computes when a batch enters training, names of `SCORES`."""
         recomputes = self.correction.weights is not None and self.correction.proximal is None
         return ("logp",) * recomputes + needs_at_entry(self.algorithm.objective.object)
 
@@ -130,7 +130,7 @@ class RunConfig(Composed):
         return needs_reference(self.algorithm.objective.object)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong between the keys of different sections."""
+        """Yields what is wrong between the keys of different sections."""
         for name in ("algorithm", "scale", "data", "rollout", "optimizer", "plan"):
             yield from (f"{name}.{text}" for text in getattr(self, name).problems())
         if self.model.lora is not None:
@@ -157,7 +157,7 @@ class RunConfig(Composed):
             )
 
     def _conversation_problems(self) -> Iterator[str]:
-        """What knows of no conversations, or of nothing else."""
+        """Yields parts that cannot handle conversations, or that need them."""
         yield from turn_rule_problems(self.environment, self.algorithm)
         if self.environment is not None and self.algorithm.step_advantages is not None:
             yield (
@@ -166,7 +166,7 @@ class RunConfig(Composed):
             )
 
     def _optimizer_problems(self) -> Iterator[str]:
-        """What the optimizer's own constructor refuses."""
+        """Yields what the optimizer's own constructor refuses."""
         node = self.optimizer.optimizer
         rate = node.options.get("lr")
         if not isinstance(rate, int | float) or not 0 < rate < inf:
@@ -213,7 +213,7 @@ class RunConfig(Composed):
             )
 
     def _single_sample_problems(self) -> Iterator[str]:
-        """What the advantages say to a right and a wrong answer, each the only one to its problem."""
+        """Yields why the advantages cannot work with one sample per problem."""
         algorithm, remedy = self.algorithm, "write scale.group_size=8"
         try:
             found = lone_advantages(
@@ -283,7 +283,7 @@ class RunConfig(Composed):
 
 
 def alarm_problems(alarms: Any, path: str) -> Iterator[str]:
-    """What is wrong with the alarms, which are mappings of options by name."""
+    """Yields what is wrong with the alarms, which are mappings of options by name."""
     if not isinstance(alarms, Mapping):
         yield f"{path}={alarms} must map names to alarms; write e.g. {{reward: {ALARM_EXAMPLE}}}"
         return

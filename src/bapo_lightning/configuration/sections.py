@@ -32,7 +32,7 @@ class Section(BaseModel):
         return cls.model_validate_json(json.dumps(plain), strict=True)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong between the keys of this section; texts begin with the name of a key."""
+        """Yields what is wrong between the keys of this section; texts begin with the name of a key."""
         yield from ()
 
 
@@ -65,7 +65,7 @@ class Composed(Section):
 
 
 class Algorithm(Section):
-    """What sets one algorithm apart from another."""
+    """Choices that make up an algorithm."""
 
     name: Name
     objective: Target
@@ -264,7 +264,7 @@ class Callbacks(BaseModel):
 
 
 class Plan(Section):
-    """What `make plan` reckons with."""
+    """Assumptions of `make plan`."""
 
     gpu: str
     gpus: Count | None

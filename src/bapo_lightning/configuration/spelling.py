@@ -1,4 +1,4 @@
-"""What Hydra cannot compose, in a sentence that names the key or the choice that is probably meant."""
+"""Sentences about what Hydra cannot compose, with the key or the choice that is probably meant."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _plain(made: Any) -> Any:
 
 
 def target_problems(node: Any, path: str = "") -> Iterator[str]:
-    """What is wrong with the `_target_` nodes at and below `node`, whose dotted key is `path`."""
+    """Yields what is wrong with the `_target_` nodes at and below `node`, whose dotted key is `path`."""
     if isinstance(node, Mapping):
         if TARGET in node:
             yield from _problems_of_one(node, path)
@@ -113,7 +113,7 @@ def target_problems(node: Any, path: str = "") -> Iterator[str]:
 def option_problems(
     called: Any, name: str, options: Mapping[str, Any], path: str, is_complete: bool = False
 ) -> Iterator[str]:
-    """What is wrong with `options` for the class or function `called`, whose name for people is `name`.
+    """Yields what is wrong with `options` for the class or function `called`, `name` in the texts.
 
     Options that are unset (null) and that it does not take are no fault: a base file may leave some unset.
     With `is_complete` no other options will be given, so that those without a default must be there.

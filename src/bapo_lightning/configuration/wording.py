@@ -23,8 +23,8 @@ UNITS = ("seconds", "minutes", "gigabytes", "megabytes")
 
 
 def value_problem(annotation: Any, name: str, value: Any) -> str | None:
-    """What is wrong with the plain `value` of the option `name`; None when its annotation accepts it, or says
-    nothing that can be checked, such as a class.
+    """Error text for the plain `value` of the option `name`; None when its annotation accepts it or cannot be
+    checked, such as a class.
     """
     try:
         adapter = _adapter(annotation)
@@ -57,7 +57,7 @@ def accepted(annotation: Any, name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    """What checks values of an annotation; None for one that says nothing that can be checked."""
+    """Checker of an annotation's values; None for an annotation that cannot be checked."""
     for config in (ConfigDict(allow_inf_nan=False), None):  # dataclasses have a configuration of their own
         try:
             return TypeAdapter(annotation, config=config)

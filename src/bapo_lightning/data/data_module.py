@@ -87,18 +87,18 @@ class RolloutDataModule(L.LightningDataModule):
         """
         Args:
             sampler: samples and scores groups with the rollout engine.
-            stream: of problems.
+            stream: problem stream.
             admission: chooses the sampled groups that are trained on.
             regime: what is generated when, and for how long it may be trained on.
             group_size: G, responses per problem.
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run.
-            seed: of the minibatch order.
+            seed: seed of the minibatch order.
             stages: what happens to each batch before it is trained on, in this order.
-            replay: keeps groups of earlier batches, and says what they are worth.
-            folder: of the run, for the fates of work items and the schedule; None: no files.
-            schedule: of another run with asynchronous generation, to be followed.
-            share_policy: makes of this rank's policy that of all ranks, a `DistributedPolicy`.
+            replay: keeps groups of earlier batches and gives their advantages.
+            folder: run folder, for the ledger and the schedule; None: no files.
+            schedule: recorded schedule of an asynchronous run, to follow.
+            share_policy: wraps this rank's policy in a `DistributedPolicy` of all ranks.
         """
         super().__init__()
         self.sampler, self.regime = sampler, regime
@@ -216,7 +216,7 @@ class RolloutDataModule(L.LightningDataModule):
         self._collector.close()
         if self._clock == self.num_updates and not len(self._queue):
             with self._scheduler.lock:
-                self._collector.reach("end")
+                self._collector.note("end")
                 self._scheduler.drop_rest(self._trainer_state().version)
         self.close()
 
@@ -273,7 +273,7 @@ class RolloutDataModule(L.LightningDataModule):
     def _rollout_metrics(self) -> dict[str, float]:
         outdated, self._reuse.num_outdated = self._reuse.num_outdated, 0
         with self._scheduler.lock:
-            self._collector.reach("metrics")
+            self._collector.note("metrics")
             metrics = self._scheduler.statistics.take().metrics() | {
                 "rollout/running": len(self._scheduler.running),
                 "rollout/ready": self._scheduler.num_ready,

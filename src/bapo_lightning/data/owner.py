@@ -1,4 +1,4 @@
-"""What the data side needs of the module that is trained."""
+"""Needs of the data side from the module that is trained."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from bapo_lightning.types import Problem, Reply
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the policy wrote until it handed over."""
+    """One turn of the policy."""
 
     problem: Problem
     text: str  # decoded, without special tokens
@@ -45,7 +45,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Closes(Protocol):
-    """What an environment has in addition that keeps processes."""
+    """Further method of an environment that keeps processes."""
 
     def close(self) -> None:
         """Ends them. Calling it twice is fine."""

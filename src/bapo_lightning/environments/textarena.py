@@ -56,7 +56,7 @@ def textarena() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What came of a move."""
+    """Outcome of a move."""
 
     text: str  # what the game says; at its end, why it ended
     is_done: bool
@@ -91,7 +91,7 @@ class Game:
         return Move("\n".join(filter(None, lines)), bool(is_done), is_invalid, score)
 
     def _news(self) -> str:
-        """What the game has said since the last time, without the player's own words."""
+        """Text of the game since the last time, without the player's own words."""
         own = textarena().ObservationType.PLAYER_ACTION
         _, messages = self._env.get_observation()
         # Some games file those under a wrong kind, with a number for the text.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool says to one call."""
+    """Reply of a tool to one call."""
 
     text: str
     failed: bool = False  # the text says why

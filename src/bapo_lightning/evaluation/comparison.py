@@ -32,9 +32,8 @@ class ComparisonRow:
     num_problems: int
     k: int
     values: Mapping[str, Estimate]
-    differences: Mapping[
-        str, Estimate
-    ]  # from the reference; empty for itself and where pairing is impossible
+    # from the reference; empty for itself and where pairing is impossible
+    differences: Mapping[str, Estimate]
 
 
 def compare(evaluations: Sequence[Evaluated], reference: str) -> list[ComparisonRow]:

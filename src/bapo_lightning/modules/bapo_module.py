@@ -4,7 +4,7 @@
         |
         score_for_search         r of every token, before the first gradient
         bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
-        statistic                what else an objective has to know of the whole update, for each token
+        statistic                per-update statistic that the objective needs, for each token
         |
         score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
         manual_backward          summed over tokens, micro-batches and ranks
@@ -104,14 +104,14 @@ class BapoModule(L.LightningModule):
             scheduler: optimizer -> schedule, which makes one step per update.
             micro_batch_tokens: tokens that pass through the model at once; padding counts unless the policy
                 packs sequences.
-            max_grad_norm: longer gradients are scaled down to this norm.
+            max_grad_norm: norm that longer gradients are scaled down to.
             max_age: largest age of a token, in updates; an older one is an error.
             max_nonfinite_in_a_row: updates skipped in a row for a non-finite gradient that end the run.
-            statistic: table of the whole update -> what the objective knows of it, for each token.
+            statistic: table of the whole update -> statistic that the objective needs, for each token.
             correction: table -> factors of the weights, from `objectives.corrections`; None leaves them out.
             proximal: table -> log-probs of the policy that ratios are taken to; None: those of the batch.
             step_scale: table of the whole update -> factor of its learning rate; None: 1.
-            sharding: how the policy is sharded over the ranks; None keeps all of it on each.
+            sharding: way to shard the policy over the ranks; None keeps all of it on each.
         """
         super().__init__()
         self.automatic_optimization = False
@@ -196,13 +196,13 @@ class BapoModule(L.LightningModule):
             statistics = statistics_of_update(self.statistic, scored[:num_own], bounds, len(scope))
             for micro_batch, statistic in zip(scope, statistics, strict=True):
                 table = scored[0] if len(scored) == 1 else self.score(micro_batch)
-                table = table.within(bounds.low, bounds.high).knowing(statistic)
+                table = table.with_bounds(bounds.low, bounds.high).with_statistic(statistic)
                 loss = -(table.weight * self.objective(table)).sum()  # Eq. 4
                 with gradient_sync(self, when=len(losses) == len(micro_batches) - 1):
                     # Ranks average their gradients; the weights already make a mean over all ranks.
                     self.manual_backward(loss * num_ranks())
                 losses.append(loss.detach())
-                tables.append(table.detach().cut(self.objective))
+                tables.append(table.detach().with_slopes(self.objective))
             searches.append(bounds)
         self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
         grad_norm = self.apply_gradients(optimizer)

@@ -44,8 +44,8 @@ class BoundRule(Protocol):
         """Bounds for one part. Every rank calls it, with its own tokens, and must get the same bounds.
 
         Args:
-            tables: of the part's micro-batches before the update, without the graph; none for a rule that
-                does not search.
+            tables: tables of the part's micro-batches before the update, without the graph; none for a
+                rule that does not search.
         """
         ...
 
@@ -91,7 +91,7 @@ class FixedBounds(nn.Module):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with options of the right types, each sentence beginning with the option's name."""
+        """Yields what is wrong with options of the right types; each text begins with an option's name."""
         yield from _not_around_one("low", options["low"], "high", options["high"])
 
     def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
@@ -132,14 +132,14 @@ class AdaptiveBounds(nn.Module):
             low: start (a-), end (b-) and step (delta_2) of the lower bound.
             high: start (a+), end (b+) and step (delta_1) of the upper bound.
             target: rho_0, in the unit of `measure`.
-            kind: what a clipped token contributes, as `objectives.bounds.contribution_curves` says.
-            order: which bound moves first.
+            kind: contribution of a clipped token, see `objectives.bounds.contribution_curves`.
+            order: bound that moves first.
             measure: positives / all, or positives / negatives.
-            weight: of a token, as `contribution_weight` says.
+            weight: weight of a token, see `contribution_weight`.
             scope: one search for the whole minibatch of an update, or one for each micro-batch as in the
                 authors' code.
             rest: bounds of an update in which positives contribute enough at the start of the path already;
-                None: that start, as in the paper.
+                None keeps that start, as in the paper.
             memory: updates over which contributions are averaged, exponentially: with each update those of
                 the past count 1 - 1 / memory times as much. 1: this update alone, as in the paper.
         """
@@ -159,7 +159,7 @@ class AdaptiveBounds(nn.Module):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with options of the right types, each sentence beginning with the option's name."""
+        """Yields what is wrong with options of the right types; each text begins with an option's name."""
         low, high, target = options["low"], options["high"], options["target"]
         yield from _grid_problems("low", low)
         yield from _grid_problems("high", high)
@@ -236,7 +236,7 @@ def whereabouts(rule: BoundRule, low: Tensor, high: Tensor, value: Tensor) -> tu
     nothing was searched, or nothing was there to balance.
 
     Args:
-        rule: whose searches they are.
+        rule: rule that searched.
         low: lower bounds that were found, [N].
         high: upper bounds, [N].
         value: positive contributions, [N]; NaN for a search with nothing to balance, which does not count.

@@ -42,9 +42,9 @@ def positive_shares(
     clipping; 0-dim float64, NaN where nothing contributes.
 
     Args:
-        table: of the minibatch, with the slopes of its update.
-        kind: as for `contribution_weight`.
-        chosen: the tokens that count, [N] bool.
+        table: minibatch, with the slopes of its update.
+        kind: see `contribution_weight`.
+        chosen: tokens that count, [N] bool.
     """
     mass = contribution_weight(table, kind).double() * table.ratio * (table.is_sampled & chosen)
     is_positive = table.advantage > 0

@@ -73,9 +73,9 @@ def with_completions(
     its own response.
 
     Args:
-        examples: a response to each of the problems.
-        problems: equally many.
-        sampler: whose engine has the policy's weights.
+        examples: one for each problem.
+        problems: problems of the examples.
+        sampler: sampler whose engine has the policy's weights.
         count: completions of each prefix.
     """
     rollouts, states = [example.rollout for example in examples], [example.states for example in examples]
@@ -141,10 +141,10 @@ def fit_critic(
     """Trains a critic; it ends with the weights of the epoch whose Brier score was best.
 
     Args:
-        model: from `build_critic`.
-        train: what it learns.
-        held_out: what it is judged by.
-        learning_rate: of AdamW, constant.
+        model: critic from `build_critic`.
+        train: training examples.
+        held_out: held-out examples, for the Brier score.
+        learning_rate: constant learning rate of AdamW.
         epochs: passes over `train`.
         batch_size: responses of an update.
         accelerator: Lightning's name of the device.

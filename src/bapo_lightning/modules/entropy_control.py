@@ -47,7 +47,7 @@ class AdaptiveCoefficient(nn.Module):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with options of the right types, each sentence beginning with the option's name."""
+        """Yields what is wrong with options of the right types; each text begins with an option's name."""
         if not options["least"] <= options["start"] <= options["most"]:
             yield (
                 f"start={options['start']} must be from least={options['least']} to most={options['most']}; "
@@ -61,7 +61,7 @@ class AdaptiveCoefficient(nn.Module):
         late by one batch.
 
         Args:
-            table: of the whole update, [N].
+            table: whole update, [N].
         """
         coefficient, self.past = self.remember(table, self.past)
         return coefficient

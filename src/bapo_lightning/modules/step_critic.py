@@ -71,8 +71,8 @@ def state_inputs(
     """Returns token ids [B, T], padded on the right, and row and column of each of S states, [S] each.
 
     Args:
-        rollouts: B of them.
-        states: columns of each.
+        rollouts: B rollouts.
+        states: columns of each rollout's states.
     """
     rows = [row for row, own in enumerate(states) for _ in own]
     columns = [column for own in states for column in own]
@@ -92,7 +92,7 @@ def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedMod
 
     Args:
         path: folder or hub name of the model.
-        dtype: of its weights.
+        dtype: dtype of its weights.
         record: written into its configuration; `split` says where steps end.
 
     Raises:

@@ -79,8 +79,8 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
     Every rank must call it with the tables of its own micro-batches.
 
     Args:
-        tables: of this rank; the controller has the costliest share, which is never empty.
-        columns: to be gathered; the controller's count.
+        tables: this rank's tables; the controller has the costliest share, which is never empty.
+        columns: columns to gather; the controller's choice holds.
     """
     found, _ = _gathered(tables, from_controller(sorted(columns)), everywhere=False)
     return None if found is None else SomeColumns("a callback", **found)
@@ -127,18 +127,18 @@ def _gathered(
 def statistics_of_update(
     statistic: Statistic | None, tables: Sequence[TokenTable], bounds: BoundSearch, num_micro_batches: int
 ) -> list[Tensor]:
-    """Returns what an objective knows of the whole update, for the tokens of each micro-batch: [N], or 0-dim
-    for a blank micro-batch and where the objective needs nothing. Every rank must call it.
+    """Returns the statistic of the update for the tokens of each micro-batch: [N], or 0-dim for a blank
+    micro-batch and where the objective needs none. Every rank must call it.
 
     Args:
         statistic: table of the whole update -> [N] or 0-dim.
-        tables: of this rank's micro-batches.
-        bounds: of the update.
-        num_micro_batches: this rank's; those without a table are blank.
+        tables: tables of this rank's micro-batches.
+        bounds: bounds of the update.
+        num_micro_batches: number of this rank's micro-batches; those without a table are blank.
     """
     if statistic is None:
         return [torch.full((), torch.nan, device=bounds.low.device)] * num_micro_batches
-    tables = [table.detach().within(bounds.low, bounds.high) for table in tables]
+    tables = [table.detach().with_bounds(bounds.low, bounds.high) for table in tables]
     whole, start = gather_everywhere(statistic, tables, bounds.low.device)
     values = statistic(whole)
     if values.dim() == 0:
@@ -154,7 +154,7 @@ def step_scale_of_update(step_scale: StepScale | None, tables: Sequence[TokenTab
 
     Args:
         step_scale: table of the whole update -> factor, 0-dim.
-        tables: of this rank's micro-batches, maybe none.
+        tables: tables of this rank's micro-batches, maybe none.
     """
     if step_scale is None:
         return 1.0

@@ -65,7 +65,7 @@ def quadrant_masses(
         logp: log-probs of the sampled tokens under the policy, in nats, any shape.
         advantage: A, same shape.
         alive: X, same shape.
-        weight: as in `predicted_entropy_change`.
+        weight: see `predicted_entropy_change`.
     """
     weight = _weights(logp, weight)
     high = _centred(logp, weight) >= 0

@@ -39,10 +39,10 @@ def first_of(order: Tensor, candidates: Tensor, share: float, table: TokenTable)
     part may be taken.
 
     Args:
-        order: rows of the table, the first ones first, [N].
+        order: rows of the table in the order of picking, [N].
         candidates: rows that may be picked, [N] bool; those that stand for no token never are.
-        share: of all tokens.
-        table: of the whole update, [N].
+        share: share of all tokens to pick.
+        table: whole update, [N].
     """
     wanted = (share * table.count.double().sum()).floor().clamp_min(1)
     counts = (table.count.double() * candidates).gather(0, order)

@@ -30,16 +30,9 @@ def sequence_length(table: TokenTable) -> Tensor:
     return sequence_sum(torch.ones_like(table.count), table)
 
 
-def sequence_mean(values: Tensor, table: TokenTable) -> Tensor:
+def mean_over_sequence(values: Tensor, table: TokenTable) -> Tensor:
     """Returns the mean of `values` over the tokens of each token's response, [N]."""
     return sequence_sum(values, table) / sequence_length(table)
-
-
-def sum_before(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns the sum of `values` over the earlier tokens of each token's response, itself left out, [N]."""
-    counted = (values * table.count).double()
-    before = counted.cumsum(0) - counted
-    return (before - _at_start(before, table.sequence)).to(values.dtype)
 
 
 def discounted_sum_ahead(values: Tensor, table: TokenTable, discount: float) -> Tensor:
@@ -82,8 +75,8 @@ def group_sum(values: Tensor, table: TokenTable) -> Tensor:
     """Returns the sum of `values` over the tokens of each token's group, [N].
 
     Args:
-        values: of each token, [N].
-        table: of a whole update; the groups of a micro-batch may be parts of groups.
+        values: value of each token, [N].
+        table: whole update; a micro-batch may hold only parts of groups.
     """
     return torch.zeros_like(values).scatter_add(0, table.group, values * table.count).gather(0, table.group)
 
@@ -93,8 +86,8 @@ def per_sequence(values: Tensor, table: TokenTable) -> Tensor:
     responses, [N].
 
     Args:
-        values: of each token's response, the same for all of its tokens, [N].
-        table: of [N] tokens.
+        values: value of each token's response, the same for all of its tokens, [N].
+        table: [N] tokens.
     """
     return values / sequence_length(table)
 

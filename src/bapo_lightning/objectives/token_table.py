@@ -55,7 +55,7 @@ class TokenTable:
     correction: Tensor  # the factor in it that makes up for the gap of engine and trainer; 1 without one
     low: Tensor  # lower bound of the ratio; 0 until bounds are chosen
     high: Tensor  # upper bound of the ratio; infinite until then
-    statistic: Tensor  # what the objective knows of the whole update; NaN where it needs nothing
+    statistic: Tensor  # per-update statistic that the objective needs; NaN where it needs none
     slope: Tensor  # d objective / d ratio: the advantage, until the objective has cut it
 
     @property
@@ -77,20 +77,20 @@ class TokenTable:
         return replace(self, proximal_logp=proximal_logp, log_ratio=log_ratio, ratio=log_ratio.exp())
 
     def corrected(self, correction: Tensor) -> TokenTable:
-        """Returns the table with a factor for every weight, [N]. Weights are not normalised: a masked token
-        is left out, and no other counts more.
+        """Returns the table with a factor for every weight, [N]. Weights are not renormalised, so masking a
+        token does not upweight the others.
         """
         return replace(self, weight=self.weight * correction, correction=correction)
 
-    def within(self, low: Tensor, high: Tensor) -> TokenTable:
+    def with_bounds(self, low: Tensor, high: Tensor) -> TokenTable:
         """Returns the table with bounds, 0-dim or [N]."""
         return replace(self, low=low.expand_as(self.ratio), high=high.expand_as(self.ratio))
 
-    def knowing(self, statistic: Tensor) -> TokenTable:
+    def with_statistic(self, statistic: Tensor) -> TokenTable:
         """Returns the table with a statistic, 0-dim or [N]."""
         return replace(self, statistic=statistic.expand_as(self.ratio))
 
-    def cut(self, objective: Objective) -> TokenTable:
+    def with_slopes(self, objective: Objective) -> TokenTable:
         """Returns the table with the slopes of an objective."""
         return replace(self, slope=slopes(objective, self))
 
@@ -105,10 +105,10 @@ def table_of(
     """Returns a table without correction, bounds and statistic.
 
     Args:
-        logp: under the current policy, [N], nats.
-        behaviour_logp: under the policy that sampled, [N].
-        proximal_logp: under that which ratios are taken to, [N]; None: the one that sampled.
-        age_at_entry: [N]; None: the age, as in the first update on a batch.
+        logp: log-probs under the current policy, [N], nats.
+        behaviour_logp: log-probs under the policy that sampled, [N].
+        proximal_logp: log-probs that ratios are relative to, [N]; None: `behaviour_logp`.
+        age_at_entry: ages, [N]; None: `age`, as in the first update on a batch.
         known: entropy, age, sequence, group, position, count, advantage and weight, each [N]; origin, if not
             all were sampled from the policy for this batch; step, if responses have steps; and what
             objectives need of the entry, of the reference and of log Z.
@@ -159,8 +159,8 @@ def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
     """Returns the columns that a function of the table, maybe with options, or a callback `needs`.
 
     Args:
-        reader: with the attribute, or not.
-        unsaid: what one without it may read.
+        reader: function or callback, with or without the attribute.
+        unsaid: columns that a reader without it may read.
 
     Raises:
         ConfigError: it needs a column that does not exist.
@@ -260,7 +260,7 @@ def scored_at_entry(*scores: Literal["entropy", "mean_logp"]) -> Callable[[Score
     change by that.
 
     Args:
-        scores: what is compared: `entropy`, for the column `entry_entropy`; `mean_logp`, for `mean_logp` and
+        scores: scores to compare: `entropy`, for the column `entry_entropy`; `mean_logp`, for `mean_logp` and
             `entry_mean_logp`.
     """
 

@@ -48,7 +48,7 @@ class FunctionRewards:
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with the options of the constructor."""
+        """Yields what is wrong with the options of the constructor."""
         functions, weights = options["functions"], options["weights"]
         if not functions:
             yield "functions=[] judges nothing; write the names of functions, such as [my_rewards.brief]"
@@ -101,7 +101,7 @@ def _columns(pairs: Sequence[tuple[Problem, Completion]]) -> dict[str, list[Any]
 
 
 def _values(function: RewardFunction, columns: Mapping[str, list[Any]], count: int) -> list[float | None]:
-    """What a function returns for `count` completions, checked."""
+    """Values that a function returns for `count` completions, checked."""
     name = f"reward function {getattr(function, '__module__', '')}.{getattr(function, '__name__', function)}"
     parameters = signature(function).parameters
     takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values())

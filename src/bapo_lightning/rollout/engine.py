@@ -155,7 +155,7 @@ class RolloutEngine(Protocol):
 
 @runtime_checkable
 class SeveralEngines(Protocol):
-    """What a `RolloutEngine` has in addition that is several engines together."""
+    """Further methods of a `RolloutEngine` that is several engines together."""
 
     def generate_on_each(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
@@ -172,7 +172,7 @@ class SeveralEngines(Protocol):
 
 @runtime_checkable
 class Verifiable(Protocol):
-    """What a `RolloutEngine` has in addition that can tell what it holds."""
+    """Further methods of a `RolloutEngine` that can digest the weights it holds."""
 
     def weight_digests(self, seed: int) -> Mapping[int, Mapping[str, int]]:
         """Digests (`weight_digests`) of the weights that each engine holds, by its number and their module;

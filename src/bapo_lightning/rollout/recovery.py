@@ -64,8 +64,8 @@ class RestartingEngine:
     ) -> dict[int, Generation]:
         """Generations by number of their request; none when the engine dies: `restart` then.
 
-        A caller that samples anew under newer weights must not keep what was finished before a death. Those
-        are the short answers, and their requests would have two chances to be short.
+        A caller that samples anew under newer weights must not keep what was finished before a death: keeping
+        it would bias the batch towards short answers.
         """
         made = self._attempt(requests, sampling)
         return made if self._death is None else {}

@@ -27,14 +27,14 @@ def request_seed(
     nothing.
 
     Args:
-        run_seed: of the run.
+        run_seed: seed of the run.
         version: policy version that samples.
         problem_id: id of the problem.
         sample_index: number of the sample in its group.
-        epoch: of the problem stream. A small set can come twice under one version.
+        epoch: epoch of the problem stream. A small set can come twice under one version.
         position: tokens sampled before, under this version or an older one; a resumed rollout must not repeat
             its first random numbers.
-        variant: of the request, where the same problem is asked again in another way.
+        variant: name of another way to ask the same problem again.
     """
     key = f"{run_seed}/{version}/{sample_index}/{problem_id}" + (
         f"/{epoch}/{position}" if epoch or position else ""
@@ -47,7 +47,7 @@ def turn_seed(seed: int, length: int) -> int:
     """Seed of a later turn within a generation pass, in [0, 2^63).
 
     Args:
-        seed: of the rollout's request in the pass.
+        seed: seed of the rollout's request in the pass.
         length: tokens that the policy has sampled in the rollout.
     """
     return _hashed(f"{seed}/turn {length}")

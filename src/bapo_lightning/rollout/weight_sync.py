@@ -84,7 +84,7 @@ class SyncReport:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """What one engine sampled for a probe, and both sides' log-probs of it, in nats."""
+    """Tokens that one engine sampled for a probe, and both sides' log-probs of them, in nats."""
 
     token_ids: list[int]
     engine: list[float]
@@ -236,7 +236,7 @@ def probe_answers(
     requests: Sequence[GenerationRequest],
     made: Mapping[int, Sequence[Generation]],
 ) -> dict[int, ProbeAnswer]:
-    """What each engine answered to the probe, by the engine's number, with the trainer's scores."""
+    """Each engine's answer to the probe with the trainer's scores, by the engine's number."""
     rollouts = [
         Rollout(request.token_ids, (generation.segment,), generation.finish)
         for generations in made.values()

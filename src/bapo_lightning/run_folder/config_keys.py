@@ -88,9 +88,7 @@ def is_place(key: str) -> bool:
 
 
 def may_change_on_resume(key: str) -> bool:
-    """Whether a run may go on with another value: it says how the run is computed, recorded or tested, or for
-    how long, and not what it learns from.
-    """
+    """Whether a run may resume with another value: the key does not change what the run learns from."""
     return role_of(key) in _MAY_CHANGE
 
 

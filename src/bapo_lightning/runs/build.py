@@ -159,8 +159,8 @@ def _stages(config: RunConfig) -> Iterator[BatchStage]:
 
 
 def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -> RolloutSampler:
-    """What turns problems into scored groups. Raises DataError where an expert's answers or hints are wanted
-    that the problems do not have.
+    """Returns the sampler, which turns problems into scored groups. Raises DataError where the problems have
+    no expert's answers or hints and the algorithm wants them.
     """
     algorithm, problems = config.algorithm, inputs.problems.train
     environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
@@ -194,7 +194,7 @@ def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -
 
 
 def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule:
-    """What a rank other than 0 has of the data side."""
+    """Data module of a rank other than 0."""
     control, engines = _channels(config, ranks)
     num_updates = config.scale.num_rollout_batches * config.staleness.updates_per_rollout_batch
     engine = None if config.rollout.placement == "controller" else build_engine(config, ranks)
@@ -202,7 +202,7 @@ def _worker_data_module(config: RunConfig, ranks: RankGroup) -> WorkerDataModule
 
 
 def build_module(config: RunConfig, strategy: Any) -> BapoModule:
-    """The update, sharded as the strategy asks."""
+    """The module of the update, sharded if the strategy shards."""
     sharding = strategy.sharding if isinstance(strategy, ShardedStrategy) else None
     return BapoModule(**module_parts(config), sharding=sharding)
 
@@ -259,7 +259,7 @@ def validation_sets(config: RunConfig, inputs: Inputs) -> list[ValidationSet]:
 
 
 def _description(config: RunConfig, account: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest says of the run."""
+    """Entries of the manifest about the run."""
     return {
         "experiment": config.name,
         "algorithm": config.algorithm.name,

@@ -28,7 +28,7 @@ from bapo_lightning.types import Problem
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run reads."""
+    """Inputs of a run."""
 
     tokenizer: Any
     prompt: PromptRule

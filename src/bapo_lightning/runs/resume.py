@@ -53,7 +53,7 @@ class RunStart:
 
     @property
     def resume_entry(self) -> dict[str, Any] | None:
-        """What the manifest tells of this session; None of a new run."""
+        """Manifest entry of this session; None for a new run."""
         if self.is_new:
             return None
         return {"update": self.checkpoint.update if self.checkpoint else 0, "changed": list(self.changed)}

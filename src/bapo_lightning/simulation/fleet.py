@@ -52,9 +52,8 @@ class _Copy:
     now: float  # up to which it is settled
     steps: int = 0  # made so far
     cached: int = 0
-    running: list[tuple[int, int, int, int]] = field(
-        default_factory=list
-    )  # heap: end, request, begin, tokens
+    # heap: end, request, begin, tokens
+    running: list[tuple[int, int, int, int]] = field(default_factory=list)
     stamp: int = 0  # of its next event; others are outdated
     busy: float = 0.0
 

@@ -1,4 +1,4 @@
-"""What a run in virtual time shows, in numbers."""
+"""Figures of a run in virtual time."""
 
 from __future__ import annotations
 

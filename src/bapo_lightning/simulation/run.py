@@ -14,9 +14,9 @@ import numpy as np
 from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.admission import Admission, AdmitAll
+from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.ledger import Ledger
-from bapo_lightning.data.rollouts.overlap import Overlap
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
@@ -31,7 +31,7 @@ from bapo_lightning.types import Group, Problem
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained in which order."""
+    """Rules of what is trained, and in which order."""
 
     regime: Regime
     group_size: int
@@ -49,7 +49,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Update:
-    """What an update trained on."""
+    """One update, and the data it trained on."""
 
     visited: float  # seconds at which the trainer was ready for it
     begin: float  # and at which it had groups, and the engine weights
@@ -106,12 +106,12 @@ class VirtualRun:
     def _train(self) -> Process:
         """The trainer, as `RolloutDataModule.next_batch` lets it go on."""
         regime, clock = self.setting.regime, self.clock
-        overlap = Overlap(self.scheduler, self._refresh_engine, self.setting.groups_per_batch)
+        protocol = AsyncProtocol(self.scheduler, self._refresh_engine, self.setting.groups_per_batch)
         if regime.async_generation:
-            clock.start(self._generate(overlap))
+            clock.start(self._generate(protocol))
         for _ in range(self.setting.num_batches * regime.updates_per_rollout_batch):
             visited = clock.now
-            yield from self._overlapping(overlap) if regime.async_generation else self._in_turns()
+            yield from self._overlapping(protocol) if regime.async_generation else self._in_turns()
             minibatch = self._queue.take()
             self.updates.append(Update(visited, clock.now, self._ages(minibatch)))
             yield self._times.trainer.update([s.rollout.length for group in minibatch for s in group.samples])
@@ -128,36 +128,36 @@ class VirtualRun:
         judged = self.scheduler.statistics.num_samples - before
         yield self.engine.take_owed() + self._reward_seconds(judged)
 
-    def _overlapping(self, overlap: Overlap) -> Process:
+    def _overlapping(self, protocol: AsyncProtocol) -> Process:
         """Waits for a batch where the queue is empty; hands over weights."""
-        overlap.visit(self._state)
+        protocol.visit(self._state)
         if len(self._queue):
-            overlap.serve_weights()
+            protocol.serve_weights()
         else:
-            while not overlap.has_batch(overlap.needed):
+            while not protocol.has_batch(protocol.needed):
                 self.clock.changed()
                 yield self.engine.take_owed() or None
-            self._enter(overlap.take(overlap.needed))
+            self._enter(protocol.take(protocol.needed))
         self.clock.changed()
         yield self.engine.take_owed()
 
-    def _generate(self, overlap: Overlap) -> Process:
+    def _generate(self, protocol: AsyncProtocol) -> Process:
         """Generation, as the thread of `AsyncCollector` does it."""
         while True:
-            if not overlap.may_begin():
-                if overlap.wants_weights:
+            if not protocol.may_begin():
+                if protocol.wants_weights:
                     self.clock.changed()
                 yield None
             elif (pause := self.engine.ready_at - self.clock.now) > 0:
                 yield pause
             else:
-                requests = overlap.begin()
+                requests = protocol.begin()
                 continued = self.sampler.continued(requests, self.scheduler.running)
                 yield self.engine.take_owed()
-                finished, version = overlap.sampled(SampledPass(requests, continued, 0.0))
+                finished, version = protocol.sampled(SampledPass(requests, continued, 0.0))
                 groups = self.sampler.score(finished, version)
                 yield self._reward_seconds(sum(len(group.samples) for group in groups))
-                overlap.scored(finished, groups, 0.0)
+                protocol.scored(finished, groups, 0.0)
                 self.clock.changed()
 
     @property

@@ -66,7 +66,7 @@ SPEED = attrgetter("speed")
 
 @dataclass(frozen=True)
 class World:
-    """What all cells share."""
+    """Settings shared by all cells."""
 
     plan: Plan  # of the configured run
     setting: Setting  # of it; its regime's age, overlap and tokens of a pass are the cell's

@@ -32,7 +32,7 @@ class TrainerTimes(Protocol):
 
 @dataclass(frozen=True)
 class ServiceTimes:
-    """What calls take."""
+    """Durations of calls."""
 
     copies: int  # of the model in the fleet
     engine: EngineTimes
@@ -102,11 +102,11 @@ def planned_times(
     """Returns all times by the plan's formulas.
 
     Args:
-        run: with the ranks of the trainer and the shape of the fleet.
-        gpu: of both.
+        run: ranks of the trainer and shape of the fleet.
+        gpu: GPU of trainer and fleet.
         assumed: shares of the GPUs' speeds.
-        link_bytes: that a GPU sends or receives in a second.
-        sync_seconds: of a hand-over of weights, beside their way.
+        link_bytes: bandwidth of each GPU's link, bytes/s.
+        sync_seconds: duration of a weight sync without the transfer.
     """
     sent = run.model.num_parameters * run.engine.element_bytes / link_bytes
     trainer = PlannedTrainer(run, gpu, assumed, link_bytes)

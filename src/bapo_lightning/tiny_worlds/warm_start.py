@@ -43,7 +43,7 @@ with {threads} torch thread(s); supervised on {count} noisy demonstrations, fina
 
 
 class Figures(Protocol):
-    """What was measured of a model."""
+    """Measurements of a model."""
 
     def report(self) -> str:
         """How it was measured, and a Markdown table."""
@@ -55,7 +55,7 @@ Demonstration = Callable[[Problem, random.Random], list[str]]  # turns, with fee
 
 @dataclass(frozen=True)
 class World:
-    """What the warm start needs to know of a toy language."""
+    """A toy language, as the warm start needs it."""
 
     characters: str  # the last one ends a response
     problems: Callable[[], list[Problem]]  # that demonstrations are about

@@ -11,10 +11,8 @@ def totals(costs: list[int], parts: list[list[int]]) -> list[int]:
 
 def test_a_known_split() -> None:
     costs = [8, 7, 6, 5, 4]
-    assert sorted(totals(costs, balanced_parts(costs, 2))) == [
-        14,
-        16,
-    ]  # the largest differencing method's; the best would be 15 and 15
+    # The largest differencing method's; the best would be 15 and 15.
+    assert sorted(totals(costs, balanced_parts(costs, 2))) == [14, 16]
     assert totals([4, 4, 4, 4], balanced_parts([4, 4, 4, 4], 2)) == [8, 8]
 
 

@@ -27,11 +27,8 @@ def test_packed_parts_count_real_tokens_and_are_balanced():
 
 
 def test_packed_parts_that_cannot_be_as_few_as_the_tokens_allow_are_one_more():
-    assert sorted(rows_by_token_budget([6, 6, 6], 10, Layout.PACKED)) == [
-        [0],
-        [1],
-        [2],
-    ]  # 18 tokens would fit into 2
+    # 18 tokens would fit into 2.
+    assert sorted(rows_by_token_budget([6, 6, 6], 10, Layout.PACKED)) == [[0], [1], [2]]
 
 
 def test_rows_of_one_prompt_stand_together_as_far_as_the_budget_allows():

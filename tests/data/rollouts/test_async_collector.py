@@ -29,10 +29,8 @@ def test_generation_runs_ahead_as_far_as_the_age_allows_and_no_further():
     while time.monotonic() < deadline and rollouts.scheduler.num_ready < 6:
         time.sleep(0.001)
     time.sleep(0.02)
-    assert (rollouts.scheduler.num_ready, len(rollouts.scheduler.running)) == (
-        6,
-        0,
-    )  # batches 1, 2, 3 reach ages 1, 2, 3
+    # Batches 1, 2, 3 reach ages 1, 2, 3.
+    assert (rollouts.scheduler.num_ready, len(rollouts.scheduler.running)) == (6, 0)
     rollouts.close()
 
 

@@ -215,9 +215,8 @@ def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_d
         finally:
             with suppress(Exception):
                 schedule.collector.close()
-    assert (
-        fates["dropped", "too old"] and fates["filtered", "all scores equal"]
-    )  # the schedules reach those paths
+    # The schedules reach those paths.
+    assert fates["dropped", "too old"] and fates["filtered", "all scores equal"]
     assert fates["trained", None] > 10 * fates["dropped", "too old"]
     if not helped:
         assert set(helps) == {(1, 0.0)}

@@ -103,9 +103,8 @@ def test_every_token_keeps_the_version_and_the_log_prob_of_the_policy_that_sampl
             context += segment.token_ids
     fates = [json.loads(line) for line in path.read_text().splitlines()]
     assert set(Counter((row["epoch"], row["problem"]) for row in fates).values()) == {1}
-    if (
-        regime.is_partial and not regime.async_generation
-    ):  # beside training, passes may all fall between two updates
+    # Beside training, passes may all fall between two updates.
+    if regime.is_partial and not regime.async_generation:
         assert max(len(rollout.segments) for rollout in rollouts(witness)) > 1
 
 

@@ -117,7 +117,7 @@ class TrainingRun:
                 self.kill(saved)
         self.collector.close()
         with self.scheduler.lock:
-            self.collector.reach("end")
+            self.collector.note("end")
             self.scheduler.drop_rest(self.version)
         return self
 
@@ -129,7 +129,7 @@ class TrainingRun:
 
     def read_metrics(self):
         with self.scheduler.lock:
-            self.collector.reach("metrics")
+            self.collector.note("metrics")
             counts = asdict(self.scheduler.statistics.take())
             counts |= {"running": len(self.scheduler.running), "ready": self.scheduler.num_ready}
         self.seen.append({name: count for name, count in counts.items() if "seconds" not in name})

@@ -54,9 +54,8 @@ def test_turns_with_a_call_are_rewarded_up_to_a_limit_and_less_and_less():
     counts = {n: rule(talk(*[CALL] * n, ANSWER), 0) for n in range(5)}
     assert list(counts.values()) == pytest.approx([0.0, 0.1, 0.2, 0.25, 0.25])
     several = replace(CALL, calls=7)
-    assert rule(talk(several, FAILED, VOID), 0) == pytest.approx(
-        0.2
-    )  # one for each turn, whatever came of it
+    # One for each turn, whatever came of it.
+    assert rule(talk(several, FAILED, VOID), 0) == pytest.approx(0.2)
     over_time = [rule(talk(CALL, CALL), version) for version in range(7)]
     assert over_time == pytest.approx([0.2, 0.2 * (1 + 0.5**0.5) / 2, 0.1, 0.2 * (1 - 0.5**0.5) / 2, 0, 0, 0])
     assert all(earlier >= later for earlier, later in pairwise(over_time))

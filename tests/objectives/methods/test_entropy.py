@@ -26,7 +26,7 @@ def test_steer_weighs_least_what_would_move_the_entropy_most():
     weights = weight_by_entropy_change(made)
     assert weights.tolist() == pytest.approx([0.8, 1.0, 0.8**0.5])
     assert weight_by_entropy_change(made, most=1.2, shape="linear").tolist() == pytest.approx([0.8, 1.2, 1.0])
-    assert steer(made.knowing(weights)).tolist() == pytest.approx([1.6, 0, -(0.8**0.5)])
+    assert steer(made.with_statistic(weights)).tolist() == pytest.approx([1.6, 0, -(0.8**0.5)])
 
 
 def test_steer_spares_tokens_that_hardly_move_the_entropy():
@@ -76,7 +76,7 @@ def test_clip_cov_draws_one_token_at_least_among_those_of_high_covariance():
 def test_clip_cov_draws_none_that_is_clipped_already():
     made = table(**covering(), logp=exact(-0.5, -2.0, -4.0, -3.0, -99.0), low=0.8, high=1.2)
     assert kept(made, share=0.5).tolist() == [1, 1, 0, 1, 1]
-    found = clip_cov(made.knowing(kept(made, share=0.5)))
+    found = clip_cov(made.with_statistic(kept(made, share=0.5)))
     assert found.tolist() == pytest.approx([2.4, 1, 0, -1, 9])
 
 

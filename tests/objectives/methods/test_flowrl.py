@@ -65,7 +65,7 @@ def test_it_is_largest_where_pi_is_the_reference_times_the_reward_over_z():
     advantage, log_z = exact(0.3, -0.1), exact(0.7, 0.7)
     reference = exact(-8.0, -9.0)
     made = table(advantage, logp=reference + 2 * advantage - log_z, reference_logp=reference, log_z=log_z)
-    assert FlowRL(beta=2.0)(made.within(exact(0.0), exact(1e9))).tolist() == pytest.approx([0.0, 0.0])
+    assert FlowRL(beta=2.0)(made.with_bounds(exact(0.0), exact(1e9))).tolist() == pytest.approx([0.0, 0.0])
 
 
 def test_a_response_that_is_far_out_keeps_a_finite_objective():

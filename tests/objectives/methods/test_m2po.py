@@ -38,12 +38,12 @@ def test_within_the_budget_there_is_no_limit(reading):
 
 def test_bounds_are_those_of_the_limit_but_never_tighter_than_the_tables():
     made = moved(0.1, 0.6, -0.2, advantage=exact(1, 1, -1), low=0.7, high=1.2)
-    found = m2po(made.knowing(largest_log_ratio(made)))
+    found = m2po(made.with_statistic(largest_log_ratio(made)))
     assert found.tolist() == pytest.approx([exp(0.1), exp(sqrt(0.07)), -exp(-0.2)])
     made = moved(0.1, 0.6, -0.2, advantage=exact(1, 1, -1), low=0.7, high=1.5)
-    assert m2po(made.knowing(largest_log_ratio(made))).tolist()[1] == pytest.approx(1.5)
+    assert m2po(made.with_statistic(largest_log_ratio(made))).tolist()[1] == pytest.approx(1.5)
     free = moved(1.0, 0.0, *[0.01] * 40, low=0.7, high=1.5)
-    assert float(m2po(free.knowing(largest_log_ratio(free)))[0]) == pytest.approx(exp(1.0))
+    assert float(m2po(free.with_statistic(largest_log_ratio(free)))[0]) == pytest.approx(exp(1.0))
 
 
 def test_the_mask_leaves_out_the_largest_until_the_others_fit():
@@ -51,7 +51,7 @@ def test_the_mask_leaves_out_the_largest_until_the_others_fit():
     made = moved(0.6, 0.1, -0.2, -3.0, advantage=exact(1, 1, -1, 1), low=0.7, high=1.5)
     limit = largest_log_ratio(made, reading="mask")
     assert float(limit) == pytest.approx(0.4), "halfway between 0.2 and 0.6"
-    found = m2po(made.knowing(limit), reading="mask")
+    found = m2po(made.with_statistic(limit), reading="mask")
     assert found.tolist() == pytest.approx([0, exp(0.1), -exp(-0.2), exp(-3.0)])
 
 

@@ -118,7 +118,7 @@ def test_real_has_the_gradient_of_the_loss_it_is_named_after():
     log_ratio = exact(0.5, -0.1, 0.3, 0.2, -0.7, 0.1, 2.0, -3.0, 0.4)
     advantage = exact(1, 1, -1, -1, 1, 1, -2, 1, 1)
     made = of_groups(log_ratio, advantage)
-    made = made.knowing(log_class_sum(made))
+    made = made.with_statistic(log_class_sum(made))
     weight = 1 / (6 * exact(2, 2, 2, 2, 2, 2, 1, 1, 1))  # a mean over responses
     found = gradient(lambda each: weight * real(each), made)
     log_ratio.requires_grad_()
@@ -132,14 +132,14 @@ def test_real_has_the_gradient_of_the_loss_it_is_named_after():
 
 def test_real_leaves_groups_of_one_class_alone():
     made = of_groups(torch.zeros(9, dtype=torch.float64), exact(*[0] * 6, 1, 1, 1))
-    made = made.knowing(log_class_sum(made))
+    made = made.with_statistic(log_class_sum(made))
     assert gradient(real, made) == [0] * 9
 
 
 def test_real_is_finite_far_out():
     log_ratio = exact(*[-20] * 6, 20, 20, 20)
     made = of_groups(log_ratio, exact(1, 1, -1, -1, 1, 1, -1, 1, -1))
-    made = made.knowing(log_class_sum(made))
+    made = made.with_statistic(log_class_sum(made))
     pulls = gradient(real, made)
     assert pulls[:2] == pytest.approx([3 / 0.5 / 2] * 2), (
         "of 3 responses, the 2 right ones share 1 / temperature"

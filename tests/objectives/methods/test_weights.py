@@ -86,7 +86,7 @@ def test_p3o_caps_by_the_effective_sample_size_and_pulls_back():
     tokens = table(torch.tensor([1.0, -1.0, 0.0]).double(), torch.tensor([3.0, 1.0, 0.5]).double())
     size = effective_sample_size(tokens)
     assert float(size) == pytest.approx(4.5**2 / (3 * (9 + 1 + 0.25)))
-    found = slopes(p3o, tokens.knowing(size)) * tokens.ratio
+    found = slopes(p3o, tokens.with_statistic(size)) * tokens.ratio
     rest = 1 - float(size)
     assert found.tolist() == pytest.approx(
         [float(size) - rest * (1 - 1 / 3), -float(size), -rest * (1 - 1 / 0.5)]
@@ -95,14 +95,14 @@ def test_p3o_caps_by_the_effective_sample_size_and_pulls_back():
 
 def test_p3o_does_not_explode_where_a_token_became_impossible():
     tokens = table(torch.tensor([0.0, 0.0]), torch.tensor([1e-6, 1.0]))
-    found = slopes(p3o, tokens.knowing(torch.tensor(0.5))) * tokens.ratio
+    found = slopes(p3o, tokens.with_statistic(torch.tensor(0.5))) * tokens.ratio
     assert found.tolist() == pytest.approx([-0.5, 0.0])
 
 
 def test_p3o_at_ratio_one_is_reinforce():
     tokens = table(torch.tensor([1.0, -2.0]))
     size = effective_sample_size(tokens)
-    assert float(size) == 1 and slopes(p3o, tokens.knowing(size)).tolist() == [1, -2]
+    assert float(size) == 1 and slopes(p3o, tokens.with_statistic(size)).tolist() == [1, -2]
 
 
 def test_a_row_that_stands_for_several_tokens_counts_as_often():

@@ -128,7 +128,7 @@ def shape(placement, **changes):
 
 def test_ranks_apart_take_gpus_from_the_fleet_and_ranks_together_share_them(nodes, connected):
     from bapo_lightning.ranks.ray.joining import room
-    from bapo_lightning.ranks.ray.nodes import beside, reserved
+    from bapo_lightning.ranks.ray.nodes import reserved, unreserved
 
     with nodes.one_more(num_gpus=2):
         per_node = {"CPU": 1.0, "GPU": 1.0}
@@ -136,7 +136,7 @@ def test_ranks_apart_take_gpus_from_the_fleet_and_ranks_together_share_them(node
         with ExitStack() as stack:
             assert len(reserved(stack, shape("apart"), per_node)) == 1
             assert sorted(room(0, 1).values()) == [0, 0, 0, 1]
-        (strategy,) = beside(shape("together"), per_node)
+        (strategy,) = unreserved(shape("together"), per_node)
         assert room(0, 1)[strategy.node_id] == 2
 
 

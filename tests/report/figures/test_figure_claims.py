@@ -28,11 +28,8 @@ def table(bapo: list[float], grpo: list[float]) -> Table:
 @pytest.mark.parametrize(
     ("bapo", "grpo", "verdict"),
     [
-        (
-            [0.9, 0.8, 0.7],
-            [0.8, 0.7, 0.61],
-            HOLDS,
-        ),  # differences 0.1, 0.1, 0.09: paired, the spread of the values does not matter
+        # Differences 0.1, 0.1, 0.09: paired, the spread of the values does not matter.
+        ([0.9, 0.8, 0.7], [0.8, 0.7, 0.61], HOLDS),
         ([0.8, 0.7, 0.61], [0.9, 0.8, 0.7], OPPOSITE),
         ([0.9, 0.7, 0.8], [0.8, 0.8, 0.7], OPEN),
         ([0.9], [0.8], NO_DATA),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bapo_lightning.objectives.entropy_rule import predicted_entropy_change
-from bapo_lightning.worlds.exact.samples import every_answer
+from bapo_lightning.objectives.token_table import table_of
 from bapo_lightning.worlds.exact.world import contextual_table
 
 WORLD = contextual_table(num_contexts=3, num_actions=6)
@@ -57,12 +57,33 @@ def asymre_limit(behaviour, reward, baseline):
     return (mass - (low + high) / 2).clamp_min(0) / total
 
 
+def every_answer(parameters, behaviour, baseline):
+    """A token table of every action of every context, weighted by the behaviour policy's probability: sums
+    over it are expectations, so an update on it has no noise.
+    """
+    logp, behaviour_logp = (WORLD.log_probs(each).squeeze(-2) for each in (parameters, behaviour))
+    entropy = -(logp.exp() * logp).sum(-1, keepdim=True).expand_as(logp)
+    number = torch.arange(logp.numel())
+    return table_of(
+        logp.flatten(),
+        behaviour_logp.flatten(),
+        entropy=entropy.flatten(),
+        age=torch.zeros_like(number),
+        sequence=number,
+        group=number // logp.shape[-1],
+        position=torch.zeros_like(number),
+        count=torch.ones(logp.numel()),
+        advantage=(WORLD.right.squeeze(-2) - baseline).flatten(),
+        weight=behaviour_logp.exp().flatten() / WORLD.num_contexts,
+    )
+
+
 def follow(baseline, steps=3000, rate=6.0):
     """Gradient ascent on E_mu[(r - V) log pi], by way of our token table."""
     behaviour = some_policy()
     parameters = behaviour.clone().requires_grad_()
     for _ in range(steps):
-        table = every_answer(WORLD, parameters, behaviour, lambda right: right - baseline)
+        table = every_answer(parameters, behaviour, baseline)
         objective = (table.weight * table.advantage * table.logp).sum()
         (gradient,) = torch.autograd.grad(objective, parameters)
         parameters = (parameters + rate * gradient).detach().requires_grad_()

@@ -37,7 +37,7 @@ SUMMARISED = {
 def survived(method: Callable[..., None]) -> Callable[..., None]:
     """A method of the logger that outlives W&B: its process may die, its server or the disk may be gone.
 
-    The first failure is told, and W&B is left alone from then on.
+    Warns at the first failure, then stops logging to W&B.
     """
 
     @wraps(method)

@@ -40,7 +40,7 @@ def fetch_group(group: Group, target: Path, api: Any = None) -> Path:
     holds one run folder for each.
 
     Args:
-        group: which.
+        group: group of W&B.
         target: parent folder of the group's folder.
         api: stand-in for W&B's API in tests.
 

@@ -87,7 +87,7 @@ def _runset(group: Group, staleness: int, keys: Sequence[str]) -> wr.Runset:
 
 
 def _group_keys(run: Run, keys: Sequence[str]) -> tuple[wr.RunsetGroupKey, ...]:
-    """What W&B knows the line of a run by."""
+    """Keys by which W&B groups runs into the line of this one."""
     values = dict(leaves(run.config))
     return tuple(wr.RunsetGroupKey(wr.Config(key), value_text(values.get(key))) for key in keys)
 

@@ -83,8 +83,8 @@ def turn_numbers(rollouts: Sequence[Rollout], tokens: TokenTable) -> Tensor:
     """Returns the number of the turn that each token belongs to, from 0 on, [N].
 
     Args:
-        rollouts: of the minibatch of all ranks, in row order.
-        tokens: of that minibatch.
+        rollouts: rollouts of all ranks' minibatch, in row order.
+        tokens: token table of that minibatch.
     """
     lengths = [[len(turn) for turn in rollout.turns] for rollout in rollouts]
     numbers = np.concatenate([np.repeat(np.arange(len(turns)), turns) for turns in lengths])

@@ -18,7 +18,7 @@ def entry_scores(
     """Returns the scores that all samples of a minibatch have, by name, each [B, T] float32, 0 elsewhere.
 
     Args:
-        samples: of the minibatch, one for each row.
+        samples: one for each row of the minibatch.
         shape: (B, T).
         skipped: response tokens of each sample that are too old to be trained on.
         places: columns of each sample's trained tokens.

@@ -99,7 +99,7 @@ def arranged(
     """Arranges B samples, in their order.
 
     Args:
-        layout: of the micro-batch.
+        layout: layout of the micro-batch.
         prompts: number of each sample's prompt, equal where prompts are.
         prompt_lengths: tokens of each prompt, at least 1.
         lengths: tokens of each prompt and what follows it, at least one more.

@@ -49,7 +49,7 @@ def contexts_and_gaps(
     tokens the feedback tokens that lie between; no gaps where no environment answered any of them.
 
     Args:
-        rollouts: finished.
+        rollouts: finished rollouts.
         skipped: sampled tokens of each that are not trained on, the first ones.
     """
     counts = map(add, (len(rollout.prompt_ids) for rollout in rollouts), skipped)

@@ -20,10 +20,10 @@ def step_fields(
     A sample without steps, beside others that have some, is one step with the advantage of its response.
 
     Args:
-        groups: of the batch.
+        groups: groups of the batch.
         shape: (B, T).
         places: columns of each sample's trained tokens.
-        skipped: tokens of each response before them.
+        skipped: tokens of each response before its trained ones.
     """
     pairs = [pair for group in groups for pair in zip(group.samples, group.advantages, strict=True)]
     if all(sample.steps is None for sample, _ in pairs):

@@ -20,11 +20,11 @@ def textarena_problems(
     alike under every seed.
 
     Args:
-        game: of TextArena, for one player, e.g. "Mastermind-v0".
-        count: of deals.
-        split: whose seeds are used.
-        options: of the game, in place of those that belong to its name, e.g. {"max_turns": 10}.
-        first: deals of the split that are left out before.
+        game: TextArena game for one player, e.g. "Mastermind-v0".
+        count: number of deals.
+        split: split whose seeds are used.
+        options: options of the game, in place of those that its name implies, e.g. {"max_turns": 10}.
+        first: number of deals of the split to skip.
 
     Returns:
         Problems with `id` "game/seed", with the options if there are any, the game as `source`, no answer,

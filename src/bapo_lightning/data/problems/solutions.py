@@ -1,4 +1,4 @@
-"""What a problem's metadata says of its solution: whole answers of an expert, or hints at one.
+"""Solutions in a problem's metadata: whole answers of an expert, or hints at one.
 
 A solution is a text, or a list of texts, in a column that a table keeps (`mapping.keep`).
 """

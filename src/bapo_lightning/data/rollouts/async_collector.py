@@ -7,8 +7,8 @@
     one pass, score, add_scored             ---->  take the batch, serve again (there is room now), train
                                                    exclusive_engine: wait for the end of the pass (validation)
 
-`Overlap` has the rules; here are the threads. The scheduler's lock guards all state; one condition on it is
-notified whenever anything changes. The engine is used by the generating thread during a pass and by
+`AsyncProtocol` has the rules; here are the threads. The scheduler's lock guards all state; one condition on
+it is notified whenever anything changes. The engine is used by the generating thread during a pass and by
 the trainer's thread otherwise, never by both: weights are handed over in the trainer's thread, where
 collectives of several ranks are legal and the weights stand still.
 
@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import Collector, TrainerState
-from bapo_lightning.data.rollouts.overlap import Overlap
 from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.data.rollouts.sampled_pass import SampledPass
-from bapo_lightning.data.rollouts.schedule import TrainerPoint
+from bapo_lightning.data.rollouts.schedule import TrainerEvent
 from bapo_lightning.phases import phase
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
@@ -55,7 +55,7 @@ class AsyncCollector(Collector):
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition(self.scheduler.lock)
-        self._overlap = Overlap(self.scheduler, self.refresh_engine, self.needed)
+        self._protocol = AsyncProtocol(self.scheduler, self.refresh_engine, self.needed)
 
     def next_groups(self, needed: int, state: TrainerState) -> list[Group]:
         """Waits for a batch, serving weights meanwhile."""
@@ -63,13 +63,13 @@ class AsyncCollector(Collector):
             self._visit(state)
 
             def batch_is_there() -> bool:
-                is_there = self._overlap.has_batch(needed)
+                is_there = self._protocol.has_batch(needed)
                 self._changed.notify_all()
                 return is_there
 
             with phase("waiting for samples"):
                 self._wait_until(batch_is_there, "training", "a rollout batch")
-            batch = self._overlap.take(needed)
+            batch = self._protocol.take(needed)
             self._changed.notify_all()
             return batch
 
@@ -77,28 +77,28 @@ class AsyncCollector(Collector):
         """Notes the trainer's progress, which may make room, and hands over weights for the next pass."""
         with self._changed:
             self._visit(state)
-            self._overlap.serve_weights()
+            self._protocol.serve_weights()
             self._changed.notify_all()
 
-    def reach(self, point: TrainerPoint) -> None:
-        """Notes that the trainer came here."""
-        self.scheduler.recorder.write(point)
+    def note(self, event: TrainerEvent) -> None:
+        """Records the event."""
+        self.scheduler.recorder.write(event)
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
         """Waits for the end of the pass; none begins inside the context."""
         with self._changed:
             self._visit(state)
-            self._overlap.held = True
+            self._protocol.held = True
             self._wait_until(
-                lambda: not self._overlap.in_pass, "training", "the end of a pass, to use the engine itself"
+                lambda: not self._protocol.in_pass, "training", "the end of a pass, to use the engine itself"
             )
-            self.reach("validation")
+            self.note("validation")
         try:
             yield
         finally:
             with self._changed:
-                self._overlap.held = False
+                self._protocol.held = False
                 self._changed.notify_all()
 
     def close(self) -> bool:
@@ -113,7 +113,7 @@ class AsyncCollector(Collector):
 
     def _visit(self, state: TrainerState) -> None:
         """Notes the trainer's progress. Raises the error that ended the generating thread."""
-        self._overlap.visit(state)
+        self._protocol.visit(state)
         if self._thread is None and not self._stopping:
             self._thread = threading.Thread(target=self._generate_until_stopped, name="rollouts", daemon=True)
             self._thread.start()
@@ -145,13 +145,13 @@ class AsyncCollector(Collector):
             if self._stopping:
                 return None
             self._pass_began = time.perf_counter()
-            return self._overlap.begin()
+            return self._protocol.begin()
 
     def _may_begin(self) -> bool:
         """Whether a pass may begin; tells the trainer, which may wait itself, that weights lack."""
-        asked = self._overlap.wants_weights
-        may_begin = self._overlap.may_begin()
-        if self._overlap.wants_weights and not asked:
+        asked = self._protocol.wants_weights
+        may_begin = self._protocol.may_begin()
+        if self._protocol.wants_weights and not asked:
             self._changed.notify_all()
         return may_begin
 
@@ -162,14 +162,14 @@ class AsyncCollector(Collector):
         continued = self.sampler.continued(requests, self.scheduler.running, once=True, rounds=rounds)
         sampled = time.perf_counter()
         with self._changed:
-            finished, version = self._overlap.sampled(
+            finished, version = self._protocol.sampled(
                 SampledPass(requests, continued, sampled - start, rounds.taken)
             )
         groups = self.sampler.score(finished, version)
         if not self._stopping:
             engine.restart()
         with self._changed:
-            self._overlap.scored(finished, groups, time.perf_counter() - sampled)
+            self._protocol.scored(finished, groups, time.perf_counter() - sampled)
             self._changed.notify_all()
 
     def _wait_until(self, holds: Callable[[], bool], who: str, what: str) -> None:
@@ -189,10 +189,10 @@ class AsyncCollector(Collector):
                 )
 
     def _situation(self) -> str:
-        scheduler, versions = self.scheduler, (self.sampler.engine.version, self._overlap.trainer.version)
+        scheduler, versions = self.scheduler, (self.sampler.engine.version, self._protocol.trainer.version)
         doing = (
             f"a pass began {time.perf_counter() - self._pass_began:.0f} s ago"
-            if self._overlap.in_pass
+            if self._protocol.in_pass
             else "the engine is idle"
         )
         return (

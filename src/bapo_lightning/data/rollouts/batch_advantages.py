@@ -17,9 +17,9 @@ def with_batch_advantages(
     """Returns the groups of a rollout batch, equally large, with other advantages.
 
     Args:
-        advantages: of the admitted groups together.
-        groups: of the batch.
-        num_new: so many of them, the first ones, enter training for the first time.
+        advantages: RewardBatch of the admitted groups -> their advantages.
+        groups: groups of the batch.
+        num_new: number of groups, the first ones, that enter training for the first time.
         admits: whether a group is trained on. Others fill up a batch, and keep advantages of zero.
     """
     admitted = [index for index, group in enumerate(groups) if admits(group)]

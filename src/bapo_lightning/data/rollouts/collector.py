@@ -14,7 +14,7 @@ from typing import Any
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.schedule import TrainerPoint
+from bapo_lightning.data.rollouts.schedule import TrainerEvent
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.types import Group
 
@@ -42,8 +42,8 @@ class Collector(ABC):
     def between_updates(self, state: TrainerState) -> None:  # noqa: B027 - a default, not a gap
         """Called before an update that needs no new groups."""
 
-    def reach(self, point: TrainerPoint) -> None:  # noqa: B027 - a default, not a gap
-        """Called, with the scheduler's lock, where the trainer reads or ends what generation goes on with."""
+    def note(self, event: TrainerEvent) -> None:  # noqa: B027 - a default, not a gap
+        """Records an event of the trainer, for replay. The caller holds the scheduler's lock."""
 
     def exclusive_engine(self, state: TrainerState) -> AbstractContextManager[None]:
         """Context in which the engine is the trainer's alone."""
@@ -54,7 +54,7 @@ class Collector(ABC):
         return True
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
-        """What the scheduler's state does not have, as primitives; tokens and log-probs go into `store`."""
+        """State that the scheduler's does not have, as primitives; tokens and log-probs go into `store`."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:  # noqa: B027

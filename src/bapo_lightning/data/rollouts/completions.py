@@ -24,11 +24,11 @@ def completed_scores(
     """Returns the scores of `count` completions of each state of each rollout.
 
     Args:
-        sampler: whose engine has the weights that sampled them.
-        problems: of the rollouts.
-        rollouts: finished.
-        states: of each, positions in prompt and response of the last tokens of beginnings.
-        count: of each beginning.
+        sampler: sampler whose engine has the weights that sampled the rollouts.
+        problems: one for each rollout.
+        rollouts: finished rollouts.
+        states: positions, per rollout, of the last tokens of its beginnings, in prompt and response.
+        count: completions of each beginning.
     """
     found: list[list[list[float]]] = []
     with phase("sampling completions", len(rollouts)):

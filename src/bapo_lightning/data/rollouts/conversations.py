@@ -57,14 +57,14 @@ class Conversations:
     ) -> dict[int, Rollout]:
         """Returns the rollouts after one pass, by number; none where the engine died.
 
-        Those that were answered go on while others wait for a slow reply, after as long as the turn took.
+        A slow reply keeps the others waiting no longer than the last turn took to sample.
 
         Args:
             requests: one for each of `rollouts`; its limit holds for all tokens of the pass.
-            problems: of the rollouts.
-            rollouts: that have not ended.
+            problems: one for each rollout.
+            rollouts: unfinished rollouts.
             sample: asks the engine.
-            rounds: of replies that are taken together; None: as they come.
+            rounds: rounds of replies to take together; None: as they come.
         """
         self.journal.begin_pass()
         running, left = dict(enumerate(rollouts)), [request.max_new_tokens for request in requests]

@@ -32,11 +32,11 @@ def with_entry_scores(
     entropies and mean log-probs are those of the policy at the expert's tokens.
 
     Args:
-        groups: a rollout batch.
-        policy: the trainer's.
+        groups: groups of a rollout batch.
+        policy: the trainer's policy.
         token_budget: padded tokens that pass through the policy at once.
-        version: of the policy.
-        names: what is added: `logp`, as proximal log-probs; `entropy` and `mean_logp`, as entry scores.
+        version: policy version.
+        names: scores to add: `logp`, as proximal log-probs; `entropy` and `mean_logp`, as entry scores.
 
     Returns:
         The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
@@ -68,8 +68,8 @@ def with_reference_logprobs(
     """Adds reference log-probs to the samples, whoever wrote them.
 
     Args:
-        groups: those of a rollout batch that enter training for the first time.
-        policy: the trainer's.
+        groups: groups of a rollout batch that enter training for the first time.
+        policy: the trainer's policy.
         token_budget: padded tokens that pass through the policy at once.
 
     Returns:

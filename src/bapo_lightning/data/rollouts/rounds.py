@@ -29,7 +29,7 @@ class Rounds:
 
     @property
     def taken(self) -> list[list[int]]:
-        """What `recorded` is for a pass that follows this one; empty where every round took all."""
+        """Value of `recorded` for a pass that follows this one; empty where every round took all."""
         return [] if self._all_at_once else self._taken
 
     def take(self, waiting: dict[int, Future[Reply]], patience: float) -> dict[int, Reply]:

@@ -1,4 +1,4 @@
-"""What one pass of the engine sampled, before the scheduler knows of it."""
+"""Rollouts of one pass of the engine, before the scheduler has them."""
 
 from __future__ import annotations
 

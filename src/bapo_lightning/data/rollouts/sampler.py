@@ -120,11 +120,11 @@ class RolloutSampler:
         """Returns the rollouts that one pass continues, by number of their request.
 
         Args:
-            requests: see `requests`.
-            groups: those that they were made for.
-            sampling: None: that of training.
+            requests: requests made by `requests`.
+            groups: groups that they were made for.
+            sampling: sampling parameters; None: those of training.
             once: return nothing when the engine dies, instead of sampling again after a restart.
-            rounds: of replies of the environment that are taken together; None: as they come.
+            rounds: rounds of the environment's replies to take together; None: as they come.
         """
         used = sampling or self.sampling
 

@@ -31,8 +31,8 @@ from bapo_lightning.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
 
 # What the trainer does; its place among the events of generation matters.
-TrainerPoint = Literal["visit", "take", "metrics", "validation", "end"]
-TRAINER_POINTS = get_args(TrainerPoint)
+TrainerEvent = Literal["visit", "take", "metrics", "validation", "end"]
+TRAINER_EVENTS = get_args(TrainerEvent)
 Row = dict[str, Any]
 
 

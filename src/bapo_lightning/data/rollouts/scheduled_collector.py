@@ -24,7 +24,7 @@ from bapo_lightning.data.rollouts.collector import Collector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_continued, unpack_continued
 from bapo_lightning.data.rollouts.rounds import Rounds
 from bapo_lightning.data.rollouts.sampled_pass import SampledPass
-from bapo_lightning.data.rollouts.schedule import TRAINER_POINTS, Row, TrainerPoint
+from bapo_lightning.data.rollouts.schedule import TRAINER_EVENTS, Row, TrainerEvent
 from bapo_lightning.errors import EngineError, TrainingError
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.types import Group
@@ -55,16 +55,16 @@ class ScheduledCollector(Collector):
         """Notes the trainer's progress."""
         self._visit(state)
 
-    def reach(self, point: TrainerPoint) -> None:
-        """Follows the schedule to this point."""
-        self._follow(point)
-        self.scheduler.recorder.write(point)
+    def note(self, event: TrainerEvent) -> None:
+        """Follows the schedule to this event, and records it."""
+        self._follow(event)
+        self.scheduler.recorder.write(event)
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
         """Follows the schedule to the validation."""
         self._visit(state)
-        self.reach("validation")
+        self.note("validation")
         yield
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
@@ -99,19 +99,19 @@ class ScheduledCollector(Collector):
         self._trainer = state
         self.scheduler.recorder.write("visit", clock=state.clock, version=state.version)
 
-    def _follow(self, point: TrainerPoint) -> None:
-        """Goes on to the trainer's next point, which must be this one."""
+    def _follow(self, event: TrainerEvent) -> None:
+        """Goes on to the trainer's next event, which must be this one."""
         self._go_on()
-        if (found := self.schedule[self._next]["do"]) != point:
+        if (found := self.schedule[self._next]["do"]) != event:
             raise TrainingError(
-                f"row {self._next + 1} of the schedule is {found!r}, here it is {point!r}: this run "
+                f"row {self._next + 1} of the schedule is {found!r}, here it is {event!r}: this run "
                 "validates at other updates, or it was recorded by another version"
             )
         self._next += 1
 
     def _go_on(self) -> None:
-        """Does all events before the trainer's next point."""
-        while self._next < len(self.schedule) and self.schedule[self._next]["do"] not in TRAINER_POINTS:
+        """Replays all events before the trainer's next one."""
+        while self._next < len(self.schedule) and self.schedule[self._next]["do"] not in TRAINER_EVENTS:
             self._do(self.schedule[self._next])
             self._next += 1
 

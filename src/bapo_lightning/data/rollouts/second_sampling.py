@@ -21,10 +21,10 @@ class SecondSampling:
     colder above it, and puts right answers, with an advantage of 1, in the place of answers to the same
     prompt (arXiv 2510.08141).
 
-    An answer is right if its advantage in the second group is above `above`. At most `most` are taken;
-    half of that, or of the right ones, where the policy is above the target. In the authors' code they
-    replace the first rows of the batch, whatever prompt those answer. The entropy is that of the last update;
-    before the first it counts as 0, as there.
+    An answer counts as right if its advantage in the second group exceeds `above`. At most `most` are taken;
+    half of that, or of the right ones, where the policy's entropy is above the target. In the authors' code
+    they replace the first rows of the batch, whatever prompt those answer. The entropy is that of the last
+    update; before the first it counts as 0, as there.
     """
 
     target_entropy: Positive = 0.5  # H*, nats
@@ -46,10 +46,10 @@ class SecondSampling:
         """Returns the groups with the answers of the second sampling, and metrics of it.
 
         Args:
-            sampler: whose engine has the current weights.
-            groups: of a batch, fresh.
-            entropy: of the policy in the last update, nats.
-            version: of the policy.
+            sampler: sampler whose engine has the current weights.
+            groups: fresh groups of a batch.
+            entropy: the policy's entropy in the last update, nats.
+            version: policy version.
         """
         start = time.perf_counter()
         cold = entropy > self.target_entropy

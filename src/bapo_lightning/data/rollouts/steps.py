@@ -46,10 +46,10 @@ class Critic(Protocol):
         """Returns the expected outcome at each of the states of each rollout.
 
         Args:
-            rollouts: any number of them.
-            states: of each, positions in prompt and response of the last tokens of prefixes.
+            rollouts: any number of rollouts.
+            states: positions, per rollout, of the last tokens of its prefixes, in prompt and response.
             token_budget: padded tokens that pass through the model at once.
-            device: on which they do.
+            device: device of the model.
         """
         ...
 
@@ -87,8 +87,8 @@ def states_of(rollout: Rollout, numbers: Sequence[int]) -> list[int]:
     """Returns where prompt and response stand before each step: the positions of the last tokens before it.
 
     Args:
-        rollout: finished.
-        numbers: of each token's step.
+        rollout: finished rollout.
+        numbers: number of each token's step.
     """
     start = len(rollout.prompt_ids)
     begins = [place for place, (before, own) in enumerate(pairwise(numbers), start) if own != before]
@@ -108,11 +108,11 @@ def with_step_advantages(
 
     Args:
         critic: predicts the verifier's scores.
-        groups: of a rollout batch, that enter training for the first time.
-        tokenizer: of the responses.
+        groups: groups of a rollout batch that enter training for the first time.
+        tokenizer: tokenizer of the responses.
         admits: whether a group is trained on. Others fill up a batch, and stay as they are.
         token_budget: padded tokens that pass through the critic at once.
-        device: of the critic.
+        device: device of the critic.
 
     Returns:
         The groups, and the metrics `critic/value`, `critic/brier` (both absent where no group is trained on)

@@ -64,11 +64,11 @@ class SampleFilter:
     """Decides whether a sample is trained on; each option leaves out some samples.
 
     Args:
-        void_turns: those with a turn without a call and without an answer (SimpleTIR, arXiv 2509.02479). A
+        void_turns: samples with a turn without a call and without an answer (SimpleTIR, arXiv 2509.02479). A
             turn that a limit cut off counts as one unless the verifier found an answer in it.
-        unanswered: those without a final answer, by the verifier.
-        cut: those that a limit of tokens or turns ended.
-        repeats: those in which the same n-gram of tokens stands so often; 0: none. SPEAR's code takes 10.
+        unanswered: samples in which the verifier finds no final answer.
+        cut: samples that a limit of tokens or turns ended.
+        repeats: copies of one n-gram of tokens that leave a sample out; 0: any number stays. SPEAR: 10.
         ngram: n, in tokens of one turn. SPEAR's code takes 20.
     """
 

@@ -1,4 +1,4 @@
-"""What one call may use."""
+"""Limits of one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a text of any length while it is read."""
+"""Bounded excerpt of a text of any length, kept while it is read."""
 
 from __future__ import annotations
 

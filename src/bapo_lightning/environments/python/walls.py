@@ -46,7 +46,7 @@ def enclose(limits: CallLimits, scratch: Path) -> None:
 
 
 def _libraries() -> list[Path]:
-    """What modules are read from, and what those read that are part of the system."""
+    """Paths that modules are read from, and system files that those modules read."""
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
     devices = ("/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom")
     return [Path(path) for path in (*filter(None, sys.path), f"{sys.base_prefix}/lib", *system, *devices)]

@@ -27,7 +27,7 @@ KEPT = 0.99  # of an update; less is said to be lost
 
 
 def rounding_problem(update_kept: float | None, dtype: str) -> str | None:
-    """What a user is told whose adapters' update was lost when merged weights were rounded to `dtype`.
+    """Warning if rounding merged weights to `dtype` loses the adapters' update; None if it does not.
 
     `update_kept` is `Policy.update_kept` after the weights were read; None without adapters.
     """

@@ -135,7 +135,7 @@ def critic_problems(path: str | None, model: str, experiment: str) -> Iterator[s
     Args:
         path: `algorithm.step_advantages.critic`.
         model: `model.path`.
-        experiment: of the run.
+        experiment: experiment of the run.
     """
     key = f"algorithm.step_advantages.critic={path}"
     make = f"make critic EXP={experiment} TO=FOLDER"

@@ -28,12 +28,12 @@ def policy_for(
     It is loaded on the host, whatever the default device: a GPU may not hold the whole policy.
 
     Args:
-        objective: what is trained with.
-        make_policy: as for `BapoModule`; called with `log_z=True` for a head, and with `frozen=True` for a
+        objective: objective of the run.
+        make_policy: see `BapoModule`; called with `log_z=True` for a head, and with `frozen=True` for a
             second copy.
-        sharding: how it is sharded over `mesh`; None keeps all of it on each rank.
-        mesh: of all ranks, for a sharded policy.
-        is_mixed: its blocks compute in bfloat16.
+        sharding: way to shard over `mesh`; None keeps all of it on each rank.
+        mesh: device mesh of all ranks, for a sharded policy.
+        is_mixed: whether its blocks compute in bfloat16.
     """
 
     def made(make: MakePolicy) -> Policy:

@@ -83,7 +83,7 @@ def row_arguments(inputs: ModelInput, attention: str) -> dict[str, Any]:
     padded rows.
 
     Args:
-        inputs: a micro-batch.
+        inputs: micro-batch.
         attention: name from `packed_attention`.
     """
     device = inputs.input_ids.device

@@ -162,7 +162,7 @@ class Policy(nn.Module):
         Args:
             rollouts: any number of rollouts, which may differ between ranks.
             token_budget: tokens that pass through the model at once; padding counts unless rows are packed.
-            names: which of `SCORES`, in the order of the result.
+            names: names of `SCORES`, in the order of the result.
         """
         device = self._device or self.model.get_output_embeddings().weight.device
         lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]

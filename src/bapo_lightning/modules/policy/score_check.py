@@ -28,7 +28,7 @@ def check_scores(model: PreTrainedModel) -> None:
     elsewhere than in attention. A kernel that needs a GPU is left out: the head is checked with torch's.
 
     Args:
-        model: with its weights, on a CPU.
+        model: model with its weights, on a CPU.
 
     Raises:
         ConfigError: the numbers differ, or the model does not take the arguments of packing.

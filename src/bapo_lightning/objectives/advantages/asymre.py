@@ -16,7 +16,7 @@ def shifted_mean(rewards: Tensor, shift: float = -0.1) -> Tensor:
 
     Args:
         rewards: [P, G], one row per problem.
-        shift: of the baseline, in units of reward; slightly negative in the paper.
+        shift: shift of the baseline, in units of reward; slightly negative in the paper.
 
     Raises:
         ValueError: G is 1.

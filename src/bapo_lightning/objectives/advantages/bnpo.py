@@ -24,7 +24,7 @@ def beta_normalised(
     and here f is uniform for a batch of one group; where all p are equal, it is uniform here and NaN there.
 
     Args:
-        batch: of P groups of at least 2.
+        batch: P groups of at least 2.
         lowest: reward that counts as 0.
         highest: reward that counts as 1.
         most: largest factor.

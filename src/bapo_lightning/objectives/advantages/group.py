@@ -62,7 +62,7 @@ def check_group(rewards: Tensor, needed: str) -> None:
 
     Args:
         rewards: [P, G].
-        needed: what such a group lacks.
+        needed: missing part of such a group, for the error.
     """
     if rewards.shape[1] == 1:
         raise ValueError(

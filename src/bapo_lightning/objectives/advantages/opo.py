@@ -15,7 +15,7 @@ def length_weighted(batch: RewardBatch) -> Tensor:
     The paper trains exactly on-policy (`regime=on_policy`), without KL and entropy terms. As in verl's `opo`.
 
     Args:
-        batch: of P groups of at least 2.
+        batch: P groups of at least 2.
 
     Returns:
         Advantages, exactly zero for a group of equal rewards.

@@ -17,6 +17,6 @@ def psr_nsr(rewards: Tensor, right: NonNegative = 0.1, wrong: NonNegative = 1.0)
     Args:
         rewards: [P, G], 1 for a right answer and 0 for a wrong one; the formula is linear in between.
         right: advantage of a right answer, the paper's lambda.
-        wrong: what a wrong answer's advantage is below zero.
+        wrong: advantage of a wrong answer, with its sign changed.
     """
     return right * rewards - wrong * (1 - rewards)

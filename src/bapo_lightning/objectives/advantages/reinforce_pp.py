@@ -21,8 +21,8 @@ def whitened(batch: RewardBatch, baseline: Literal["mean", "none"] = "none", eps
     As in verl's `reinforce_plus_plus` and `reinforce_plus_plus_baseline`.
 
     Args:
-        batch: of P groups.
-        baseline: what is taken off first: the group's "mean", or "none".
+        batch: P groups.
+        baseline: what is subtracted first: the group's "mean", or "none".
         eps: added to the variance.
 
     Returns:

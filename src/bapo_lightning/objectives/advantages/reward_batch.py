@@ -1,4 +1,4 @@
-"""What advantages may know of a whole rollout batch."""
+"""Input of advantages that need a whole rollout batch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lone_advantages(
 
     Args:
         advantages: rewards[P, G] -> advantages[P, G].
-        batch_advantages: those that take their place, if any.
+        batch_advantages: advantages of a whole batch that take their place, if any.
     """
     rewards = torch.tensor([[1.0], [0.0]])
     found = advantages(rewards)

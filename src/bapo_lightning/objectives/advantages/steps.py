@@ -13,7 +13,7 @@ def step_advantages(values: Sequence[float], outcome: float) -> list[float]:
     takes the mean of their values for V(s_k) (Eq. 13); a response has one, so that the critic's own is taken.
 
     Args:
-        values: V(s_0), ..., V(s_K-1), of the prompt and of each prefix that ends a step.
-        outcome: of the whole response.
+        values: V(s_0), ..., V(s_K-1) of the prompt and of each prefix that ends a step.
+        outcome: outcome of the whole response.
     """
     return [after - before for before, after in zip(values, [*values[1:], outcome], strict=True)]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import sequence_mean, sequence_sum
+from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.surrogate import LOG_RATIO_LIMIT, importance_ratio
 from bapo_lightning.objectives.token_table import TokenTable
 
@@ -23,7 +23,7 @@ def response_gap(table: TokenTable, level: Level = "product") -> Tensor:
     product over its tokens, or their geometric mean.
     """
     log_gap = table.proximal_logp.detach() - table.behaviour_logp
-    over = (sequence_sum if level == "product" else sequence_mean)(log_gap, table)
+    over = (sequence_sum if level == "product" else mean_over_sequence)(log_gap, table)
     return over.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 

@@ -31,7 +31,7 @@ def log_linear(table: TokenTable, version: Literal["entry", "previous"] = "entry
     (pi / pi_behaviour)^(1 - a), and the gap (pi / pi_behaviour)^a.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         version: v_proximal is that of the trainer at the "entry" of the batch into training, as if it had
             been recomputed, or the "previous" one, v - 1, as in the paper and in AReaL.
     """

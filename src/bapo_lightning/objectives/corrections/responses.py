@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bapo_lightning.objectives.corrections.gap import Level, engine_gap, response_gap
 from bapo_lightning.objectives.corrections.tokens import Cap, High, Low
-from bapo_lightning.objectives.sequences import sequence_mean, sequence_sum
+from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import NonNegative
 
@@ -19,7 +19,7 @@ def sequence_truncated_is(table: TokenTable, cap: Cap = 5.0) -> Tensor:
     (arXiv 2602.17616) caps at 8.
 
     Args:
-        table: of [N] tokens; responses are whole.
+        table: [N] tokens; responses are whole.
         cap: largest weight, positive.
     """
     return response_gap(table).clamp_max(cap)
@@ -35,7 +35,7 @@ def sequence_masked(
     inverse of the gap.
 
     Args:
-        table: of [N] tokens; responses are whole.
+        table: [N] tokens; responses are whole.
         low: smallest gap kept, in [0, 1).
         high: largest gap kept, above 1.
         level: the gap of a response is the product over its tokens, or their geometric mean.
@@ -52,7 +52,7 @@ def outlier_mask(table: TokenTable, low: Low = 1e-4, high: High = 100.0) -> Tens
     SkyRL's `outlier_token` mask, which despite its name drops whole responses.
 
     Args:
-        table: of [N] tokens; responses are whole.
+        table: [N] tokens; responses are whole.
         low: smallest gap of a token, in [0, 1).
         high: largest gap of a token, above 1.
     """
@@ -70,8 +70,8 @@ def opsm(table: TokenTable, threshold: NonNegative = 1e-4) -> Tensor:
     1e-4.
 
     Args:
-        table: of [N] tokens; responses are whole.
+        table: [N] tokens; responses are whole.
         threshold: largest mean difference, nats.
     """
-    drift = sequence_mean(table.behaviour_logp - table.logp.detach(), table)
+    drift = mean_over_sequence(table.behaviour_logp - table.logp.detach(), table)
     return ((table.advantage >= 0) | (drift <= threshold)).to(drift.dtype)

@@ -18,7 +18,7 @@ def ess_step_scale(table: TokenTable, usual: Share = 1.0) -> Tensor:
     the gradient. The largest weight is divided out, so that nothing overflows.
 
     Args:
-        table: of the whole update, [N].
+        table: whole update, [N].
         usual: ESS / B of data on which the step is not made smaller; 1 in the paper for mathematics, 0.55 for
             several turns.
     """

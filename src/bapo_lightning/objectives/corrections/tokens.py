@@ -25,7 +25,7 @@ def truncated_is(table: TokenTable, cap: Cap = 2.0) -> Tensor:
     The default cap is that of verl (`rollout_is_threshold`), SkyRL and slime.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         cap: largest weight, positive.
 
     Returns:
@@ -48,7 +48,7 @@ def masked_is(table: TokenTable, low: Low = 0.5, high: High = 5.0) -> Tensor:
     of OpenRLHF (`icepop`).
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         low: smallest weight kept, in [0, 1).
         high: largest weight kept, above 1.
 
@@ -76,7 +76,7 @@ def kpop(table: TokenTable, threshold: Positive = 2.0) -> Tensor:
     float64 here.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         threshold: largest divergence, nats.
     """
     p, q = (

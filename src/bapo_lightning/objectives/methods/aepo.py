@@ -17,8 +17,8 @@ def aepo(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
     there, too, with the ratio to the policy of temperature 1 before the batch.
 
     Args:
-        table: of [N] tokens, within bounds.
-        dual_clip: as in `clipped_surrogate`.
+        table: [N] tokens, with bounds.
+        dual_clip: see `clipped_surrogate`.
     """
     clipped = clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)
     return (table.advantage * table.log_ratio).where(table.origin == Origin.TEMPERED, clipped)

@@ -40,9 +40,9 @@ def aspo(
     in their scripts.
 
     Args:
-        table: of [N] tokens, within bounds.
+        table: [N] tokens, with bounds.
         cap: largest weight of a token, above 1.
-        widening: times the distance of both bounds from 1.
+        widening: factor of both bounds' distance from 1.
         low_entropy_share: share of a response's tokens whose bounds are not widened.
     """
     ratio = table.ratio.detach()

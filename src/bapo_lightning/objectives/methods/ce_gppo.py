@@ -24,10 +24,10 @@ def ce_gppo(
     so that the gradient is that of a token on its bound, times a share. Shares of 0 give PPO's gradient.
 
     Args:
-        table: of [N] tokens, within bounds.
+        table: [N] tokens, with bounds.
         low_share: beta_1, 0.5 at 1.5B and 0.75 at 7B in the paper; 0.25 is the default of its code.
         high_share: beta_2.
-        dual_clip: as in `clipped_surrogate`; 10 in the paper.
+        dual_clip: see `clipped_surrogate`; 10 in the paper.
     """
     one = table.ratio / table.ratio.detach()
     low = (table.advantage < 0) & (table.ratio < table.low)

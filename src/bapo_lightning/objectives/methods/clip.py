@@ -12,7 +12,7 @@ def clip(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
     """Objective of PPO within the bounds of the update, [N] (Eq. 4): the lesser of r A and its clipped form.
 
     Args:
-        table: of [N] tokens.
-        dual_clip: as in `clipped_surrogate`.
+        table: [N] tokens.
+        dual_clip: see `clipped_surrogate`.
     """
     return clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

@@ -18,8 +18,8 @@ def kept(table: TokenTable, share: Share = 2e-4, low: float = 1.0, high: float =
     between `low` and `high`. verl picks them, and takes the means of the covariance, in each micro-batch.
 
     Args:
-        table: of the whole update, within bounds, [N].
-        share: of the tokens that are picked.
+        table: whole update, with bounds, [N].
+        share: share of the tokens to pick.
         low: covariance above which a token may be picked.
         high: covariance below which it may.
     """
@@ -32,6 +32,6 @@ def clip_cov(table: TokenTable) -> Tensor:
     """Returns PPO-clip per token, and 0 for the picked ones, [N].
 
     Args:
-        table: of [N] tokens, within bounds; its statistic is that of `kept`.
+        table: [N] tokens, with bounds; its statistic is that of `kept`.
     """
     return table.statistic * clipped_surrogate(table.ratio, table.advantage, table.low, table.high)

@@ -18,9 +18,9 @@ def dcpo_clip(table: TokenTable, most: DualClip = 10.0, dual_clip: DualClip | No
     which keeps |p - q| r within eps. A token of q <= 4 eps_low may fall to half its probability.
 
     Args:
-        table: of [N] tokens, within bounds.
+        table: [N] tokens, with bounds.
         most: largest upper bound; the authors' code has the dual clip's number, but 10 at least.
-        dual_clip: as in `clipped_surrogate`.
+        dual_clip: see `clipped_surrogate`.
     """
     probability = table.proximal_logp.detach().exp()
     low = (1 + (1 - 4 * (1 - table.low) / probability).clamp_min(0.0).sqrt()) / 2

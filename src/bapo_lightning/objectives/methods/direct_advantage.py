@@ -22,8 +22,8 @@ def direct_advantage(table: TokenTable, beta: Positive) -> Tensor:
     rest counts alone.
 
     Args:
-        table: of [N] tokens, advantages equal within a step.
-        beta: of the KL penalty, in units of the reward; paper: 0.01 or 0.02.
+        table: [N] tokens, advantages equal within a step.
+        beta: weight of the KL penalty, in units of the reward; paper: 0.01 or 0.02.
     """
     missing = table.advantage / beta - step_sum(table.log_ratio, table)
     return -per_step(missing.square() / 2, table)

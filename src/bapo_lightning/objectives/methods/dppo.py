@@ -36,10 +36,10 @@ def dppo(
     log-probs (`..._recompute`), which here is the choice of `correction`.
 
     Args:
-        table: of [N] tokens.
-        divergence: which.
+        table: [N] tokens.
+        divergence: total variation or KL.
         low: largest divergence of a token with A < 0.
-        high: of one with A > 0.
+        high: largest divergence of a token with A > 0.
         cap: largest weight of a token; None for any.
     """
     kept = within_divergence(table, low, high, divergence)

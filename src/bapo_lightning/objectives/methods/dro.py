@@ -21,9 +21,9 @@ def dro(table: TokenTable, beta: Positive, level: Literal["token", "sequence"] =
               k1.5 (arXiv 2501.12599, Eq. 3) as printed
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         beta: beta of DRO, tau of Kimi.
-        level: which.
+        level: level of the squared log ratio.
     """
     if level == "token":
         square = table.log_ratio.square()

@@ -19,7 +19,7 @@ class EntropyBonus:
     The bonus is weighted like the tokens: under a token mean it is the mean entropy of the update.
 
     Attributes:
-        dual_clip: as in `clipped_surrogate`.
+        dual_clip: see `clipped_surrogate`.
     """
 
     needs_entropy_gradient: ClassVar[bool] = True
@@ -29,7 +29,7 @@ class EntropyBonus:
         """Returns the objective of each token, [N].
 
         Args:
-            table: of [N] tokens, within bounds.
+            table: [N] tokens, with bounds.
         """
         clipped = clipped_surrogate(table.ratio, table.advantage, table.low, table.high, self.dual_clip)
         return clipped + table.statistic * table.entropy

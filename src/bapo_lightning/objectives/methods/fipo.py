@@ -29,11 +29,11 @@ def fipo(
     [0.8, 1], so that no such token counts more.
 
     Args:
-        table: of [N] tokens, within bounds.
+        table: [N] tokens, with bounds.
         half_life: tokens after which log r counts half.
         least: smallest f; 0.8 is the paper's two-sided variant.
         most: largest f.
-        dual_clip: as in `clipped_surrogate`; None counts all tokens.
+        dual_clip: see `clipped_surrogate`; None counts all tokens.
         safe_ratio: 4, as in ms-swift.
     """
     change, ratio = table.log_ratio.detach(), table.ratio.detach()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import sequence_mean, sequence_sum
+from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import Positive
 
@@ -25,7 +25,7 @@ class FlowRL:
     leave the bounds out.
 
     Attributes:
-        beta: of the reward; 15 in the paper.
+        beta: factor of the reward; 15 in the paper.
     """
 
     needs_reference: ClassVar[bool] = True
@@ -36,9 +36,11 @@ class FlowRL:
         """Returns the objective of each token, [N].
 
         Args:
-            table: of [N] tokens, within bounds.
+            table: [N] tokens, with bounds.
         """
         logp = table.log_ratio + table.proximal_logp
-        gap = table.log_z + sequence_mean(logp - self.beta * table.advantage - table.reference_logp, table)
+        gap = table.log_z + mean_over_sequence(
+            logp - self.beta * table.advantage - table.reference_logp, table
+        )
         weight = sequence_sum(table.log_ratio, table).exp().clamp(table.low, table.high).detach()
         return -weight * gap.square()

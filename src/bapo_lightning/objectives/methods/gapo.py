@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import group_sum, per_sequence, sequence_mean
+from bapo_lightning.objectives.sequences import group_sum, mean_over_sequence, per_sequence
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, needs
 
@@ -20,7 +20,7 @@ def share_of_others_wrong(table: TokenTable) -> Tensor:
     group's mean. Responses without a token to train on do not count.
 
     Args:
-        table: of the whole update, [N].
+        table: whole update, [N].
     """
     size = group_sum(per_sequence(torch.ones_like(table.advantage), table), table)
     right = group_sum(per_sequence((table.advantage > 0).to(size.dtype), table), table)
@@ -33,10 +33,10 @@ def gapo(table: TokenTable, level: Literal["sequence", "token"] = "sequence") ->
     The upper bound grows from 2 - low (all right: as far from 1 as the lower one) to high (one right).
 
     Args:
-        table: of [N] tokens, within bounds; its statistic is that of `share_of_others_wrong`.
-        level: whose ratio is clipped: that of the response, as in GSPO, or of the token.
+        table: [N] tokens, with bounds; its statistic is that of `share_of_others_wrong`.
+        level: ratio to clip: that of the response, as in GSPO, or of the token.
     """
-    ratio = table.ratio if level == "token" else sequence_mean(table.log_ratio, table).exp()
+    ratio = table.ratio if level == "token" else mean_over_sequence(table.log_ratio, table).exp()
     least = 2 - table.low
     high = torch.where(table.advantage > 0, least + (table.high - least) * table.statistic, least)
     return clipped_surrogate(ratio, table.advantage, table.low, high)

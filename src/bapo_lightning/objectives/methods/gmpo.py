@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import sequence_mean
+from bapo_lightning.objectives.sequences import mean_over_sequence
 from bapo_lightning.objectives.token_table import TokenTable
 
 
@@ -18,8 +18,8 @@ def gmpo(table: TokenTable) -> Tensor:
     default is 0.2.
 
     Args:
-        table: of [N] tokens, within bounds.
+        table: [N] tokens, with bounds.
     """
     log_ratio, low, high = table.log_ratio, table.low.log(), table.high.log()
     clipped = torch.where(table.advantage > 0, log_ratio.minimum(high), log_ratio.maximum(low))
-    return table.advantage * sequence_mean(clipped, table).exp()
+    return table.advantage * mean_over_sequence(clipped, table).exp()

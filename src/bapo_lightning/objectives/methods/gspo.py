@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import sequence_mean
+from bapo_lightning.objectives.sequences import mean_over_sequence
 from bapo_lightning.objectives.surrogate import clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable
 
@@ -17,7 +17,7 @@ def gspo(table: TokenTable) -> Tensor:
     all tokens of a response have the same advantage, as here.
 
     Args:
-        table: of [N] tokens, within bounds.
+        table: [N] tokens, with bounds.
     """
-    ratio = sequence_mean(table.log_ratio, table).exp()
+    ratio = mean_over_sequence(table.log_ratio, table).exp()
     return clipped_surrogate(ratio, table.advantage, table.low, table.high)

@@ -16,8 +16,8 @@ def picked(table: TokenTable, share: Share = 2e-4) -> Tensor:
     verl picks them in each micro-batch.
 
     Args:
-        table: of the whole update, [N].
-        share: of the tokens that are picked, at least one.
+        table: whole update, [N].
+        share: share of the tokens to pick, at least one.
     """
     value, order = covariance(table), random_order(table)  # which orders equal ones
     order = order.gather(0, value.gather(0, order).argsort(descending=True, stable=True))
@@ -31,7 +31,7 @@ def kl_cov(table: TokenTable, coefficient: NonNegative = 1.0) -> Tensor:
     so that runs on other numbers of ranks differ.
 
     Args:
-        table: of [N] tokens; its statistic is that of `picked`.
+        table: [N] tokens; its statistic is that of `picked`.
         coefficient: beta; 1 in the paper, 0.1 in verl's `ppo_kl_coef`.
     """
     return table.ratio * table.advantage - coefficient * table.statistic * table.log_ratio.abs()

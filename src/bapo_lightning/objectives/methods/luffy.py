@@ -19,7 +19,7 @@ def luffy(table: TokenTable, gamma: Positive = 0.1) -> Tensor:
     left out.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         gamma: probability of an expert's token at which it counts most; 0.1 in the paper.
     """
     ratio = table.ratio

@@ -28,7 +28,7 @@ def maspo(
     Source: the code of FlyTune/MASPO-RL; its exponent is 0.3, and 0.5 for its model of 1.5B.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         width: sigma_base, of a certain token.
         most: largest width before the factor.
         exponent: alpha.

@@ -17,7 +17,7 @@ def prime_rl(
     total variation, and the second term, of all tokens, is that of Kimi K2.5 (arXiv 2602.02276).
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         low: largest fall of a token's probability with A < 0 (`dppo_mask_low`).
         high: largest rise with A > 0 (`dppo_mask_high`).
         pull: `kl_tau`; the square has no factor of 1/2.

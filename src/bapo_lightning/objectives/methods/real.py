@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import group_sum, per_sequence, sequence_mean
+from bapo_lightning.objectives.sequences import group_sum, mean_over_sequence, per_sequence
 from bapo_lightning.objectives.token_table import TokenTable, needs
 from bapo_lightning.values import Positive
 
@@ -16,12 +16,12 @@ def log_class_sum(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
     its group of G responses, [N]; infinite where all responses of a group are right, or all wrong.
 
     Args:
-        table: of the whole update, [N]; groups may be split over micro-batches.
-        temperature: as in `real`.
+        table: whole update, [N]; groups may be split over micro-batches.
+        temperature: see `real`.
     """
     right = table.advantage > 0
     ones = torch.ones_like(table.advantage, dtype=torch.float64)
-    signed = torch.where(right, -1.0, 1.0) * sequence_mean(table.log_ratio, table).double() / temperature
+    signed = torch.where(right, -1.0, 1.0) * mean_over_sequence(table.log_ratio, table).double() / temperature
     known = [
         group_sum(per_sequence(values, table), table)
         for values in (ones, right * ones, signed.exp() * right, signed.exp() * ~right)
@@ -45,10 +45,10 @@ def real(table: TokenTable, temperature: Positive = 0.5) -> Tensor:
     are answers with A > 0, as in ms-swift; the authors' code takes those of reward 1.
 
     Args:
-        table: of [N] tokens; its statistic is that of `log_class_sum`.
+        table: [N] tokens; its statistic is that of `log_class_sum`.
         temperature: tau; smaller ones make the decision sharper.
     """
-    score = sequence_mean(table.log_ratio, table)
+    score = mean_over_sequence(table.log_ratio, table)
     sign = torch.where(table.advantage > 0, 1.0, -1.0)
     pull = (-sign * score.detach() / temperature - table.statistic).exp() / temperature
     return sign * pull * score

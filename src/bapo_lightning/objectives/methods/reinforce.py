@@ -14,6 +14,6 @@ def reinforce(table: TokenTable) -> Tensor:
     log r stands for log pi: they differ by a constant. Where ratios are 1, the gradient is that of GRPO.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
     """
     return table.advantage * table.log_ratio

@@ -23,7 +23,7 @@ def rover(table: TokenTable, rho: Positive = 1.0, beta: NonNegative = 1.0) -> Te
     definition, so that Q is rho log pi at its tokens, which are made more likely.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         rho: scale of Q, `rover_t` in the authors' code.
         beta: weight of the next token, `next_q_scale_factor` there.
     """

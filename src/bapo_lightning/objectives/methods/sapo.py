@@ -15,7 +15,7 @@ def sapo(table: TokenTable, positive: Positive = 1.0, negative: Positive = 1.05)
     ms-swift's documentation leaves 4 / tau out; verl, TRL, AReaL and SkyRL have it.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         positive: tau of tokens with a positive advantage; a larger one fades sooner.
         negative: tau of the others.
     """

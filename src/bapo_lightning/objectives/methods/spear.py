@@ -32,7 +32,7 @@ def kept_tokens(
     split into micro-batches.
 
     Args:
-        table: of the whole update, [N], within bounds.
+        table: whole update, [N], with bounds.
         fresh_share: share of the fresh tokens; this and its limits are Clip-Cov's.
         fresh_low: smallest covariance of a fresh token that may be left out.
         fresh_high: largest one.
@@ -82,7 +82,7 @@ def spear(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
     """Returns min(r A, clip(r, low, high) A) per token, [N], and 0 for tokens that are left out.
 
     Args:
-        table: of [N] tokens, within bounds; its statistic is `kept_tokens`.
-        dual_clip: as in `clipped_surrogate`.
+        table: [N] tokens, with bounds; its statistic is `kept_tokens`.
+        dual_clip: see `clipped_surrogate`.
     """
     return table.statistic * clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

@@ -12,9 +12,8 @@ from torch import Tensor
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
 from bapo_lightning.objectives.token_table import TokenTable, needs
 
-LEAST_LARGEST = (
-    0.02  # the authors': where no token moves the entropy much, none is weighted down to the least
-)
+# The authors': where no token moves the entropy much, none is weighted down to the least.
+LEAST_LARGEST = 0.02
 
 
 @needs("logp", "advantage", "ratio", "entropy", "count")
@@ -34,10 +33,10 @@ def weight_by_entropy_change(
     The authors' code takes the largest omega of each micro-batch; here it is that of the whole update.
 
     Args:
-        table: of the whole update, [N].
+        table: whole update, [N].
         least: smallest weight.
         most: largest weight.
-        shape: one of the two.
+        shape: shape of the weight, as above.
     """
     prob = table.logp.exp()
     change = (table.advantage * table.ratio * (1 - prob) * (table.logp + table.entropy)).abs()
@@ -54,7 +53,7 @@ def steer(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
     """Returns PPO-clip per token times its weight, [N].
 
     Args:
-        table: of [N] tokens, within bounds; its statistic is that of `weight_by_entropy_change`.
-        dual_clip: as in `clipped_surrogate`.
+        table: [N] tokens, with bounds; its statistic is that of `weight_by_entropy_change`.
+        dual_clip: see `clipped_surrogate`.
     """
     return table.statistic * clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

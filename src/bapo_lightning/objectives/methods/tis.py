@@ -17,7 +17,7 @@ def tis(table: TokenTable, cap: Cap = 1.0) -> Tensor:
     trainer and engine, and leaves the objective as it is.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         cap: largest weight of a token, positive.
     """
     return table.ratio.detach().clamp_max(cap) * table.advantage * table.log_ratio

@@ -20,8 +20,8 @@ def among_highest(table: TokenTable, share: Share = 0.2) -> Tensor:
     (`top_entropy_quantile`) takes the threshold of each micro-batch over all ranks.
 
     Args:
-        table: of the whole update, [N].
-        share: of the tokens that keep their gradient.
+        table: whole update, [N].
+        share: share of the tokens that keep their gradient.
     """
     entropy, order = table.entropy.sort(descending=True)
     count = table.count.double().gather(0, order)
@@ -34,7 +34,7 @@ def top_entropy(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
     """Returns PPO-clip for the tokens of high entropy and 0 for all others, [N]. The mean still counts all.
 
     Args:
-        table: of [N] tokens, within bounds; its statistic is that of `among_highest`.
-        dual_clip: as in `clipped_surrogate`.
+        table: [N] tokens, with bounds; its statistic is that of `among_highest`.
+        dual_clip: see `clipped_surrogate`.
     """
     return table.statistic * clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)

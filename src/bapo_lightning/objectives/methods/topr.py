@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import sequence_mean, sequence_sum
+from bapo_lightning.objectives.sequences import mean_over_sequence, sequence_sum
 from bapo_lightning.objectives.token_table import TokenTable
 
 Level = Literal["sequence", "token", "geometric"]
@@ -26,14 +26,14 @@ def topr(table: TokenTable, level: Level = "sequence") -> Tensor:
     The paper has rewards of 1 and -1 and no baseline, as `plus_or_minus_one` gives them.
 
     Args:
-        table: of [N] tokens.
-        level: which ratio.
+        table: [N] tokens.
+        level: level of the ratio.
     """
     log_ratio = table.log_ratio.detach()
     if level == "sequence":
         log_ratio = sequence_sum(log_ratio, table)
     elif level == "geometric":
-        log_ratio = sequence_mean(log_ratio, table)
+        log_ratio = mean_over_sequence(log_ratio, table)
     weight = torch.where(table.advantage < 0, log_ratio.clamp_max(0.0).exp(), 1.0)
     return weight * table.advantage * table.log_ratio
 

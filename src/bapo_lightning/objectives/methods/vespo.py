@@ -24,7 +24,7 @@ def vespo(
     log W, [-18.4, 20], nor TRL's change it where it is above 1e-15.
 
     Args:
-        table: of [N] tokens.
+        table: [N] tokens.
         power_positive: k of responses with A >= 0.
         decay_positive: lambda of theirs.
         power_negative: k of responses with A < 0.

@@ -32,7 +32,7 @@ def join(address: str | None, num_cpus: float = 0, key: str = "ray.address") -> 
         address: `auto` for the cluster that this machine belongs to, HOST:PORT of a head node, or None to
             start a cluster on this machine alone. A process that is connected already stays so, and a rank
             that Ray started joins the cluster that it was started on.
-        num_cpus: that a started cluster has at least, though the machine has fewer.
+        num_cpus: minimum CPUs to claim for a cluster that is started, even on a machine with fewer.
         key: of the address, for the error.
 
     Raises:

@@ -39,14 +39,14 @@ THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Shape:
-    """What the ranks of a run take of a cluster."""
+    """Resources that the ranks of a run take of a cluster."""
 
     num_nodes: int
     ranks_per_node: int
     cpus: int  # of each rank
     wants_gpus: bool  # one for each rank, where the cluster has any
     placement: Placement  # apart: devices that nothing else on the cluster gets; together: the fleet's
-    fleet_cpus: float  # beside them, where a cluster is started on this machine
+    fleet_cpus: float  # besides those of ranks, where a cluster is started on this machine
 
 
 class NodeRanks:
@@ -184,7 +184,7 @@ def launch(address: str | None, shape: Shape, arguments: Sequence[str]) -> int:
         if shape.wants_gpus and has_gpus():
             per_node["GPU"] = float(shape.ranks_per_node)
         strategies = (
-            reserved(stack, shape, per_node) if shape.placement == "apart" else beside(shape, per_node)
+            reserved(stack, shape, per_node) if shape.placement == "apart" else unreserved(shape, per_node)
         )
         claims = per_node if shape.placement == "apart" else {}
         actor = ray.remote(NodeRanks)
@@ -212,8 +212,8 @@ def reserved(stack: ExitStack, shape: Shape, per_node: Mapping[str, float]) -> l
     return [PlacementGroupSchedulingStrategy(group, number) for number in range(shape.num_nodes)]
 
 
-def beside(shape: Shape, per_node: Mapping[str, float]) -> list[Any]:
-    """The same of nodes whose devices the fleet gets as well, this machine's first."""
+def unreserved(shape: Shape, per_node: Mapping[str, float]) -> list[Any]:
+    """Scheduling strategies of nodes whose devices the fleet gets as well, this machine's first."""
     fitting = [node for node, count in room(per_node["CPU"], per_node.get("GPU", 0.0)).items() if count]
     own = ray.get_runtime_context().get_node_id()
     if len(fitting) < shape.num_nodes:
@@ -223,7 +223,7 @@ def beside(shape: Shape, per_node: Mapping[str, float]) -> list[Any]:
 
 
 def too_few(shape: Shape, per_node: Mapping[str, float]) -> RankError:
-    """What is lacking, and what to do."""
+    """Error that says what is lacking and what to do."""
     needed = " and ".join(f"{count:g} {name}s" for name, count in per_node.items())
     nodes = f"{shape.num_nodes} node{'s' if shape.num_nodes > 1 else ''}"
     return RankError(

@@ -1,4 +1,4 @@
-"""What must be the same on all nodes of a fleet, since tokens and log-probs depend on it."""
+"""Versions that must be the same on all nodes of a fleet, since tokens and log-probs depend on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def code_digest() -> str:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """What a node has in place of the trainer's packages, for people; empty if nothing differs."""
+    """Packages of a node that differ from the trainer's, for people; empty if none does."""
     return ", ".join(
         f"{package} {there.get(package, 'not installed')} instead of {wanted}"
         for package, wanted in here.items()

@@ -145,7 +145,7 @@ def read(path: Path, curves: Sequence[str]) -> Run:
 
 
 def condition_of(staleness: int | None, config: dict[str, Any]) -> str:
-    """What the age of a run's data depends on, for people: the staleness, and what its regime adds."""
+    """Causes of the age of a run's data, for people: the staleness, and what its regime adds."""
     regime = config.get("regime", {})
     parts = [
         (regime.get("partial_tokens") is not None, f"{regime.get('partial_tokens')} tokens a pass"),

@@ -40,8 +40,8 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper asserts: `more` above `less` seed by seed, the two alike, or the mean of `of` above or
-    below a number.
+    """An assertion of the paper: `more` above `less` seed by seed, the two alike, or the mean of `of` above
+    or below a number.
     """
 
     says: str

@@ -1,4 +1,4 @@
-"""What the cells of the map say: which pass the gate, and how methods compare in them.
+"""Verdicts of the map's cells: which pass the gate, and how methods compare in them.
 
 The gate looks at fixed bounds alone, on seeds of its own: data of the newest policy must be better than stale
 data, and the fixed bounds of the gate must differ from the reference. A cell that fails it cannot tell

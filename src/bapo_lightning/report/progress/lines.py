@@ -20,7 +20,7 @@ _NEWEST_CYCLES = 8  # that the pace is the mean of
 
 
 class PhaseLine:
-    """What this process is doing, in each of its threads: "validation: sampling 40/128, 12 s"."""
+    """Current activity of this process, in each of its threads: "validation: sampling 40/128, 12 s"."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """One line; an empty one between two phases."""

@@ -89,18 +89,18 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("drops", _drops(summary["drops"])),
         *((f"epoch {epoch}", _counts(fates.items())) for epoch, fates in newest_epochs),
         ("irregular", _irregularities(summary)),
-        *_beside(summary.get("beside")),
+        *_compared_to_recorded(summary.get("beside")),
         ("to go on", GO_ON if summary.get("status") in ("interrupted", "failed") else ""),
     ]
 
 
-def _beside(beside: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Lines that set the run beside recorded ones, the held-out accuracy first."""
-    if beside is None:
+def _compared_to_recorded(compared: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Lines that compare the run to recorded ones, held-out accuracy first."""
+    if compared is None:
         return []
-    lines = [("beside", f"{beside['label']}, recorded at {beside['commit'][:7]}")]
-    for name in sorted(beside["metrics"], key=lambda name: not name.startswith("val/")):
-        found = {key: _number(value) for key, value in beside["metrics"][name].items()}
+    lines = [("compared to", f"{compared['label']}, recorded at {compared['commit'][:7]}")]
+    for name in sorted(compared["metrics"], key=lambda name: not name.startswith("val/")):
+        found = {key: _number(value) for key, value in compared["metrics"][name].items()}
         short = name.removeprefix("val/").removeprefix("train/").removeprefix("policy/")
         text = f"over training {found['mean']} (recorded {found['recorded_mean']}), "
         lines.append((f"  {short}", f"{text}at the end {found['last']} ({found['recorded_last']})"))

@@ -144,5 +144,5 @@ def _band(records: Sequence[RunRecord], metric: str) -> Band:
 
 
 def _middle(values: Sequence[float], metric: str) -> float:
-    """What stands for a part of a run: the mean, of spiky metrics the median, as in plots."""
+    """Value that stands for a part of a run: the mean, of spiky metrics the median, as in plots."""
     return median(values) if metric in SPIKY else fmean(values)

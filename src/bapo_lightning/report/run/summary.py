@@ -24,10 +24,7 @@ DROP_KINDS = (
     *("reward_failures", "uniform_groups", "engine_restarts"),
 )
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
-BESIDE = (
-    "train/reward",
-    "policy/entropy",
-)  # what is compared with recorded curves, besides held-out accuracy
+COMPARED = ("train/reward", "policy/entropy")  # with recorded curves, as held-out accuracy is
 _Values = dict[str, list[float]]  # metric -> its finite values, update after update
 
 
@@ -82,16 +79,16 @@ def summarise_record(record: RunRecord) -> dict[str, Any]:
     """Summary of a run as its folder holds it: `summarise`, fates of the problems, and irregular lines."""
     return {
         **summarise(record.rows, record.manifest, record.config),
-        "beside": beside(record),
+        "beside": compared_to_recorded(record),
         "draws": count_fates(record.ledger),
         "unreadable_lines": record.unreadable_lines,
         "rolled_back_rows": record.rolled_back_rows,
     }
 
 
-def beside(record: RunRecord) -> dict[str, Any] | None:
-    """The run and the recorded curves of its protocol: means over training and at its end; None where no
-    curves were recorded.
+def compared_to_recorded(record: RunRecord) -> dict[str, Any] | None:
+    """Means of the run and of the recorded curves of its protocol, over training and at its end; None where
+    no curves were recorded.
     """
     recorded = find_recorded(record.config)
     if recorded is None:
@@ -99,7 +96,7 @@ def beside(record: RunRecord) -> dict[str, Any] | None:
     compared: dict[str, dict[str, float | None]] = {}
     for name, band in recorded.curves.items():
         values = record.series(name)[1]
-        if values and (name.startswith("val/") or name in BESIDE):
+        if values and (name.startswith("val/") or name in COMPARED):
             compared[name] = {"mean": fmean(values), "recorded_mean": fmean(band.mean)}
             compared[name] |= {"last": _trend(values)["last"], "recorded_last": band.mean[-1]}
     return {"label": recorded.label, "commit": recorded.commit, "metrics": compared}

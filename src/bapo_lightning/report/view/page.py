@@ -86,7 +86,7 @@ def _num_updates(manifest: dict[str, Any], config: dict[str, Any]) -> int | None
 
 
 def _first_tokens(tokens: dict[str, Any]) -> dict[str, Any]:
-    """What is known of the first tokens of a response."""
+    """Per-token values of the first tokens of a response."""
     known = max(_MOST_TOKENS - tokens["first"], 0)
     per_token = {name: tokens[name][:known] for name in ("ratio", "age", "clipped")}
     left_out = len(tokens["text"]) - _MOST_TOKENS

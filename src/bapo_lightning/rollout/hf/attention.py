@@ -35,8 +35,8 @@ def cached_sdpa(
         query: [B, H, T, d].
         key: [B, H', L, d].
         value: [B, H', L, d].
-        attention_mask: of transformers' sdpa, or None.
-        scaling: of the scores; None means 1 / sqrt(d).
+        attention_mask: mask as transformers' sdpa takes it, or None.
+        scaling: factor of the scores; None means 1 / sqrt(d).
         kwargs: further arguments of transformers' sdpa.
 
     Returns:

@@ -42,7 +42,7 @@ class EngineActor:
 
         Args:
             path: the trainer's module path; what this node lacks of it is searched last.
-            cpu_threads: of torch; None leaves them to Ray, which gives as many as the actor has CPUs.
+            cpu_threads: torch's threads; None: Ray gives as many as the actor has CPUs.
             recipe: pickled function without arguments that returns the engine.
         """
 

@@ -57,7 +57,7 @@ class Member:
         self.since = time.monotonic()
 
     def outcome(self) -> Outcome:
-        """What the call that has ended brought. Raises Lost when the actor did not live to its end."""
+        """Outcome of the call that has ended. Raises Lost when the actor did not live to its end."""
         reference, self.call = self.call, None
         try:
             outcome: Outcome = ray.get(reference)

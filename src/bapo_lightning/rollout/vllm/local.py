@@ -259,7 +259,7 @@ def require_vllm() -> None:
 
 
 def start_problem() -> str | None:
-    """What this machine lacks to start vLLM on a GPU, if anything."""
+    """Error text if this machine cannot start vLLM on a GPU, else None."""
     if not torch.cuda.is_available() or (missing := missing_to_build("C")) is None:
         return None
     needs = f"rollout=vllm on a GPU needs {missing} for Triton's launcher, and this machine lacks it"

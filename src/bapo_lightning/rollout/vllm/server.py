@@ -110,11 +110,6 @@ class VLLMServerEngine:
         """Whether servers apply adapters, which vLLM's own weight transfer does not bring."""
         return self.options.lora_rank is not None and self.transport.backend is None
 
-    @property
-    def server_pids(self) -> list[int]:
-        """Processes of the servers started here that are up."""
-        return [process.pid for process in self._processes if process.pid is not None]
-
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
         """Samples on all servers at once."""
         check_synced(self.version)

@@ -106,13 +106,13 @@ def own_servers(
 
     Args:
         model_path: Hugging Face folder or hub name.
-        options: of vLLM.
-        backend: of vLLM's own weight transfer, if it is used.
-        log_folder: each writes its output there.
-        num_servers: how many.
-        cpu_threads: of each on a CPU; None shares the cores out.
-        gpus: of each, such as "4,5"; empty leaves it to vLLM.
-        first_port: of the first one, the others follow; None takes free ones.
+        options: vLLM's options.
+        backend: backend of vLLM's own weight transfer, if it is used.
+        log_folder: folder for the output of each server.
+        num_servers: number of servers.
+        cpu_threads: threads of each server on a CPU; None shares the cores out.
+        gpus: GPUs of each server, such as "4,5"; empty leaves them to vLLM.
+        first_port: port of the first server, the others follow; None takes free ports.
     """
     threads = cpu_threads or max(1, (os.cpu_count() or 1) // num_servers)
     arguments, environment = server_arguments(model_path, options, backend, threads)

@@ -43,7 +43,7 @@ CHOICES_WITHOUT_RUN = ("data/prompt=boxed", "reward=math")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is evaluated: a checkpoint of a run, or a model as its files are."""
+    """Subject of an evaluation: a checkpoint of a run, or a model as its files are."""
 
     name: str
     # where architecture and tokenizer come from, and without a checkpoint the weights too; `path`, maybe more
@@ -70,7 +70,7 @@ def belongs_to_run(path: str) -> bool:
 
 
 def find_subject(path: str) -> Subject:
-    """What `checkpoint=path` means.
+    """Returns the subject that `checkpoint=path` means.
 
     Raises:
         ConfigError: it is nothing that can be evaluated.

@@ -25,7 +25,7 @@ from bapo_lightning.types import Problem
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be answered, by whom."""
+    """Problems to answer, and the subject that answers them."""
 
     subject: Subject
     tokenizer: Any

@@ -87,7 +87,7 @@ def composed(config: MapConfig, name: str) -> RunConfig:
 
 
 def exact_world_problems(config: RunConfig) -> Iterator[str]:
-    """What a method needs that exact worlds do not have."""
+    """Yields what a method needs that exact worlds do not have."""
     algorithm, objective = config.algorithm, config.algorithm.objective.object
     if algorithm.step_advantages is not None:
         yield (

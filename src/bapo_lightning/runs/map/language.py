@@ -54,7 +54,7 @@ def run_name(job: Job, seed: int) -> str:
 
 
 def overrides(config: MapConfig, job: Job, seed: int) -> tuple[str, ...]:
-    """What sets a run apart. Every run makes as many updates on as many answers, however stale they are."""
+    """Overrides of a run. Every run makes as many updates on as many answers, however stale they are."""
     experiment = config.worlds[job.cell.world].experiment
     first, *_ = config.methods
     is_fresh = job.method == FRESH

@@ -1,4 +1,4 @@
-"""What ran in a rehearsal, part by part, read from the files of its run."""
+"""Parts that ran in a rehearsal, read from the files of its run."""
 
 from __future__ import annotations
 

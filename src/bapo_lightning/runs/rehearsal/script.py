@@ -1,4 +1,4 @@
-"""What an experiment is rehearsed with: the overrides that fit it to this machine, and what they leave out.
+"""Script of a rehearsal: the overrides that fit an experiment to this machine, and what they leave out.
 
 On GPUs that hold it: its real model and lengths, in two small rollout batches.
 Elsewhere: a small model of its family, short texts and a few ranks.
@@ -194,7 +194,7 @@ def _texts(config: RunConfig) -> Iterator[str]:
 
 
 def _left_out(config: RunConfig) -> Iterator[str]:
-    """What of the experiment cannot be rehearsed on this machine."""
+    """Yields what of the experiment cannot be rehearsed on this machine."""
     ranks, path = _num_ranks(config), config.model.path
     if config.num_ranks > ranks:
         nodes = f" on {config.num_nodes} nodes" if config.num_nodes > 1 else ""

@@ -36,7 +36,7 @@ class ActFailed(Exception):
 
 
 class Process(Protocol):
-    """What an act needs of a command's process; `subprocess.Popen` has it."""
+    """Process of a command, as an act needs it; `subprocess.Popen` is one."""
 
     def poll(self) -> int | None:
         """The exit code, None while it runs."""
@@ -139,7 +139,7 @@ class Rehearsal:
         return ", ".join(nodes["data"]["validation"])
 
     def record(self) -> dict[str, Any]:
-        """What rehearsal.json holds."""
+        """Content of rehearsal.json."""
         return {
             "experiment": self.script.name,
             "parts": [asdict(part) for part in self.parts],

@@ -54,7 +54,7 @@ def jobs_followed(folder: Path, overrides: Sequence[str]) -> Iterator[None]:
 
 
 def planned_jobs(overrides: Sequence[str]) -> list[str]:
-    """What sets each job apart, in the order of their numbers; empty where only their sweeper knows."""
+    """Overrides that differ between jobs, in the jobs' order; empty where only their sweeper knows."""
     return [" ".join(job) for job in _combinations(overrides)]
 
 

@@ -133,7 +133,7 @@ class RunsTable:
         return (len(self.rows) - done) * (time.monotonic() - self._start) / made if made > 0 else None
 
     def line(self, row: RunRow, name: str) -> str:
-        """What is told of a run that has ended, where there is no terminal."""
+        """Line about a run that has ended, where there is no terminal."""
         width = len(str(len(self.rows)))
         state, updates, reward, seconds = row.cells()
         parts = [f"{updates} updates", f"reward {reward}" if reward else "", seconds]

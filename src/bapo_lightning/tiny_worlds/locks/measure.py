@@ -16,9 +16,8 @@ class LockFigures:
 
     popular_key: float  # probability
     master_key: float  # probability
-    master_key_of_the_rarest_tenth: (
-        float  # probability, mean over the tenth of the problems where it is least
-    )
+    # probability, mean over the tenth of the problems where it is least
+    master_key_of_the_rarest_tenth: float
     reward: float  # expected, at temperature 1, if every answer ended as its key demands
     ends_where_it_opens: float  # probability that the answer ends after a master key
     searches_where_it_does_not: float  # probability that the search goes on after a popular key that fails

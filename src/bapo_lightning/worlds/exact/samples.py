@@ -167,32 +167,3 @@ def scores(every: Tensor, at_entry: Tensor | None) -> dict[str, Tensor]:
     before = scores(at_entry, None)["entropy"]
     means = {"mean_logp": every.detach().mean(-1), "entry_mean_logp": at_entry.mean(-1)}
     return found | {"entry_entropy": before} | means
-
-
-def every_answer(
-    world: ExactWorld, parameters: Tensor, behaviour: Tensor, advantage: Callable[[Tensor], Tensor]
-) -> TokenTable:
-    """Returns a table of every action of every context, each with its probability under the behaviour policy
-    as its weight: sums over it are expectations, so that an update on it has no noise.
-
-    Args:
-        world: of one decision.
-        parameters: of the policy, [F, 1, A].
-        behaviour: parameters of the behaviour policy, [F, 1, A].
-        advantage: probabilities of being right [C, A] -> advantages [C, A].
-    """
-    logp, behaviour_logp = (world.log_probs(each).squeeze(-2) for each in (parameters, behaviour))
-    entropy = -(logp.exp() * logp).sum(-1, keepdim=True).expand_as(logp)
-    number = torch.arange(logp.numel())
-    return table_of(
-        logp.flatten(),
-        behaviour_logp.flatten(),
-        entropy=entropy.flatten(),
-        age=torch.zeros_like(number),
-        sequence=number,
-        group=number // logp.shape[-1],
-        position=torch.zeros_like(number),
-        count=torch.ones(logp.numel()),
-        advantage=advantage(world.right.squeeze(-2)).flatten(),
-        weight=behaviour_logp.exp().flatten() / world.num_contexts,
-    )

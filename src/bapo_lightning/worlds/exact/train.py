@@ -63,7 +63,7 @@ class Method:
 
     @property
     def past(self) -> Past:
-        """What bound rule and statistic know of the updates before the first."""
+        """Memory of bound rule and statistic before the first update."""
         rule, statistic = self.bound_rule, self.statistic
         return (
             rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0),
@@ -73,7 +73,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is alike for all methods that are compared."""
+    """Settings shared by all methods that are compared."""
 
     optimizer: Callable[[Sequence[Tensor]], Optimizer]
     scheduler: Callable[[Optimizer], LRScheduler]
@@ -222,12 +222,12 @@ def loss_and_metrics(
     for scope in method.bound_rule.scopes(parts):
         bounds, searched = chosen(method.bound_rule, [part.detach() for part in scope], searched)  # type: ignore[attr-defined]
         for part in scope:
-            within = part.within(bounds.low, bounds.high)  # type: ignore[attr-defined]
+            bounded = part.with_bounds(bounds.low, bounds.high)  # type: ignore[attr-defined]
             if method.statistic is not None:
-                statistic, seen = known(method.statistic, within.detach(), seen)
-                within = within.knowing(statistic)
-            losses.append(-(within.weight * method.objective(within)).sum())
-            tables.append(within.detach().cut(method.objective))
+                statistic, seen = known(method.statistic, bounded.detach(), seen)
+                bounded = bounded.with_statistic(statistic)
+            losses.append(-(bounded.weight * method.objective(bounded)).sum())
+            tables.append(bounded.detach().with_slopes(method.objective))
         searches.append(bounds)
     lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
     rests, ends = whereabouts(method.bound_rule, lows, highs, values)

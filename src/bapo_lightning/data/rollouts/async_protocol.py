@@ -25,8 +25,8 @@ from bapo_lightning.types import Group
 
 
 @dataclass(eq=False)
-class Overlap:
-    """What generation and training may do while both go on."""
+class AsyncProtocol:
+    """Rules for generation and training that run at the same time."""
 
     scheduler: RolloutScheduler
     refresh_engine: Callable[[], None]  # gives the engine the trainer's current weights
