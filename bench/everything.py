@@ -173,6 +173,13 @@ PARTS = {
         in_all=False,
         has_json=False,
     ),
+    "head": Part(
+        "Log-probs of vLLM in bfloat16 with logits in bfloat16 and in float32, on SmolLM2-135M",
+        ("head_dtype.py",),
+        needs=(VLLM, MODEL),
+        in_all=False,
+        has_json=False,
+    ),
     "async-vllm": Part(
         "Asynchronous training with vLLM, on SmolLM2-135M",
         ("async_overlap.py", "vllm"),
