@@ -25,9 +25,12 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -50,6 +53,15 @@ WARM = [
 ]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(WARM)
+# Modules that start commands by `subprocess.Popen`: ranks, runs of a sweep, acts of a rehearsal.
+STARTERS = [
+    "bapo_lightning.ranks.launch",
+    "bapo_lightning.runs.sweeps.job",
+    "bapo_lightning.runs.rehearsal.steps",
+]
+# A start looks at all children, and an exit code can be read once: threads that start and wait take turns.
+ONE_AT_A_TIME = threading.Lock()
+STARTED_BY = "BAPO_STARTED_BY"  # variable: number of the process that a command must not outlive
 
 
 class Command:
@@ -65,21 +77,26 @@ class Command:
         env: Mapping[str, str] | None = None,
         pictures: bool = False,
         columns: int | None = None,
+        forks: bool = False,
+        output: Sequence[Path] = (),
     ) -> None:
         """Starts it, in the folder and with the environment of this process unless others are given.
 
         `pictures=False` leaves PNGs blank: those of one run take longer to draw than its updates to train.
         With `columns` it writes to a terminal of this width, and all that it wrote is standard output.
+        With `forks` the commands that it starts itself are forked as well (`forked_children`).
+        `output` holds files for standard output and standard error instead of its own.
         """
         started = [module] if isinstance(module, Path) else ["-m", module]
         self.args = [sys.executable, *map(str, [*started, *arguments])]
         self._folder = tempfile.TemporaryDirectory(prefix="command-")
-        self._files = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
+        self._files = list(output) or [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         self._terminal = None if columns is None else Terminal(columns, self._files[0])
         places = self._files if self._terminal is None else [self._terminal.name] * 2
         place = str(cwd or os.getcwd()), dict(os.environ if env is None else env)
-        self._process = SERVER.Process(target=_become, args=(self.args, *place, *places, pictures))
-        self._process.start()
+        self._process = SERVER.Process(target=_become, args=(self.args, *place, *places, pictures, forks))
+        with ONE_AT_A_TIME:
+            self._process.start()
 
     @property
     def pid(self) -> int:
@@ -89,7 +106,8 @@ class Command:
     @property
     def returncode(self) -> int | None:
         """Exit code; minus the number of the signal that killed it; None while it runs."""
-        return self._process.exitcode
+        with ONE_AT_A_TIME:
+            return self._process.exitcode
 
     def poll(self) -> int | None:
         """As `returncode`."""
@@ -153,10 +171,11 @@ def run_command(
     env: Mapping[str, str] | None = None,
     pictures: bool = False,
     columns: int | None = None,
+    forks: bool = False,
     timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a `Command` to its end, as `subprocess.run(..., capture_output=True)` does."""
-    command = Command(module, arguments, cwd, env, pictures, columns)
+    command = Command(module, arguments, cwd, env, pictures, columns, forks)
     try:
         output = command.communicate(timeout)
     finally:
@@ -174,11 +193,70 @@ def train(*overrides: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return run_command("bapo_lightning.cli.train", "debug=fast", *experiment, *overrides, **options)
 
 
-def train_to_end(folder: Path, batches: int, *overrides: str) -> str:
-    """Trains on so many rollout batches in `folder` and returns what was printed; a failure fails."""
-    done = train(*overrides, f"run_folder={folder}", f"scale.num_rollout_batches={batches}")
+def train_to_end(folder: Path, batches: int, *overrides: str, **options: Any) -> str:
+    """Trains on so many rollout batches in `folder` and returns what was printed; a failure fails. `options`
+    are those of `run_command`.
+    """
+    done = train(*overrides, f"run_folder={folder}", f"scale.num_rollout_batches={batches}", **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+class Child(Command):
+    """A command of the package that another one starts, in the place of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        **others: Any,
+    ) -> None:
+        """Starts `[python, -m, MODULE, ...]`, whose output goes to a file; `others` are what every command
+        of this file has: a session of its own, and no standard input.
+        """
+        _, option, module, *rest = arguments
+        assert option == "-m" and others.keys() <= {"stdin", "start_new_session"}
+        first = _path(1 if stdout is None else stdout.fileno())
+        second = first if stderr is subprocess.STDOUT else _path(2 if stderr is None else stderr.fileno())
+        super().__init__(module, rest, env=env, output=[first, second])
+
+    def wait(self) -> int:
+        """Waits for the end; returns the exit code."""
+        while self.poll() is None:
+            time.sleep(0.02)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, if it still runs."""
+        if self.poll() is None:
+            super().send_signal(number)
+
+
+def _path(descriptor: int) -> Path:
+    """The file behind a descriptor."""
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+@contextmanager
+def forked_children() -> Iterator[None]:
+    """Context in which the commands of the package that this process starts are forked from the warm one.
+
+    They end with the warm process, not with this one; that is tested without this.
+    """
+    # The server that forked this process forks its children too; left alone, it would start one of its own.
+    if forkserver._forkserver._forkserver_pid is None and forkserver.get_inherited_fds() is not None:
+        forkserver._forkserver.ensure_running = resource_tracker.ensure_running
+    modules = [import_module(name) for name in STARTERS]
+    stand_in = SimpleNamespace(Popen=Child, STDOUT=subprocess.STDOUT, DEVNULL=subprocess.DEVNULL)
+    for module in modules:
+        module.subprocess = stand_in
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.subprocess = subprocess
 
 
 def command_line(process: psutil.Process) -> str:
@@ -206,7 +284,13 @@ def wait_until(condition: Callable[[], bool], command: Command, timeout: float =
 
 
 def _become(
-    arguments: list[str], cwd: str, env: dict[str, str], stdout: Path, stderr: Path, pictures: bool
+    arguments: list[str],
+    cwd: str,
+    env: dict[str, str],
+    stdout: Path,
+    stderr: Path,
+    pictures: bool,
+    forks: bool,
 ) -> None:
     """Turns this process, fresh from the fork, into `arguments`: [python, -m, module, ...] or [python, file,
     ...].
@@ -221,6 +305,8 @@ def _become(
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    if STARTED_BY in env:
+        os.environ[STARTED_BY] = str(os.getppid())
     sys.orig_argv = arguments
     is_file = arguments[1] != "-m"
     sys.argv = arguments[1:] if is_file else arguments[2:]
@@ -228,10 +314,11 @@ def _become(
     if not pictures:
         _leave_pictures_blank()
     try:
-        if is_file:
-            runpy.run_path(arguments[1], run_name="__main__")
-        else:
-            runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+        with forked_children() if forks else nullcontext():
+            if is_file:
+                runpy.run_path(arguments[1], run_name="__main__")
+            else:
+                runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
     except SystemExit:
         raise
     except BaseException:

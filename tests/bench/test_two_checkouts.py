@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from two_checkouts import difference
+import run_comparison
+from tests.commands import run_command
+from two_checkouts import difference, main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,13 +21,22 @@ def test_the_first_update_that_differs_is_named_with_its_metrics():
     assert difference(other, this) == "update 1 differs in loss"
 
 
+def forked(command, cwd, env, **captured):
+    """Runs the training of a checkout, whose package must come first."""
+    _, option, module, *arguments = command
+    assert option == "-m" and env["PYTHONPATH"] == str(cwd / "src")
+    return run_command(module, *arguments, cwd=cwd, env=env)
+
+
 @pytest.mark.slow
-def test_a_checkout_beside_itself_is_equal_to_the_bit(tmp_path):
+def test_a_checkout_beside_itself_is_equal_to_the_bit(tmp_path, monkeypatch, capsys):
     record = tmp_path / "record.json"
-    script = str(ROOT / "bench" / "two_checkouts.py")
-    sizes = ["--set", "scale.num_rollout_batches=2", "callbacks.validation.every=0"]
-    command = [sys.executable, script, str(ROOT), "--pairs", "1", "--json", str(record), *sizes]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "all metrics are equal to the bit" in done.stdout and "median of 1 pairs" in done.stdout
+    outputs = {"PIPE": subprocess.PIPE, "STDOUT": subprocess.STDOUT}
+    monkeypatch.setattr(run_comparison, "subprocess", SimpleNamespace(run=forked, **outputs))
+    sizes = ["--set", "debug=fast", "scale.num_rollout_batches=2", "callbacks.validation.every=0"]
+    command = ["two_checkouts.py", str(ROOT), "--pairs", "1", "--json", str(record), *sizes]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
+    printed = capsys.readouterr().out
+    assert "all metrics are equal to the bit" in printed and "median of 1 pairs" in printed
     assert json.loads(record.read_text())["ratio"]["count"] == 1

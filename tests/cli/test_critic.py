@@ -27,7 +27,7 @@ SETTINGS = (
 
 def train(critic, folder, *overrides):
     own = f"algorithm.step_advantages.critic={critic}", f"run_folder={folder}"
-    done = run_command(TRAIN, *SETTINGS, *own, *overrides)
+    done = run_command(TRAIN, *SETTINGS, *own, *overrides, forks=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.commands import forked_children
 
 from bapo_lightning.cli import figures as command
 from bapo_lightning.configuration.conf_dir import conf_dir
@@ -107,7 +108,8 @@ def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path: Path) -
 def test_figures_are_trained_drawn_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["scale.num_rollout_batches=4", "scale.prompts_per_batch=8", "scale.validation_problems=8"]
     arguments = ["figure=4,5", "seed=1,2", *sizes, f"output_root={tmp_path}"]
-    assert command.main(arguments) == 0
+    with forked_children():
+        assert command.main(arguments) == 0
     (folder,) = tmp_path.iterdir()
     for name in ("4", "5"):
         assert (folder / f"figure_{name}.png").read_bytes().startswith(PNG)

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from tests.commands import forked_children
 
 from bapo_lightning.cli.map import main
 from bapo_lightning.report.map.cells import Cell, Measured, measured_file
@@ -82,7 +83,8 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
         "only=[grpo,bapo_50]",
         "worlds.locks.axes={staleness: [4], scale.max_new_tokens: [10]}",
     ]
-    assert main(settings) == 0
+    with forked_children():
+        assert main(settings) == 0
     (result,) = json.loads((tmp_path / "map/map.json").read_text())
     assert result["figures"].keys() == {"fresh", "grpo", "bapo_50"}
     assert all(0.1 < found["area"]["mean"] < 0.8 for found in result["figures"].values())

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -88,11 +87,6 @@ def test_the_text_tells_what_is_assumed() -> None:
 
 @pytest.mark.slow
 def test_the_bench_foretells_the_memory_of_a_small_model_within_a_tenth() -> None:
-    done = subprocess.run(
-        [sys.executable, "bench/plan.py", "--models", "llama, 3M, tied"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    done = run_command(ROOT / "bench" / "plan.py", "--models", "llama, 3M, tied", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^llama, 3M, tied +\S+ +(?:no|yes) ", done.stdout, re.MULTILINE)) == 4

@@ -18,7 +18,7 @@ from bapo_lightning.runs.sweeps.plan import Plan
 
 def sweep(tmp_path, *overrides):
     options = ["sweep=smoke", "experiment=additions", "debug=fast", f"output_root={tmp_path}", *overrides]
-    return run_command("bapo_lightning.cli.sweep", *options)
+    return run_command("bapo_lightning.cli.sweep", *options, forks=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A rehearsal is the experiment itself: nothing but sizes, the hub's model and its tables are replaced."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,14 @@ def test_shares_take_turns_and_leave_nothing_out() -> None:
         share_of(names, "half")
 
 
+def rehearse(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, which starts one for each act."""
+    return run_command("bapo_lightning.cli.rehearse", *arguments, forks=True)
+
+
 @pytest.mark.slow
 def test_a_rehearsal_ends_with_a_table_of_all_parts(tmp_path: Path) -> None:
-    done = run_command("bapo_lightning.cli.rehearse", "experiment=additions", f"rehearsal.folder={tmp_path}")
+    done = rehearse("experiment=additions", f"rehearsal.folder={tmp_path}")
     assert done.returncode == 0, done.stdout
     record = json.loads((tmp_path / "additions" / "rehearsal.json").read_text())
     assert all(part["ran"] for part in record["parts"]) and record["not_here"] == []
@@ -98,17 +104,13 @@ def test_a_rehearsal_ends_with_a_table_of_all_parts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_part_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
-    done = run_command(
-        "bapo_lightning.cli.rehearse",
-        "experiment=additions",
-        "rollout.weight_sync.tolerance=1e-12",
-        f"rehearsal.folder={tmp_path}",
-    )
+    disagreeing = "rollout.weight_sync.tolerance=1e-12"
+    done = rehearse("experiment=additions", disagreeing, f"rehearsal.folder={tmp_path}")
     assert done.returncode == 3
     assert "train and stop        NO" in done.stdout and "engine and trainer disagree" in done.stdout
     assert "0 of 1 experiments ran whole: additions did not" in done.stdout
 
 
 def test_an_experiment_that_does_not_exist_is_told() -> None:
-    done = run_command("bapo_lightning.cli.rehearse", "experiment=bapo_8b")
+    done = rehearse("experiment=bapo_8b")
     assert done.returncode == 1 and "experiment=bapo_8b: no such experiment; write some of" in done.stderr

@@ -35,10 +35,10 @@ def test_two_ranks_train_as_one_process_does_and_so_do_those_that_go_on_from_the
 
 
 def forked(command, env, **captured):
-    """Runs a command of `bench/ranks.py`; the ranks that it starts are new processes."""
+    """Runs a command of `bench/ranks.py`."""
     _, option, module, *arguments = command
     assert option == "-m"
-    return run_command(module, *arguments, env=env)
+    return run_command(module, *arguments, env=env, forks=True)
 
 
 @pytest.mark.slow
@@ -48,8 +48,8 @@ def test_generating_ranks_go_on_from_a_checkpoint_at_which_their_engines_held_th
         *("trainer.accelerator=cpu", "trainer.devices=2", "strategy=ddp", "regime=async"),
         *("callbacks.checkpoint.every=1", "callbacks.validation.every=1"),
     )
-    train_to_end(tmp_path / "run", 1, *own)
-    printed = train_to_end(tmp_path / "run", 2, *own, "resume=auto")
+    train_to_end(tmp_path / "run", 1, *own, forks=True)
+    printed = train_to_end(tmp_path / "run", 2, *own, "resume=auto", forks=True)
     assert "resumed" in printed and "finished after" in printed
 
 
