@@ -13,7 +13,6 @@ import yaml
 
 import bapo_lightning
 from bapo_lightning.callbacks.monitors.turns import POSITIVE_SHARE
-from bapo_lightning.configuration.renamed import RENAMED, RENAMED_CHOICES
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.evaluation.metrics import evaluation_metrics
 from bapo_lightning.objectives.divergence import mismatch
@@ -257,12 +256,6 @@ def test_the_citation_is_complete() -> None:
         "given-names": "Zhiheng",
     }
     assert [identifier["value"] for identifier in paper["identifiers"]] == ["arXiv:2510.18927"]
-
-
-def test_the_changelog_has_every_renamed_key_and_choice() -> None:
-    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    choices = {f"{key}={value}": new for (key, value), new in RENAMED_CHOICES.items()}
-    assert {old: new for old, new in rows if not old.startswith("make ")} == RENAMED | choices
 
 
 def test_the_changelog_names_the_version_that_is_installed() -> None:

@@ -15,7 +15,6 @@ from bapo_lightning import __version__
 from bapo_lightning.configuration.compose import explained
 from bapo_lightning.configuration.conf_dir import conf_dir, installed_folders
 from bapo_lightning.configuration.help import help_text
-from bapo_lightning.configuration.renamed import renamed_problems
 from bapo_lightning.errors import BapoLightningError, ConfigError
 from bapo_lightning.host import let_segments_grow
 
@@ -97,8 +96,6 @@ def hydra_command(
         def start() -> None:
             nonlocal is_asked
             is_asked = _FULL_ERROR in os.environ
-            if found := renamed_problems(sys.argv[1:]):
-                sys.exit("error: " + "\n       ".join(found))
             installed_folders()  # whose error Hydra would wrap in its own
             sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
             with nullcontext() if is_asked else composition_explained(config_name):
