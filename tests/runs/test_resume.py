@@ -13,13 +13,13 @@ from tests.wandb_file import history
 SETTINGS = [
     "experiment=additions",
     "debug=fast",
-    "scale.num_rollout_batches=2",
+    "scale.num_rollout_batches=3",
     "callbacks.validation.every=6",
     "callbacks.checkpoint.every=5",
     "logger=[wandb,csv]",
     "algorithm.bounds.memory=4",
 ]
-NUM_UPDATES = 16
+NUM_UPDATES = 24
 
 
 TRAIN = "bapo_lightning.cli.train"
@@ -97,7 +97,7 @@ def whole(tmp_path_factory):
 
 
 def test_after_a_kill_auto_finds_the_run_and_ends_it_as_if_it_had_never_been_killed(whole, tmp_path):
-    folder, _ = train_and_signal(tmp_path, signal.SIGKILL, num_rows=9)
+    folder, _ = train_and_signal(tmp_path, signal.SIGKILL, num_rows=13)
     torn = (folder / "metrics.jsonl").read_text() + '{"step": 99, "train/rew'
     (folder / "metrics.jsonl").write_text(torn)
     before = json.loads((folder / "manifest.json").read_text())
@@ -115,7 +115,7 @@ def test_after_a_kill_auto_finds_the_run_and_ends_it_as_if_it_had_never_been_kil
 
 @pytest.mark.slow
 def test_after_sigterm_and_a_corrupt_newest_checkpoint_the_one_before_serves_as_well(whole, tmp_path):
-    folder, output = train_and_signal(tmp_path, signal.SIGTERM, num_rows=6)
+    folder, output = train_and_signal(tmp_path, signal.SIGTERM, num_rows=11)
     assert "SIGTERM: stopping after this update" in output
     assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
     newest = max((folder / "checkpoints").glob("update*"))
@@ -132,9 +132,9 @@ def test_after_sigterm_and_a_corrupt_newest_checkpoint_the_one_before_serves_as_
 @pytest.mark.slow
 def test_a_run_is_made_longer_and_one_that_is_finished_is_left_alone(whole, tmp_path):
     short = tmp_path / "run"
-    train(tmp_path, f"run_folder={short}", "scale.num_rollout_batches=1", "logger=csv")
+    train(tmp_path, f"run_folder={short}", "scale.num_rollout_batches=2", "logger=csv")
     output = train(tmp_path, f"resume={short}", "logger=csv")
-    assert "scale.num_rollout_batches: 1 -> 2" in output and f"resumed {short} at update 8" in output
+    assert "scale.num_rollout_batches: 2 -> 3" in output and f"resumed {short} at update 16" in output
     assert [trained(row) for row in rows(short)] == [trained(row) for row in rows(whole)]
     assert same(final_state(short)["state_dict"], final_state(whole)["state_dict"])
     made = {path: path.stat().st_mtime_ns for path in short.rglob("*") if path.name != ".lock"}
