@@ -25,12 +25,9 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from importlib import import_module
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -53,12 +50,6 @@ WARM = [
 ]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(WARM)
-# Modules that start commands by `subprocess.Popen`: ranks, runs of a sweep, acts of a rehearsal.
-STARTERS = [
-    "bapo_lightning.ranks.launch",
-    "bapo_lightning.runs.sweeps.job",
-    "bapo_lightning.runs.rehearsal.steps",
-]
 # A start looks at all children, and an exit code can be read once: threads that start and wait take turns.
 ONE_AT_A_TIME = threading.Lock()
 STARTED_BY = "BAPO_STARTED_BY"  # variable: number of the process that a command must not outlive
@@ -84,7 +75,7 @@ class Command:
 
         `pictures=False` leaves PNGs blank: those of one run take longer to draw than its updates to train.
         With `columns` it writes to a terminal of this width, and all that it wrote is standard output.
-        With `forks` the commands that it starts itself are forked as well (`forked_children`).
+        With `forks` the commands that it starts itself are forked as well (`tests.children`).
         `output` holds files for standard output and standard error instead of its own.
         """
         started = [module] if isinstance(module, Path) else ["-m", module]
@@ -202,63 +193,6 @@ def train_to_end(folder: Path, batches: int, *overrides: str, **options: Any) ->
     return done.stdout
 
 
-class Child(Command):
-    """A command of the package that another one starts, in the place of `subprocess.Popen`."""
-
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        env: Mapping[str, str] | None = None,
-        stdout: Any = None,
-        stderr: Any = None,
-        **others: Any,
-    ) -> None:
-        """Starts `[python, -m, MODULE, ...]`, whose output goes to a file; `others` are what every command
-        of this file has: a session of its own, and no standard input.
-        """
-        _, option, module, *rest = arguments
-        assert option == "-m" and others.keys() <= {"stdin", "start_new_session"}
-        first = _path(1 if stdout is None else stdout.fileno())
-        second = first if stderr is subprocess.STDOUT else _path(2 if stderr is None else stderr.fileno())
-        super().__init__(module, rest, env=env, output=[first, second])
-
-    def wait(self) -> int:
-        """Waits for the end; returns the exit code."""
-        while self.poll() is None:
-            time.sleep(0.02)
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Sends a signal, if it still runs."""
-        if self.poll() is None:
-            super().send_signal(number)
-
-
-def _path(descriptor: int) -> Path:
-    """The file behind a descriptor."""
-    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-
-
-@contextmanager
-def forked_children() -> Iterator[None]:
-    """Context in which the commands of the package that this process starts are forked from the warm one.
-
-    They end with the warm process, not with this one; that is tested without this.
-    """
-    # The server that forked this process forks its children too; left alone, it would start one of its own.
-    if forkserver._forkserver._forkserver_pid is None and forkserver.get_inherited_fds() is not None:
-        forkserver._forkserver.ensure_running = resource_tracker.ensure_running
-    modules = [import_module(name) for name in STARTERS]
-    stand_in = SimpleNamespace(Popen=Child, STDOUT=subprocess.STDOUT, DEVNULL=subprocess.DEVNULL)
-    for module in modules:
-        module.subprocess = stand_in
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.subprocess = subprocess
-
-
 def command_line(process: psutil.Process) -> str:
     """The command of a process, and nothing of one that has ended since it was listed."""
     with suppress(psutil.NoSuchProcess):
@@ -295,6 +229,8 @@ def _become(
     """Turns this process, fresh from the fork, into `arguments`: [python, -m, module, ...] or [python, file,
     ...].
     """
+    from tests.children import forked_children  # which needs this file
+
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, path in ((1, stdout), (2, stderr)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.commands import forked_children
+from tests.children import forked_children
 
 from bapo_lightning.cli import figures as command
 from bapo_lightning.configuration.conf_dir import conf_dir

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from tests.commands import forked_children
+from tests.children import forked_children
 
 from bapo_lightning.cli.map import main
 from bapo_lightning.report.map.cells import Cell, Measured, measured_file

@@ -105,6 +105,10 @@ class Schedule:
         self.scheduler.drop_rest(self.version)
 
     def use(self, groups):
+        if self.environment is not None:  # rollouts are frozen: one look at each is enough
+            for group in groups:
+                for sample in group.samples:
+                    self.check_turns(sample.rollout)
         for update in range(self.regime.updates_per_rollout_batch):
             if update:
                 self.collector.between_updates(self.state)
@@ -114,8 +118,6 @@ class Schedule:
                 assert 0 <= self.version - trained <= self.regime.age_bound
                 self.oldest = max(self.oldest, self.version - trained)
                 assert group.oldest_version <= group.ready_version <= self.version
-                for sample in group.samples if self.environment is not None else ():
-                    self.check_turns(sample.rollout)
             if self.slow_trainer:
                 time.sleep(self.slow_trainer)
             self.version += self.random.random() > 0.05  # a skipped update leaves the version
