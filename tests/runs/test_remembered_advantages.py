@@ -11,7 +11,7 @@ SETTINGS = [
     "experiment=additions",
     "debug=fast",
     "regime=reuse",
-    "scale.num_rollout_batches=2",
+    "scale.num_rollout_batches=3",
     "callbacks.validation.every=0",
     "callbacks.checkpoint.every=5",
 ]
