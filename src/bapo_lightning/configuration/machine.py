@@ -1,24 +1,19 @@
 """Whether this machine has the GPUs, the memory and the model that a run needs, before anything is started.
 
 Each need is a line, and whether it is lacking. A run that lacks none says what it found; the others are told
-all of it at once, and what to do instead. Presets that would fit are found by planning them.
+all of it at once, and what to do instead.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from difflib import SequenceMatcher
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.machine_rules import server_gpus
 from bapo_lightning.configuration.plan import plan_of
@@ -26,7 +21,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import read_ranked
 from bapo_lightning.errors import ConfigError, DataError, MachineError
 from bapo_lightning.host import unused_gpu
-from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX, hub_problem
+from bapo_lightning.modules.policy.folder import hub_problem
 from bapo_lightning.plan.gpus import GPUS, Gpu
 from bapo_lightning.plan.memory import gradients, state
 from bapo_lightning.plan.planning import Plan
@@ -141,64 +136,27 @@ def _advice(config: RunConfig, found: Sequence[Gpu], lacks_hardware: bool) -> It
         return
     yield f"what it needs, in numbers: make plan {run}"
     if found and lacks_hardware:
-        if (same := _with_fewer(config, found)) is not None:
-            fits = f"{run} ARGS=trainer.devices={same.run.num_gpus} ({_of_usable(same)})"
-            yield f"the same run fits the GPUs found: make train {fits}"
+        if (devices := _fewer_that_fit(config, found)) is not None:
+            yield f"the same run fits the GPUs found: make train {run} ARGS=trainer.devices={devices}"
             return
-        if (preset := _largest_preset(config.name, found)) is not None:
-            yield f"the largest preset that fits here: make train EXP={preset[0]} ({_of_usable(preset[1])})"
         if len(found) >= config.devices:
             yield f"to begin although it does not fit: make train {run} ARGS=plan.ignore=true"
     yield f"every part of it on this machine, with a small model, in minutes: make rehearse {run}"
 
 
-def _with_fewer(config: RunConfig, found: Sequence[Gpu]) -> Plan | None:
-    """The plan of the same run on as many GPUs of this machine as fit it, where it asks for more."""
+def _fewer_that_fit(config: RunConfig, found: Sequence[Gpu]) -> int | None:
+    """The most GPUs of this machine that the same run fits, where it asks for more."""
     plain = deepcopy(dict(config.plain))
     for devices in range(min(len(found), config.devices - 1), 0, -1):
         plain["trainer"]["devices"] = devices
-        if (plan := _fitting(plain, found)) is not None:
-            return plan
-    return None
-
-
-def _largest_preset(name: str, found: Sequence[Gpu]) -> tuple[str, Plan] | None:
-    """The experiment with the largest model that fits, on the most GPUs, with the name that is most alike."""
-    plans = {other: plan for other, plain in _presets().items() if (plan := _fitting(plain, found))}
-
-    def rank(other: str) -> tuple[int, int, float]:
-        run = plans[other].run
-        return run.model.num_parameters, run.num_gpus, SequenceMatcher(None, name, other).ratio()
-
-    best = max(plans, key=rank, default=None)
-    return None if best is None else (best, plans[best])
-
-
-@cache
-def _presets() -> dict[str, dict[str, Any]]:
-    """Experiments that are whole without a word more."""
-    found = {}
-    for name in choice_files("experiment"):
         try:
-            found[name] = compose_run([f"experiment={name}"])
-        except ConfigError:  # such as one that has to be told a model
+            if not _plan(read_ranked(plain), found).problems:
+                return devices
+        except ConfigError:  # such as a batch that so many ranks cannot share
             continue
-    return found
-
-
-def _fitting(plain: Mapping[str, Any], found: Sequence[Gpu]) -> Plan | None:
-    """The plan of a run that breaks no rule and fits; None for others, and where only the hub knows sizes."""
-    try:
-        config = read_ranked(dict(plain))
-        path, is_told = config.model.path, config.model.architecture is not None
-        if config.num_ranks > len(found) or not (
-            is_told or path.startswith(PACKAGE_PREFIX) or Path(path).exists()
-        ):
+        except DataError:  # of a model whose sizes only the hub knows
             return None
-        plan = _plan(config, found)
-    except (ConfigError, DataError):
-        return None
-    return None if plan.problems else plan
+    return None
 
 
 def _plan(config: RunConfig, found: Sequence[Gpu], num_gpus: int | None = None) -> Plan:
@@ -209,7 +167,3 @@ def _plan(config: RunConfig, found: Sequence[Gpu], num_gpus: int | None = None) 
 
 def _gigabytes(plan: Plan) -> str:
     return f"{max(plan.fullest.bytes, plan.generating.bytes) / 1e9:.1f} GB"
-
-
-def _of_usable(plan: Plan) -> str:
-    return f"{_gigabytes(plan)} planned for each GPU, {plan.usable_bytes / 1e9:.1f} GB to use"
