@@ -1,9 +1,11 @@
 """A Ray cluster of several nodes on this machine."""
 
+import time
 from contextlib import contextmanager, suppress
 
 import psutil
 
+PATIENCE = 60  # seconds
 STORE = 80 << 20  # bytes of a node's object store: Ray's least is 75 MiB
 
 
@@ -43,6 +45,11 @@ class Nodes:
             if node in self._cluster.worker_nodes:
                 self.remove(node)
 
+    def settle(self):
+        """Waits until the cluster knows which nodes are gone: of one that was killed it learns later."""
+        count = 1 + len(self._cluster.worker_nodes)
+        wait_until(lambda: sum(each["Alive"] for each in self._cluster.global_state.node_table()) == count)
+
     def remove(self, node):
         """Kills a node with all of its processes, which would outlive it for a moment."""
         own = processes(node)
@@ -58,6 +65,14 @@ class Nodes:
 
     def close(self):
         self._cluster.shutdown()
+
+
+def wait_until(condition):
+    """Waits for what a busy machine does late."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def processes(node):

@@ -2,11 +2,13 @@
 
 import os
 import signal
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
+import psutil
 import pytest
 from tests.ranks.ray.failing_reward import failing
+from tests.ray_nodes import wait_until
 from tests.rewards.math.verdicts import RIGHT
 
 from bapo_lightning.errors import RewardError
@@ -25,6 +27,7 @@ def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_di
     wanted = here(PROBLEMS, ANSWERS)
     here.close()
     assert {score.status for score in wanted} == {ScoreStatus.CORRECT}
+    nodes.settle()
     with (
         nodes.one_more() as node,
         closing(
@@ -32,17 +35,23 @@ def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_di
         ) as judged,
     ):
         assert judged(PROBLEMS, ANSWERS) == wanted
-        workers = [each for each in nodes.processes() if is_worker(each.cmdline())]
-        assert len(workers) == len({worker.ppid() for worker in workers}) == 4
+        wait_until(lambda: len(workers_of(nodes)) == 4)  # those of a try that failed end later
+        workers = workers_of(nodes)
+        assert len({worker.ppid() for worker in workers}) == 4
         os.kill(workers[0].pid, signal.SIGKILL)
         assert judged(PROBLEMS, ANSWERS) == wanted
         nodes.remove(node)
         assert judged(PROBLEMS, ANSWERS) == wanted
 
 
-def is_worker(command):
-    """Whether Ray names a process so that judges."""
-    return bool(command) and command[0].startswith("ray::VerdictWorker")
+def workers_of(nodes):
+    """Processes of the cluster that judge, by the name that Ray gives them."""
+    found = []
+    for process in nodes.processes():
+        with suppress(psutil.NoSuchProcess):
+            if (process.cmdline() or [""])[0].startswith("ray::VerdictWorker"):
+                found.append(process)
+    return found
 
 
 def test_an_error_of_the_reward_is_one_of_ours_and_is_not_tried_again(nodes, tmp_path):
