@@ -158,8 +158,7 @@ def _child_problems(config: RunConfig) -> Iterator[str]:
     engine, key = config.rollout.engine, "rollout.engine.visible_gpus"
     if getattr(engine.object, "runs_in", None) != "child" or not uses_cuda(config.accelerator):
         return
-    size = (config.rollout.sampling_engine.options.get("options") or {}).get("tensor_parallel_size", 1)
-    visible = engine.options["visible_gpus"]
+    size, visible = config.rollout.tensor_parallel_size, engine.options["visible_gpus"]
     named = [] if visible is None else [name.strip() for name in str(visible).split(",")]
     if size > max(len(named), 1):
         what = "is the GPU of its rank alone" if visible is None else f"has {len(named)}"

@@ -59,9 +59,8 @@ def _precision_problems(config: RunConfig) -> Iterator[str]:
 
 def _parallel_problems(config: RunConfig) -> Iterator[str]:
     """vLLM inside the training processes has their GPUs and no others."""
-    engine, ranks = config.rollout.engine, config.num_ranks
-    size = (engine.options.get("options") or {}).get("tensor_parallel_size", 1)
-    if getattr(engine.object, "shares_gpu", False) and ranks % size:
+    ranks, size = config.num_ranks, config.rollout.tensor_parallel_size
+    if getattr(config.rollout.engine.object, "shares_gpu", False) and ranks % size:
         yield (
             f"rollout.engine.options.tensor_parallel_size={size} does not divide {ranks} "
             f"rank{'s' * (ranks > 1)}, whose GPUs vLLM shares; write a number that does, strategy=fsdp with "

@@ -207,6 +207,11 @@ class Rollout(Section):
         made = self.engine.options.get("make_engine")
         return self.engine if made is None else Target(made)
 
+    @property
+    def tensor_parallel_size(self) -> int:
+        """Devices of one engine that samples; 1 of an engine that does not split its model."""
+        return int((self.sampling_engine.options.get("options") or {}).get("tensor_parallel_size", 1))
+
     def problems(self) -> Iterator[str]:
         """Sampling that training can use."""
         if not self.temperature > 0:

@@ -244,19 +244,19 @@ class RolloutDataModule(L.LightningDataModule):
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)
         measured = {"reuse/share": len(replayed) / self._prompts_per_batch}
         batch = EnteringBatch(fresh)
-        measured |= self._through_stages(batch, needs_whole_batch=False)
+        tools = self._stage_tools()
+        measured |= self._through_stages(batch, tools, needs_whole_batch=False)
         as_they_came = batch.fresh
         batch.replayed = self._reuse.valued(replayed, as_they_came)
-        measured |= self._through_stages(batch, needs_whole_batch=True)
+        measured |= self._through_stages(batch, tools, needs_whole_batch=True)
         # Advantages of the whole batch are given anew with each use.
         self._reuse.add(
             group for group, entered in zip(as_they_came, batch.fresh, strict=True) if any(entered.advantages)
         )
         return batch.groups, measured
 
-    def _through_stages(self, batch: EnteringBatch, needs_whole_batch: bool) -> dict[str, float]:
-        """Lets the stages of fresh groups, or those of the whole batch, change it; returns their metrics."""
-        tools = StageTools(
+    def _stage_tools(self) -> StageTools:
+        return StageTools(
             self._owner,
             self._policy,
             self.sampler,
@@ -264,6 +264,11 @@ class RolloutDataModule(L.LightningDataModule):
             self._admits,
             device=lambda: self.trainer.strategy.root_device,  # type: ignore[union-attr]
         )
+
+    def _through_stages(
+        self, batch: EnteringBatch, tools: StageTools, needs_whole_batch: bool
+    ) -> dict[str, float]:
+        """Lets the stages of fresh groups, or those of the whole batch, change it; returns their metrics."""
         measured: dict[str, float] = {}
         for stage in self._stages:
             if stage.needs_whole_batch == needs_whole_batch:

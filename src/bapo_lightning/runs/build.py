@@ -241,10 +241,10 @@ def _distributed_engine(
     config: RunConfig, engine: RolloutEngine, channels: tuple[Channel, ...]
 ) -> DistributedEngine:
     """The engines of all ranks as one, for rank 0, whose own is `engine`."""
-    node = config.rollout.engine
-    options = node.options.get("options") or {}
-    ranks_per_engine = options["tensor_parallel_size"] if getattr(node.object, "shares_gpu", False) else 1
-    on_controller_only = config.rollout.placement == "controller"
+    rollout = config.rollout
+    shares_gpu = getattr(rollout.engine.object, "shares_gpu", False)
+    ranks_per_engine = rollout.tensor_parallel_size if shares_gpu else 1
+    on_controller_only = rollout.placement == "controller"
     control, engines = channels
     return DistributedEngine(LocalEngine(engine), control, engines, ranks_per_engine, on_controller_only)
 

@@ -145,14 +145,9 @@ def _gpu_kernels(config: RunConfig) -> list[tuple[str, Any]]:
 
 
 def _num_ranks(config: RunConfig) -> int:
-    parallel = min(_parallel(config), MOST_PARALLEL)
+    parallel = min(config.rollout.tensor_parallel_size, MOST_PARALLEL)
     wanted = min(config.num_ranks, 2 * parallel)
     return min(wanted, torch.cuda.device_count()) if uses_cuda("auto") else wanted
-
-
-def _parallel(config: RunConfig) -> int:
-    """Ranks of one engine."""
-    return int((_vllm_options(config)[1] or {}).get("tensor_parallel_size", 1))
 
 
 def _vllm_options(config: RunConfig) -> tuple[str, Mapping[str, Any] | None]:
@@ -167,7 +162,7 @@ def _engine(config: RunConfig) -> Iterator[str]:
     if options is None:
         return
     yield f"{key}.dtype={options['dtype']}"
-    yield f"{key}.tensor_parallel_size={min(_parallel(config), MOST_PARALLEL)}"
+    yield f"{key}.tensor_parallel_size={min(config.rollout.tensor_parallel_size, MOST_PARALLEL)}"
     yield f"{key}.kv_cache_bytes={KV_CACHE_BYTES}"
 
 
@@ -199,7 +194,7 @@ def _left_out(config: RunConfig) -> Iterator[str]:
     if config.num_ranks > ranks:
         nodes = f" on {config.num_nodes} nodes" if config.num_nodes > 1 else ""
         yield f"{config.num_ranks} ranks{nodes}: {ranks} here"
-    if (parallel := _parallel(config)) > MOST_PARALLEL:
+    if (parallel := config.rollout.tensor_parallel_size) > MOST_PARALLEL:
         yield f"tensor_parallel_size={parallel}: {MOST_PARALLEL} here"
     if _is_elsewhere(config.plain["model"]) and path != MISSING["model.path"]:
         if not uses_cuda("auto"):
