@@ -79,6 +79,25 @@ def paired(
     ]
 
 
+def random_requests(count: int, max_new_tokens: int) -> list[GenerationRequest]:
+    """Requests with random prompts, the same each time."""
+    drawn = random.Random(0)
+    return [
+        GenerationRequest(
+            array("i", (drawn.randrange(1000, 49_000) for _ in range(PROMPT_TOKENS))), max_new_tokens, seed
+        )
+        for seed in range(count)
+    ]
+
+
+def answered(requests: list[GenerationRequest], generations: list[Generation]) -> list[Rollout]:
+    """The rollouts of a generation each."""
+    return [
+        Rollout(request.token_ids, (each.segment,), each.finish)
+        for request, each in zip(requests, generations, strict=True)
+    ]
+
+
 def measure(form: str, requests: list[GenerationRequest], updates: int) -> None:
     """Prints one row."""
     torch.manual_seed(0)
@@ -90,10 +109,7 @@ def measure(form: str, requests: list[GenerationRequest], updates: int) -> None:
     vocab, sampling = policy.model.config.vocab_size, SamplingParams(1.0, ())
     sync.push(policy, engine, 0, vocab)
     before = engine.generate(requests, sampling)
-    rollouts = [
-        Rollout(request.token_ids, (each.segment,), each.finish)
-        for request, each in zip(requests, before, strict=True)
-    ]
+    rollouts = answered(requests, before)
     own_before = policy.response_logprobs(rollouts, 2048)
     update(policy, rollouts, RATE * updates)
     own_gain = [
@@ -124,11 +140,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--prompts", type=int, default=128)
     parsed = parser.parse_args()
-    drawn = random.Random(0)
-    requests = [
-        GenerationRequest(array("i", (drawn.randrange(1000, 49_000) for _ in range(PROMPT_TOKENS))), 1, seed)
-        for seed in range(parsed.prompts)
-    ]
+    requests = random_requests(parsed.prompts, max_new_tokens=1)
     at_random: Any = patch.object(WeightPass, "_merged", merged_at_random)
     for form in ("nearest", "random", "adapters"):
         with at_random if form == "random" else nullcontext():

@@ -10,11 +10,10 @@ logits in float32. `mean` and `max` are of its absolute value over the sampled t
 from __future__ import annotations
 
 import argparse
-import random
 import time
-from array import array
 
 import torch
+from adapters import MODEL, PROMPT_TOKENS, answered, random_requests
 
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
@@ -22,10 +21,6 @@ from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync
-from bapo_lightning.types import Rollout
-
-MODEL = "models/smollm2-135m-instruct"
-PROMPT_TOKENS = 12
 
 
 def measure(head_dtype: str, temperature: float, requests: list[GenerationRequest]) -> None:
@@ -43,11 +38,7 @@ def measure(head_dtype: str, temperature: float, requests: list[GenerationReques
     start = time.perf_counter()
     generations = engine.generate(requests, SamplingParams(temperature, ()))
     seconds = time.perf_counter() - start
-    rollouts = [
-        Rollout(request.token_ids, (each.segment,), each.finish)
-        for request, each in zip(requests, generations, strict=True)
-    ]
-    trainers = policy.response_logprobs(rollouts, 2048)
+    trainers = policy.response_logprobs(answered(requests, generations), 2048)
     differences = torch.tensor(
         [
             abs(own - theirs)
@@ -69,13 +60,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=32)
     parsed = parser.parse_args()
-    drawn = random.Random(0)
-    requests = [
-        GenerationRequest(
-            array("i", (drawn.randrange(1000, 49_000) for _ in range(PROMPT_TOKENS))), parsed.tokens, seed
-        )
-        for seed in range(parsed.prompts)
-    ]
+    requests = random_requests(parsed.prompts, parsed.tokens)
     for temperature in (1.0, 0.6):
         for head_dtype in ("model", "float32"):
             measure(head_dtype, temperature, requests)

@@ -1,11 +1,10 @@
 """A Ray cluster of several nodes on this machine."""
 
-import time
 from contextlib import contextmanager, suppress
 
 import psutil
+from tests.runs.sweeps.pretended import wait_until
 
-PATIENCE = 60  # seconds
 STORE = 80 << 20  # bytes of a node's object store: Ray's least is 75 MiB
 
 
@@ -65,14 +64,6 @@ class Nodes:
 
     def close(self):
         self._cluster.shutdown()
-
-
-def wait_until(condition):
-    """Waits for what a busy machine does late."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def processes(node):

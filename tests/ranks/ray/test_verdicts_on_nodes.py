@@ -8,8 +8,8 @@ from functools import partial
 import psutil
 import pytest
 from tests.ranks.ray.failing_reward import failing
-from tests.ray_nodes import wait_until
 from tests.rewards.math.verdicts import RIGHT
+from tests.runs.sweeps.pretended import wait_until
 
 from bapo_lightning.errors import RewardError
 from bapo_lightning.ranks.ray.verdicts import VerdictsOnNodes
