@@ -20,7 +20,7 @@ from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
-from bapo_lightning.objectives.methods.clip import clip
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import NAMES
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.types import (

@@ -15,7 +15,7 @@ from torch import Tensor
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.modules.bound_rules import BoundRule
-from bapo_lightning.objectives.token_table import Objective, Statistic
+from bapo_lightning.objectives.objective import Objective
 
 LONGEST_RESPONSE = 20  # tokens; some weigh a response by it
 FOLDER = Path(conf_dir(), "algorithm")
@@ -26,7 +26,6 @@ class Method:
     """What of an algorithm acts within an update."""
 
     objective: Objective
-    statistic: Statistic | None
     rule: BoundRule
     weighting: Callable[..., Tensor]
 
@@ -39,7 +38,7 @@ def names() -> list[str]:
 def method(name: str, overrides: tuple[str, ...] = ()) -> Method:
     """Returns the parts of an algorithm under its own options, or others: Hydra's overrides of its file."""
     config = composed("algorithm", name, overrides)
-    return Method(*(made(config[part]) for part in ("objective", "statistic", "bounds", "weighting")))
+    return Method(*(made(config[part]) for part in ("objective", "bounds", "weighting")))
 
 
 @cache

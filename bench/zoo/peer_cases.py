@@ -62,7 +62,7 @@ TRL = (
         "entropy_bonus",
         {"loss_type": "dapo", "entropy_coef": 0.005},
         kind="entropy",
-        overrides=("statistic.start=0.005", "statistic.target=100"),
+        overrides=("objective.start=0.005", "objective.target=100"),
         split="its mean entropy",
     ),
     Case(
@@ -119,7 +119,7 @@ def _bypass(**correction: Any) -> dict[str, Any]:
 PER_SEQUENCE = {"loss_agg_mode": "seq-mean-token-mean"}
 FIXED = {"loss_agg_mode": "seq-mean-token-sum-norm", "loss_scale_factor": LONGEST_RESPONSE}
 TRUNCATED = {"rollout_is": "token", "rollout_is_threshold": 1.0}
-ALL_PICKED, FIFTH_PICKED = ("statistic.share=1",), ("statistic.share=0.2",)
+ALL_PICKED, FIFTH_PICKED = ("objective.share=1",), ("objective.share=0.2",)
 
 VERL = (
     Case("vanilla", "grpo", _loss("vanilla"), overrides=("objective.dual_clip=3",)),

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.token_table import NAMES, TokenTable, remembers, slopes, table_of
+from bapo_lightning.objectives.objective import prepares, remembers, slopes
+from bapo_lightning.objectives.token_table import TokenTable, table_of
 from zoo.algorithms import Method
 
 Array = np.ndarray
@@ -109,15 +110,15 @@ def table_from(columns: Columns, method: Method) -> TokenTable:
     )
     bounds = deepcopy(method.rule).choose([table.detach()])  # one with a memory must not keep this table
     table = table.with_bounds(bounds.low.double(), bounds.high.double())
-    return with_own_statistic(table, method)
+    return with_own_columns(table, method)
 
 
-def with_own_statistic(table: TokenTable, method: Method) -> TokenTable:
-    """Returns the table with the method's statistic of it, which remembers nothing."""
-    statistic, seen = method.statistic, table.detach()
-    if remembers(statistic):
-        return table.with_statistic(statistic.remember(seen, statistic.past)[0])
-    return table if statistic is None else table.with_statistic(statistic(seen))
+def with_own_columns(table: TokenTable, method: Method) -> TokenTable:
+    """Returns the table with what the method's objective prepares of it, which remembers nothing."""
+    objective, seen = method.objective, table.detach()
+    if remembers(objective):
+        return table.with_columns(objective.remember(seen, objective.past)[0])
+    return table.with_columns(objective.prepare(seen)) if prepares(objective) else table
 
 
 def columns_with_bounds(columns: Columns, method: Method) -> Columns:
@@ -194,10 +195,11 @@ def against_slopes(method: Method, seeds: tuple[int, int]) -> float:
     """
     every = [random_columns(seed) for seed in seeds]
     tables = [table_from(columns, method).detach() for columns in every]
-    stacked = [torch.stack([getattr(table, name) for table in tables]) for name in NAMES]
+    names = list(tables[0].columns)
+    stacked = [torch.stack([table.columns[name] for table in tables]) for name in names]
 
     def one(*columns: Tensor) -> Tensor:
-        table = with_own_statistic(TokenTable(*columns), method)
+        table = with_own_columns(TokenTable.of(dict(zip(names, columns, strict=True))), method)
         return table.weight * slopes(method.objective, table) * table.ratio
 
     expected = [gradient(table_from(columns, method), method).numpy() for columns in every]

@@ -26,7 +26,7 @@ from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.objectives.token_table import needs_log_z
+from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.ranks.launch import free_port
 from zoo import algorithms
 from zoo.algorithms import Method
@@ -66,7 +66,7 @@ def minibatch() -> TrainBatch:
     return replace(
         batch,
         version=version * batch.response_mask,
-        reference_logp=(batch.behaviour_logp + noise) * batch.response_mask,
+        scores=batch.scores | {"reference_logp": (batch.behaviour_logp + noise) * batch.response_mask},
         step=(batch.response_mask.cumsum(1) - 1).clamp_min(0) // 3,
         step_counts=tuple(-(-length // 3) for length in batch.response_lengths),
     )
@@ -82,12 +82,11 @@ def whole(method: Method, batch: TrainBatch, budget: int = 100_000, packed: bool
         packed: whether micro-batches are rows without padding.
     """
     _, gradient = step(
-        policy(packed, needs_log_z(method.objective)),
+        policy(packed, "log_z" in needs_of(method.objective)),
         method.rule,
         batch,
         micro_batch_tokens=budget,
-        objective=method.objective,
-        statistic=deepcopy(method.statistic),  # one with a memory must not keep this minibatch
+        objective=deepcopy(method.objective),  # one with a memory must not keep this minibatch
         weighting=method.weighting,
     )
     return gradient

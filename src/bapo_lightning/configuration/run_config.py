@@ -40,7 +40,7 @@ from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
-from bapo_lightning.objectives.token_table import needs_at_entry, needs_reference
+from bapo_lightning.objectives.objective import needs_of, scores_at_entry
 from bapo_lightning.precision import MIXED
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.environment_score import environment_score
@@ -122,12 +122,12 @@ class RunConfig(Composed):
     def entry_scores(self) -> tuple[str, ...]:
         """Scores that the trainer computes when a batch enters training, names of `SCORES`."""
         recomputes = self.correction.weights is not None and self.correction.proximal is None
-        return ("logp",) * recomputes + needs_at_entry(self.algorithm.objective.object)
+        return ("logp",) * recomputes + scores_at_entry(self.algorithm.objective.object)
 
     @property
     def scores_by_reference(self) -> bool:
         """Whether the weights that the run began with score each rollout batch when it enters training."""
-        return needs_reference(self.algorithm.objective.object)
+        return "reference_logp" in needs_of(self.algorithm.objective.object)
 
     def problems(self) -> Iterator[str]:
         """Yields what is wrong between the keys of different sections."""

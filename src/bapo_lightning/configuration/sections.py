@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
-from bapo_lightning.configuration.targets import Target
+from bapo_lightning.configuration.targets import UNREADABLE, Target
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
+from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.values import Advice, Count, CountOrZero, Name, NonNegative, Share, Size, TrainDtype
 
@@ -69,7 +71,6 @@ class Algorithm(Section):
 
     name: Name
     objective: Target
-    statistic: Target | None
     weighting: Target
     advantages: Target
     batch_advantages: Target | None
@@ -83,13 +84,12 @@ class Algorithm(Section):
     length_shaping: Target | None
     turn_shaping: Target | None
     sample_filter: Target | None
-    contribution_weight: Literal["rollout_prob", "none"]
     positive_share_target: Annotated[
         float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
     ]
 
     def problems(self) -> Iterator[str]:
-        """One set of bounds and one statistic for the same tokens, and one origin of advantages."""
+        """One set of bounds for the tokens that an objective prepares, and one origin of advantages."""
         for name in ("batch_advantages", "replay", "second_sampling", "length_shaping", "turn_shaping"):
             if self.step_advantages is not None and getattr(self, name) is not None:
                 yield (
@@ -102,11 +102,12 @@ class Algorithm(Section):
                     f"batch_advantages gives all samples of a batch their advantages, and {name} some of "
                     "them; leave one of the two out"
                 )
-        if self.statistic is not None and self.bounds.options.get("scope") == "microbatch":
-            yield (
-                "statistic is one number of the whole update, but bounds.scope=microbatch searches several "
-                "times in each; write bounds.scope=minibatch"
-            )
+        with suppress(*UNREADABLE):  # told as a target that cannot be imported
+            if prepares(self.objective.object) and self.bounds.options.get("scope") == "microbatch":
+                yield (
+                    f"objective={self.objective.name} looks at the whole update, but bounds.scope=microbatch "
+                    "searches several times in each; write bounds.scope=minibatch"
+                )
 
 
 class Scale(Section):

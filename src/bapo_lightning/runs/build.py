@@ -216,7 +216,6 @@ def module_parts(config: RunConfig) -> dict[str, Any]:
         "make_policy": partial(build_policy, options, config.rollout.temperature),
         "bound_rule": algorithm.bounds.make(),
         "objective": algorithm.objective.make(),
-        "statistic": algorithm.statistic.make() if algorithm.statistic else None,
         "weighting": algorithm.weighting.make(),
         "optimizer": optimizer.optimizer.make(),
         "scheduler": optimizer.scheduler.make(),

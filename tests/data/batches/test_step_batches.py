@@ -7,11 +7,11 @@ import pytest
 import torch
 from tests.builders import budget_for, group, random_policy, rollout, stale_batch, step
 
+from bapo_lightning.algorithms.direct_advantage import direct_advantage
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.objectives.methods.direct_advantage import direct_advantage
 from bapo_lightning.objectives.weighting import step_mean
 from bapo_lightning.types import Segment, Steps
 

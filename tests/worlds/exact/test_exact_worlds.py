@@ -6,17 +6,17 @@ from functools import partial
 
 import pytest
 import torch
+from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from zoo import algorithms
 
+from bapo_lightning.algorithms.dcpo import SmoothAdvantages
+from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
+from bapo_lightning.algorithms.reinforce_pp import whitened
+from bapo_lightning.algorithms.spo import SingleStream
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
-from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from bapo_lightning.modules.schedules import linear_warmup
-from bapo_lightning.objectives.advantages.dcpo import SmoothAdvantages
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.objectives.advantages.reinforce_pp import whitened
-from bapo_lightning.objectives.advantages.spo import SingleStream
-from bapo_lightning.objectives.methods.clip import clip
-from bapo_lightning.objectives.methods.entropy_bonus import EntropyBonus
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.train import Course, Method, Protocol, train

@@ -39,10 +39,8 @@ class Entry:
             advantages=algorithm.advantages.make(),
             bound_rule=algorithm.bounds.make(),
             objective=algorithm.objective.make(),
-            statistic=algorithm.statistic.make() if algorithm.statistic else None,
             batch_advantages=algorithm.batch_advantages.make if algorithm.batch_advantages else None,
             weighting=algorithm.weighting.make(),
-            contribution_weight=algorithm.contribution_weight,
         )
         return cls(method, optimizer.optimizer.make(), optimizer.scheduler.make(), optimizer.max_grad_norm)
 

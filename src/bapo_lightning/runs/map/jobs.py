@@ -13,7 +13,7 @@ from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import read_run
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.objectives.token_table import needs_log_z, needs_reference
+from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.report.map.cells import FIRST_COMPARED, FRESH, Cell, measured_file
 from bapo_lightning.run_folder.text_file import write_text
 from bapo_lightning.runs.map.plan import MapConfig
@@ -94,7 +94,7 @@ def exact_world_problems(config: RunConfig) -> Iterator[str]:
             f"algorithm={algorithm.name} takes the advantages of steps from a critic that reads text, and "
             "exact worlds have none; leave the method out, or write map=locks"
         )
-    if needs_reference(objective) or needs_log_z(objective):
+    if not {"reference_logp", "log_z"}.isdisjoint(needs_of(objective)):
         yield (
             f"algorithm={algorithm.name} needs a reference policy or an estimate of log Z, which exact "
             "worlds do not have; leave it out of methods"

@@ -14,8 +14,8 @@ depends on its number alone, so that methods can be compared in pairs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,24 +29,24 @@ from bapo_lightning.modules.bound_rules import (
     searches_each_micro_batch,
     whereabouts,
 )
-from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
+from bapo_lightning.modules.contributions import positive_shares
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.surrogate import clipped_fractions
-from bapo_lightning.objectives.token_table import (
+from bapo_lightning.objectives.objective import (
     Objective,
-    Statistic,
-    TokenTable,
-    concatenate,
-    needs_at_entry,
-    needs_entropy_gradient,
+    needs_of,
+    prepares,
     remembers,
+    scores_at_entry,
+    with_slopes,
 )
+from bapo_lightning.objectives.surrogate import clipped_fractions
+from bapo_lightning.objectives.token_table import TokenTable, concatenate
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.world import ExactWorld
 
 NORM_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
-Past = tuple[Tensor, Tensor]  # what bound rule and statistic know of the updates before
+Past = tuple[Tensor, Tensor]  # what bound rule and objective know of the updates before
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,15 @@ class Method:
     bound_rule: BoundRule
     objective: Objective
     weighting: Callable[..., Tensor]  # mask[B, T] -> weights[B, T], from `objectives.weighting`
-    contribution_weight: ContributionWeight = "rollout_prob"
-    statistic: Statistic | None = None
     batch_advantages: Callable[[], BatchAdvantages] | None = None  # makes those of one seed
 
     @property
     def past(self) -> Past:
-        """Memory of bound rule and statistic before the first update."""
-        rule, statistic = self.bound_rule, self.statistic
+        """Memory of bound rule and objective before the first update."""
+        rule, objective = self.bound_rule, self.objective
         return (
             rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0),
-            statistic.past if remembers(statistic) else torch.empty(0),
+            objective.past if remembers(objective) else torch.empty(0),
         )
 
 
@@ -185,9 +183,10 @@ def update(
     version: int,
 ) -> tuple[tuple[Tensor, ...], Past]:
     """One optimizer update of every seed; returns the fields of `Course` that are means, each [S], and what
-    bound rule and statistic remember of each seed. The batch entered training under the parameters `entry`.
+    bound rule and objective remember of each seed. The batch entered training under the parameters `entry`.
     """
-    with_entropy, with_entry = needs_entropy_gradient(method.objective), needs_at_entry(method.objective)
+    with_entropy = "entropy_gradient" in needs_of(method.objective)
+    with_entry = scores_at_entry(method.objective)
 
     def one_seed(
         own: Tensor, own_entry: Tensor, own_past: Past, *tensors: Tensor
@@ -211,28 +210,29 @@ def loss_and_metrics(
     table: TokenTable, method: Method, past: Past, micro_batches: int
 ) -> tuple[tuple[Tensor, ...], Past]:
     """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim; and what bound rule and
-    statistic remember.
+    objective remember.
     """
     parts: list[Any] = [table]
     if searches_each_micro_batch(method.bound_rule):
-        columns = [getattr(table, field.name).chunk(micro_batches) for field in fields(table)]
-        parts = [TokenTable(*part) for part in zip(*columns, strict=True)]
+        columns = [values.chunk(micro_batches) for values in table.columns.values()]
+        parts = [
+            TokenTable.of(dict(zip(table.columns, part, strict=True))) for part in zip(*columns, strict=True)
+        ]
     losses, searches, tables = [], [], []
     searched, seen = past
     for scope in method.bound_rule.scopes(parts):
         bounds, searched = chosen(method.bound_rule, [part.detach() for part in scope], searched)  # type: ignore[attr-defined]
         for part in scope:
             bounded = part.with_bounds(bounds.low, bounds.high)  # type: ignore[attr-defined]
-            if method.statistic is not None:
-                statistic, seen = known(method.statistic, bounded.detach(), seen)
-                bounded = bounded.with_statistic(statistic)
+            prepared, seen = known(method.objective, bounded.detach(), seen)
+            bounded = bounded.with_columns(prepared)
             losses.append(-(bounded.weight * method.objective(bounded)).sum())
-            tables.append(bounded.detach().with_slopes(method.objective))
+            tables.append(with_slopes(bounded.detach(), method.objective))
         searches.append(bounds)
     lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
     rests, ends = whereabouts(method.bound_rule, lows, highs, values)
-    whole = TokenTable(**concatenate(tables))
-    shares = positive_shares(whole, method.contribution_weight)
+    whole = TokenTable.of(concatenate(tables, tables[0].columns))
+    shares = positive_shares(whole, method.bound_rule.weight)
     clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)
     found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
     return (torch.stack(losses).sum(), *found), (searched, seen)
@@ -243,11 +243,11 @@ def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple
     return rule.search(tables, past) if isinstance(rule, AdaptiveBounds) else (rule.choose(tables), past)
 
 
-def known(statistic: Statistic, table: TokenTable, past: Tensor) -> tuple[Tensor, Tensor]:
-    """Statistic of one seed's update, and what it remembers."""
-    if remembers(statistic):
-        return statistic.remember(table, past)
-    return statistic(table), past
+def known(objective: Objective, table: TokenTable, past: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Columns that the objective of one seed prepares, and what it remembers."""
+    if remembers(objective):
+        return objective.remember(table, past)
+    return objective.prepare(table) if prepares(objective) else {}, past
 
 
 @torch.no_grad()

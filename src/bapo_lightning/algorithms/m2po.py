@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable, needs
+from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import Positive
 
 Reading = Literal["clamp", "mask"]
+LIMIT = "limit"
 
 
-@needs("log_ratio", "advantage", "count")
 def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Reading = "clamp") -> Tensor:
     """Returns the |log r| at which tokens of the update are cut, 0-dim; infinite where the budget suffices.
 
@@ -31,7 +32,7 @@ def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Readi
     Args:
         table: of the whole update, [N].
         budget: largest mean of (log r)^2, M in the paper.
-        reading: what is done to tokens beyond the limit, as in `m2po`.
+        reading: what is done to tokens beyond the limit, as in `M2PO`.
     """
     square, order = table.log_ratio.double().square().sort()
     weight = (table.count * (table.log_ratio * table.advantage > 0)).double().gather(0, order)
@@ -48,20 +49,33 @@ def largest_log_ratio(table: TokenTable, budget: Positive = 0.04, reading: Readi
     return torch.where(capped < number[-1], limit, torch.inf).sqrt().to(table.log_ratio.dtype)
 
 
-def m2po(table: TokenTable, reading: Reading = "clamp") -> Tensor:
-    """Returns the objective per token, [N].
+@dataclass(frozen=True)
+class M2PO:
+    """The objective in one of two readings.
 
     clamp (the authors' code): PPO-clip within [exp(-limit), exp(limit)], but never tighter than the bounds of
         the table, which are [0.7, 1.5] there.
     mask (Algorithm 1 of the final paper; ms-swift and Trinity-RFT): r A, without the tokens that move away
         and are beyond the limit. The mean still counts all tokens, and there are no bounds.
 
-    Args:
-        table: of [N] tokens, within bounds; its statistic is the limit.
+    Attributes:
+        budget: see `largest_log_ratio`.
         reading: one of the two.
     """
-    if reading == "mask":
-        outside = (table.log_ratio * table.advantage > 0) & (table.log_ratio.abs() > table.statistic)
-        return torch.where(outside, 0.0, table.ratio * table.advantage)
-    low, high = table.low.minimum((-table.statistic).exp()), table.high.maximum(table.statistic.exp())
-    return clipped_surrogate(table.ratio, table.advantage, low, high)
+
+    budget: Positive = 0.04
+    reading: Reading = "clamp"
+
+    @reads("log_ratio", "advantage", "count")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
+        """Returns the limit of the update."""
+        return {LIMIT: largest_log_ratio(table, self.budget, self.reading)}
+
+    def __call__(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        limit = table[LIMIT]
+        if self.reading == "mask":
+            outside = (table.log_ratio * table.advantage > 0) & (table.log_ratio.abs() > limit)
+            return torch.where(outside, 0.0, table.ratio * table.advantage)
+        low, high = table.low.minimum((-limit).exp()), table.high.maximum(limit.exp())
+        return clipped_surrogate(table.ratio, table.advantage, low, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log
 from typing import Annotated, Literal
 
@@ -9,19 +10,18 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable, needs
+from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.surrogate import DualClip
+from bapo_lightning.objectives.token_table import TokenTable, reads
 
+Shape = Literal["exponential", "linear"]
 # The authors': where no token moves the entropy much, none is weighted down to the least.
 LEAST_LARGEST = 0.02
+WEIGHT = "entropy_weight"
 
 
-@needs("logp", "advantage", "ratio", "entropy", "count")
 def weight_by_entropy_change(
-    table: TokenTable,
-    least: Annotated[float, Gt(0), Le(1)] = 0.8,
-    most: Annotated[float, Gt(0)] = 1.0,
-    shape: Literal["exponential", "linear"] = "exponential",
+    table: TokenTable, least: float = 0.8, most: float = 1.0, shape: Shape = "exponential"
 ) -> Tensor:
     """Returns the weight of each token, [N], from its estimated effect on the entropy H,
     omega = |A r (1 - p) (log p + H)|.
@@ -49,11 +49,27 @@ def weight_by_entropy_change(
     return most - (most - least) * place
 
 
-def steer(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
-    """Returns PPO-clip per token times its weight, [N].
+@dataclass(frozen=True)
+class STEER:
+    """PPO-clip per token times its weight, [N].
 
-    Args:
-        table: [N] tokens, with bounds; its statistic is that of `weight_by_entropy_change`.
+    Attributes:
+        least: see `weight_by_entropy_change`, as for the next two.
+        most: largest weight.
+        shape: shape of the weight.
         dual_clip: see `clipped_surrogate`.
     """
-    return table.statistic * clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)
+
+    least: Annotated[float, Gt(0), Le(1)] = 0.8
+    most: Annotated[float, Gt(0)] = 1.0
+    shape: Shape = "exponential"
+    dual_clip: DualClip | None = None
+
+    @reads("logp", "advantage", "ratio", "entropy", "count")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
+        """Returns `weight_by_entropy_change`."""
+        return {WEIGHT: weight_by_entropy_change(table, self.least, self.most, self.shape)}
+
+    def __call__(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        return table[WEIGHT] * clip(table, self.dual_clip)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from bapo_lightning.objectives.sequences import at_next
-from bapo_lightning.objectives.token_table import TokenTable, scored_at_entry
+from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import NonNegative, Positive
 
 
-@scored_at_entry("mean_logp")
+@reads("mean_logp", "entry_mean_logp")
 def rover(table: TokenTable, rho: Positive = 1.0, beta: NonNegative = 1.0) -> Tensor:
     """Returns -(Q - weight(R - R_mean + beta Q_next))^2 per token, [N], where Q = rho log r.
 
@@ -27,6 +27,6 @@ def rover(table: TokenTable, rho: Positive = 1.0, beta: NonNegative = 1.0) -> Te
         rho: scale of Q, `rover_t` in the authors' code.
         beta: weight of the next token, `next_q_scale_factor` there.
     """
-    following = at_next(table.mean_logp - table.entry_mean_logp, table)
+    following = at_next(table["mean_logp"] - table["entry_mean_logp"], table)
     target = table.advantage + beta * rho * following
     return -(rho * table.log_ratio - target).square()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable, needs
+from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.surrogate import DualClip
+from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import Share
 
 ROUNDING = 1e-9  # 0.2 * 35 is above 7
 
 
-@needs("entropy", "count")
+AMONG_HIGHEST = "among_highest"
+
+
 def among_highest(table: TokenTable, share: Share = 0.2) -> Tensor:
     """Returns 1 for the `share` of the update's tokens with the highest entropy and 0 for all others, [N].
 
@@ -30,11 +35,23 @@ def among_highest(table: TokenTable, share: Share = 0.2) -> Tensor:
     return (table.entropy >= torch.where(belongs, entropy, torch.inf).min()).to(entropy.dtype)
 
 
-def top_entropy(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
-    """Returns PPO-clip for the tokens of high entropy and 0 for all others, [N]. The mean still counts all.
+@dataclass(frozen=True)
+class TopEntropy:
+    """PPO-clip for the tokens of high entropy and 0 for all others, [N]. The mean still counts all.
 
-    Args:
-        table: [N] tokens, with bounds; its statistic is that of `among_highest`.
+    Attributes:
+        share: see `among_highest`.
         dual_clip: see `clipped_surrogate`.
     """
-    return table.statistic * clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)
+
+    share: Share = 0.2
+    dual_clip: DualClip | None = None
+
+    @reads("entropy", "count")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
+        """Returns `among_highest`."""
+        return {AMONG_HIGHEST: among_highest(table, self.share)}
+
+    def __call__(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        return table[AMONG_HIGHEST] * clip(table, self.dual_clip)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from bapo_lightning.objectives.sequences import per_step, step_sum
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import Positive
 
 
+@reads("step")
 def direct_advantage(table: TokenTable, beta: Positive) -> Tensor:
     """Returns -1/2 (A / beta - log r)^2 of each token's step, shared out over its tokens, [N] (arXiv
     2412.18279, Eq. 12), where log r sums those of the step's tokens.

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.corrections.tokens import Cap
+from bapo_lightning.objectives.probability_shift import within_divergence
 from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.values import Positive
-
-LEAST_REST = 1e-8  # of probability beside the token, as in verl: a certain one has an infinite divergence
 
 
 def dppo(
@@ -45,16 +44,3 @@ def dppo(
     kept = within_divergence(table, low, high, divergence)
     weight = table.ratio.detach().clamp_max(torch.inf if cap is None else cap)
     return torch.where(kept, weight, 0.0) * table.advantage * table.log_ratio
-
-
-def within_divergence(table: TokenTable, low: float, high: float, divergence: Literal["tv", "kl"]) -> Tensor:
-    """Returns whether each token keeps its gradient, [N] bool; arguments as in `dppo`."""
-    p, q = table.logp.detach().exp(), table.proximal_logp.detach().exp()
-    moved = p - q
-    if divergence == "tv":
-        found = moved.abs()
-    else:
-        rest = torch.log((1 - q + LEAST_REST) / (1 - p + LEAST_REST))
-        found = (1 - q) * rest - q * table.log_ratio.detach()
-    far = torch.where(table.advantage > 0, (moved > 0) & (found > high), (moved < 0) & (found > low))
-    return ~far

@@ -28,8 +28,7 @@ class FlowRL:
         beta: factor of the reward; 15 in the paper.
     """
 
-    needs_reference: ClassVar[bool] = True
-    needs_log_z: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"reference_logp", "log_z"})
     beta: Positive = 15.0
 
     def __call__(self, table: TokenTable) -> Tensor:
@@ -39,8 +38,8 @@ class FlowRL:
             table: [N] tokens, with bounds.
         """
         logp = table.log_ratio + table.proximal_logp
-        gap = table.log_z + mean_over_sequence(
-            logp - self.beta * table.advantage - table.reference_logp, table
+        gap = table["log_z"] + mean_over_sequence(
+            logp - self.beta * table.advantage - table["reference_logp"], table
         )
         weight = sequence_sum(table.log_ratio, table).exp().clamp(table.low, table.high).detach()
         return -weight * gap.square()

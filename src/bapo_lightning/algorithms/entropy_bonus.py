@@ -1,27 +1,34 @@
-"""A bonus for entropy whose coefficient follows the policy's entropy (Skywork-OR1, arXiv 2505.22312)."""
+"""PPO-clip with a bonus for the entropy of the policy, whose coefficient follows that entropy (Skywork-OR1,
+arXiv 2505.22312; a bonus alone is older: A3C).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.sequences import token_mean
-from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.objectives.surrogate import DualClip
+from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import NonNegative, Positive
 
+COEFFICIENT = "coefficient"
 
-class AdaptiveCoefficient(nn.Module):
-    """Statistic of an update: the coefficient of its entropy, as `objectives.methods.entropy_bonus` takes it.
 
-    It is 0 while the mean entropy of the update's tokens is above the target. After every update the
-    coefficient behind it moves: up where the entropy was at or below the target, else down. A checkpoint
-    holds it.
+class EntropyBonus(nn.Module):
+    """Objective (table) -> PPO-clip + coefficient * H per token, [N]; gradients flow through H, the entropy
+    of the next-token distribution.
+
+    The bonus is weighted like the tokens: under a token mean it is the mean entropy of the update. It is 0
+    while the mean entropy of the update's tokens is above the target. After every update the coefficient
+    behind it moves: up where the entropy was at or below the target, else down. A checkpoint holds it.
     """
 
-    needs = frozenset({"entropy", "count"})
+    needs: ClassVar[frozenset[str]] = frozenset({"entropy_gradient"})
     past: Tensor  # the coefficient for the next update, 0-dim
 
     def __init__(
@@ -31,6 +38,7 @@ class AdaptiveCoefficient(nn.Module):
         start: NonNegative = 0.0,
         least: NonNegative = 0.0,
         most: Positive = 5e-3,
+        dual_clip: DualClip | None = None,
     ) -> None:
         """The defaults are those of the authors' scripts; TRL has a step of 0.005 up to 1.
 
@@ -40,9 +48,11 @@ class AdaptiveCoefficient(nn.Module):
             start: coefficient of the first update.
             least: smallest coefficient.
             most: largest coefficient.
+            dual_clip: see `clipped_surrogate`.
         """
         super().__init__()
         self.target, self.size, self.least, self.most = target, step, least, most
+        self.dual_clip = dual_clip
         self.register_buffer("past", torch.tensor(float(start)))
 
     @staticmethod
@@ -54,22 +64,24 @@ class AdaptiveCoefficient(nn.Module):
                 "write start=0.0"
             )
 
-    def forward(self, table: TokenTable) -> Tensor:
+    @reads("entropy", "count")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns the coefficient of this update, 0-dim, and remembers that of the next.
 
         The authors' code compares the entropy of the batch before, estimated as mean -log pi, which makes it
         late by one batch.
-
-        Args:
-            table: whole update, [N].
         """
-        coefficient, self.past = self.remember(table, self.past)
-        return coefficient
+        columns, self.past = self.remember(table, self.past)
+        return columns
 
-    def remember(self, table: TokenTable, past: Tensor) -> tuple[Tensor, Tensor]:
+    def remember(self, table: TokenTable, past: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Returns the coefficient of this update and that of the next, without a state of its own."""
         entropy = token_mean(table.entropy, table).to(past)
         low = entropy <= self.target
         following = (past + torch.where(low, self.size, -self.size)).clamp(self.least, self.most)
         # An update that is not finite will be skipped, and must not be remembered.
-        return torch.where(low, past, 0.0), torch.where(entropy.isfinite(), following, past)
+        return {COEFFICIENT: torch.where(low, past, 0.0)}, torch.where(entropy.isfinite(), following, past)
+
+    def forward(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        return clip(table, self.dual_clip) + table[COEFFICIENT] * table.entropy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from bapo_lightning.objectives.sequences import group_sum, mean_over_sequence, per_sequence
 from bapo_lightning.objectives.surrogate import clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable, needs
+from bapo_lightning.objectives.token_table import TokenTable, reads
+
+OTHERS_WRONG = "others_wrong"
 
 
-@needs("advantage", "sequence", "group", "count")
 def share_of_others_wrong(table: TokenTable) -> Tensor:
     """Returns (G - c) / (G - 1) of each token's group, [N]: c of its G responses are right.
 
@@ -27,16 +29,26 @@ def share_of_others_wrong(table: TokenTable) -> Tensor:
     return (size - right) / (size - 1).clamp_min(1)
 
 
-def gapo(table: TokenTable, level: Literal["sequence", "token"] = "sequence") -> Tensor:
-    """Returns PPO-clip per token, [N], with an upper bound of its own for each group.
+@dataclass(frozen=True)
+class GAPO:
+    """PPO-clip per token, [N], with an upper bound of its own for each group.
 
     The upper bound grows from 2 - low (all right: as far from 1 as the lower one) to high (one right).
 
-    Args:
-        table: [N] tokens, with bounds; its statistic is that of `share_of_others_wrong`.
+    Attributes:
         level: ratio to clip: that of the response, as in GSPO, or of the token.
     """
-    ratio = table.ratio if level == "token" else mean_over_sequence(table.log_ratio, table).exp()
-    least = 2 - table.low
-    high = torch.where(table.advantage > 0, least + (table.high - least) * table.statistic, least)
-    return clipped_surrogate(ratio, table.advantage, table.low, high)
+
+    level: Literal["sequence", "token"] = "sequence"
+
+    @reads("advantage", "sequence", "group", "count")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
+        """Returns `share_of_others_wrong`."""
+        return {OTHERS_WRONG: share_of_others_wrong(table)}
+
+    def __call__(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        ratio = table.ratio if self.level == "token" else mean_over_sequence(table.log_ratio, table).exp()
+        least = 2 - table.low
+        high = torch.where(table.advantage > 0, least + (table.high - least) * table[OTHERS_WRONG], least)
+        return clipped_surrogate(ratio, table.advantage, table.low, high)

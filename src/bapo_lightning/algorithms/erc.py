@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.objectives.surrogate import DualClip, clipped_surrogate
-from bapo_lightning.objectives.token_table import TokenTable, scored_at_entry
+from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import Share
 
 SMALLEST = 1e-8  # nats, added to both entropies, as in the authors' code
 
 
-@scored_at_entry("entropy")
+@reads("entry_entropy")
 def erc(table: TokenTable, delta: Share = 0.05, dual_clip: DualClip | None = 10.0) -> Tensor:
     """Returns PPO-clip, without gradient where H / H_old is not within (1 - delta, 1 + delta), [N].
 
@@ -28,6 +28,6 @@ def erc(table: TokenTable, delta: Share = 0.05, dual_clip: DualClip | None = 10.
         delta: how far the entropy may move, as a share of what it was; 0.05 in the authors' runs.
         dual_clip: see `clipped_surrogate`.
     """
-    change = (table.entropy.detach() + SMALLEST) / (table.entry_entropy + SMALLEST)
+    change = (table.entropy.detach() + SMALLEST) / (table["entry_entropy"] + SMALLEST)
     objective = clipped_surrogate(table.ratio, table.advantage, table.low, table.high, dual_clip)
     return torch.where((change > 1 - delta) & (change < 1 + delta), objective, objective.detach())
