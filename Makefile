@@ -126,7 +126,7 @@ eval-table: $(READY) ## one table of several evaluations (RUNS="outputs/eval/*" 
 	@$(VENV_PYTHON) -m bapo_lightning.cli.eval_table $(or $(RUNS),outputs/eval/*) $(ARGS)
 
 critic: $(READY) ## train a critic of steps for algorithm=direct_advantage (EXP=quickstart TO=models/critic ARGS="critic.split=1")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.critic experiment=$(EXP) 'critic.to=$(TO)' $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.algorithms.direct_advantage.command experiment=$(EXP) 'critic.to=$(TO)' $(ARGS)
 
 plan: $(READY) ## memory, work and time that a run would need (EXP=bapo_7b GPUS=8 GPU=h100_80gb)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.plan experiment=$(EXP) $(if $(GPUS),plan.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)

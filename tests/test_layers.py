@@ -25,6 +25,7 @@ LAYER_OF_ROOM = {
     "configuration": 6,
     "runs": 7,
     "library": 8, "cli": 8,
+    "algorithms": 9,
     "__main__": 9,
 }  # fmt: skip
 FACE = "library"  # all that the package itself imports, when it is asked for it

@@ -1,20 +1,29 @@
-"""SPEAR: PPO-clip on fresh and replayed tokens, some of high covariance left out (arXiv 2509.22601).
+"""SPEAR: the policy imitates its own earlier successes (arXiv 2509.22601).
 
-The covariance clipping is that of Clip-Cov (arXiv 2505.22617), with other limits for replayed tokens.
+SelfImitation   which successes are kept, and what they are worth
+SPEAR           PPO-clip on fresh and replayed tokens, some of high covariance left out: that of Clip-Cov
+(arXiv 2505.22617), with other limits for replayed tokens
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bapo_lightning.data.rollouts.replay_rule import ReplayRule
+from bapo_lightning.data.rollouts.turn_rules import num_calling_turns
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.types import Origin
-from bapo_lightning.values import Positive, Share
+from bapo_lightning.types import Group, Origin
+from bapo_lightning.values import Count, NonNegative, Positive, Share
 
 KEPT = "kept"
 
@@ -86,3 +95,69 @@ class SPEAR:
     def __call__(self, table: TokenTable) -> Tensor:
         """Returns the objective of each token, [N]."""
         return table[KEPT] * clip(table, self.dual_clip)
+
+
+@dataclass(eq=False)
+class SelfImitation(ReplayRule):
+    """Replays the policy's own successes, as SPEAR does (arXiv 2509.22601).
+
+    Samples with A > `above` that are trained on are kept; with `needs_call` only those that called a tool, as
+    in the authors' runs with tools. Their advantage becomes R - b, where b is the median of the last
+    `window` group means of the reward, and 0 where that is negative; their weight rises as
+    (1 - cos(pi t / ramp)) / 2 over `ramp` rollout batches. Which of them enter a batch, and how old they may
+    be, is the regime's (regime=spear). The authors' code waits until 1.5 x `capacity` of them are there,
+    makes updates on a random part of them and begins anew; here each batch takes its share. Their scripts
+    take a ramp of 100 to 300.
+    """
+
+    above: NonNegative = 0.0
+    capacity: Count | None = 2048
+    window: Count = 10_240
+    ramp: Count = 200
+    needs_call: bool = False
+    _means: deque[float] = field(init=False)
+    _batches: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._means = deque(maxlen=self.window)
+
+    @property
+    def is_ready(self) -> bool:
+        """True once there is a baseline."""
+        return bool(self._means)
+
+    def kept(self, group: Group) -> Group | None:
+        """Returns the group's successes, which the policy itself sampled."""
+        pairs = [
+            (sample, advantage)
+            for sample, advantage in zip(group.samples, group.advantages, strict=True)
+            if advantage > self.above and sample.is_trained and sample.rollout.is_sampled
+            if not self.needs_call or num_calling_turns(sample.rollout)
+        ]
+        if not pairs:
+            return None
+        samples, advantages = zip(*pairs, strict=True)
+        return replace(group, samples=samples, advantages=advantages)
+
+    def valued(self, replayed: Sequence[Group], fresh: Sequence[Group]) -> list[Group]:
+        """See the class; the baseline is that of the batches before."""
+        self._batches += 1
+        baseline = median(self._means) if self._means else 0.0
+        weight = (1 - math.cos(math.pi * min(self._batches / self.ramp, 1.0))) / 2
+        self._means += [fmean(group.rewards) for group in fresh]
+        return [
+            replace(
+                group,
+                advantages=tuple(max(reward - baseline, 0.0) for reward in group.rewards),
+                weight=weight,
+            )
+            for group in replayed
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the means and the number of batches."""
+        return {"means": list(self._means), "batches": self._batches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a state."""
+        self._means, self._batches = deque(state["means"], maxlen=self.window), state["batches"]

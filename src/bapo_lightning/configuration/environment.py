@@ -50,10 +50,13 @@ def environment_problems(environment: Environment | None, max_feedback_tokens: i
 
 def turn_rule_problems(environment: Environment | None, algorithm: Algorithm) -> Iterator[str]:
     """Rules about turns, where nobody answers between them."""
-    nodes = {"sample_filter.void_turns": algorithm.sample_filter, "replay.needs_call": algorithm.replay}
+    nodes = {
+        "sample_filter.void_turns": algorithm.sample_filter,
+        "stages.replay.needs_call": algorithm.stages.get("replay"),
+    }
     asked = ["turn_shaping"] if algorithm.turn_shaping is not None else []
     asked += [
-        name for name, node in nodes.items() if node is not None and node.options.get(name.partition(".")[2])
+        name for name, node in nodes.items() if node is not None and node.options.get(name.rpartition(".")[2])
     ]
     if environment is None and asked:
         keys = ", ".join(f"algorithm.{name}" for name in asked)

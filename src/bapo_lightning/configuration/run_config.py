@@ -37,11 +37,12 @@ from bapo_lightning.configuration.trainer_flags import (
     trainer_problems,
 )
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
-from bapo_lightning.objectives.objective import needs_of, scores_at_entry
+from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
 from bapo_lightning.precision import MIXED
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.environment_score import environment_score
@@ -138,6 +139,8 @@ class RunConfig(Composed):
             with suppress(*UNREADABLE):  # told as a target that cannot be imported
                 parts[name] = part.object
         return RunFacts(
+            experiment=self.name,
+            model=self.model.path,
             regime=self.staleness,
             group_size=self.scale.group_size,
             prompts_per_batch=self.scale.prompts_per_batch,
@@ -159,6 +162,8 @@ class RunConfig(Composed):
                 yield f"reward._target_={name} returns numbers; write reward=functions reward.functions=[...]"
             if self.environment is None and self.reward.object is environment_score:
                 yield "reward=environment without an environment scores nothing; write environment=NAME"
+            if prepares(self.algorithm.objective.object):
+                yield from self._scope_problems()
         yield from trainer_problems(self.trainer)
         yield from stock_problems("strategy", self.strategy, REFUSED_STRATEGIES)
         for name, node in self.callbacks.nodes.items():
@@ -177,14 +182,18 @@ class RunConfig(Composed):
                 f"{self.scale.max_new_tokens}; write the latter only"
             )
 
+    def _scope_problems(self) -> Iterator[str]:
+        """One set of bounds for the tokens that an objective prepares."""
+        if self.algorithm.bounds.options.get("scope") == "microbatch":
+            yield (
+                f"algorithm.objective={self.algorithm.objective.name} looks at the whole update, but "
+                "algorithm.bounds.scope=microbatch searches several times in each; write "
+                "algorithm.bounds.scope=minibatch"
+            )
+
     def _conversation_problems(self) -> Iterator[str]:
         """Yields parts that cannot handle conversations, or that need them."""
         yield from turn_rule_problems(self.environment, self.algorithm)
-        if self.environment is not None and self.algorithm.step_advantages is not None:
-            yield (
-                f"environment={self.environment.name} with algorithm.step_advantages: a critic values steps "
-                "of responses that nobody answers; write environment=none, or another algorithm"
-            )
 
     def _optimizer_problems(self) -> Iterator[str]:
         """Yields what the optimizer's own constructor refuses."""
@@ -215,7 +224,7 @@ class RunConfig(Composed):
                 "scale.group_size=1 with algorithm.advantages.scale=std: one sample has no standard "
                 "deviation; write scale.group_size=8"
             )
-        elif group_size == 1 and self.algorithm.step_advantages is None:
+        elif group_size == 1:
             yield from self._single_sample_problems()
         yield from self._window_problems()
         yield from self._replay_problems()
@@ -230,10 +239,11 @@ class RunConfig(Composed):
         """Yields why the advantages cannot work with one sample per problem."""
         algorithm, remedy = self.algorithm, "write scale.group_size=8"
         try:
-            found = lone_advantages(
-                algorithm.advantages.make(),
-                algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
-            )
+            given = [node for node in algorithm.stage_nodes.values() if gives_to_all(node)]
+            of_batch = [node.make().advantages for node in given if node.is_a(BatchAdvantageStage)]
+            if len(of_batch) < len(given):
+                return  # each sample gets advantages of its own
+            found = lone_advantages(algorithm.advantages.make(), *of_batch[:1])
         except ConfigError:
             return  # told by their node
         except Exception as error:  # whatever advantages of one's own raise
@@ -246,14 +256,8 @@ class RunConfig(Composed):
             )
 
     def _replay_problems(self) -> Iterator[str]:
-        """Groups of earlier batches where an algorithm replays some, enough for minibatches of their own."""
+        """Groups of earlier batches, enough for minibatches of their own."""
         regime, prompts = self.staleness, self.scale.prompts_per_batch
-        if self.algorithm.replay is not None and not regime.reuse_share:
-            yield (
-                f"algorithm.replay={self.algorithm.replay.name} trains on groups of earlier batches, and "
-                f"regime={regime.name} keeps none; write regime=reuse, or the regime that bears the "
-                "algorithm's name"
-            )
         if regime.reuse_share and regime.reuse_minibatches != "mixed":
             size = prompts // regime.minibatches
             if 0 < int(regime.reuse_share * prompts) < size:
@@ -277,6 +281,11 @@ class RunConfig(Composed):
                 f"rollout batch of {prompts} groups in time; write regime.window={max(widest, 1)}, or "
                 f"regime.max_age={needed} or more"
             )
+
+
+def gives_to_all(stage: Target) -> bool:
+    """Whether a stage gives all samples of a batch their advantages."""
+    return getattr(stage.object, "gives_advantages", None) == "to all"
 
 
 def alarm_problems(alarms: Any, path: str) -> Iterator[str]:

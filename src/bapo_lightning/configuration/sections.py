@@ -16,7 +16,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import UNREADABLE, Target
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
-from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.values import Advice, Count, CountOrZero, Name, NonNegative, Share, Size, TrainDtype
 
@@ -73,14 +72,11 @@ class Algorithm(Section):
     objective: Target
     weighting: Target
     advantages: Target
-    batch_advantages: Target | None
     experts: Target | None
     hints: Target | None
-    replay: Target | None
-    second_sampling: Target | None
-    step_advantages: Target | None
     admission: Target
     bounds: Target
+    stages: dict[str, Target | None]
     length_shaping: Target | None
     turn_shaping: Target | None
     sample_filter: Target | None
@@ -98,26 +94,23 @@ class Algorithm(Section):
             nodes |= {name: value, **{f"{name}.{key}": node for key, node in inner}}
         return {name: node for name, node in nodes.items() if isinstance(node, Target)}
 
+    @property
+    def stage_nodes(self) -> dict[str, Target]:
+        """The stages that are there, by name."""
+        return {name: node for name, node in self.stages.items() if node is not None}
+
     def problems(self) -> Iterator[str]:
-        """One set of bounds for the tokens that an objective prepares, and one origin of advantages."""
-        for name in ("batch_advantages", "replay", "second_sampling", "length_shaping", "turn_shaping"):
-            if self.step_advantages is not None and getattr(self, name) is not None:
-                yield (
-                    f"{name} changes advantages, and step_advantages gives every step its own, by the "
-                    "verifier's scores; leave one of the two out"
-                )
-        for name in ("replay", "second_sampling"):
-            if self.batch_advantages is not None and getattr(self, name) is not None:
-                yield (
-                    f"batch_advantages gives all samples of a batch their advantages, and {name} some of "
-                    "them; leave one of the two out"
-                )
-        with suppress(*UNREADABLE):  # told as a target that cannot be imported
-            if prepares(self.objective.object) and self.bounds.options.get("scope") == "microbatch":
-                yield (
-                    f"objective={self.objective.name} looks at the whole update, but bounds.scope=microbatch "
-                    "searches several times in each; write bounds.scope=minibatch"
-                )
+        """One origin of the advantages of a sample, and one rule of what is kept."""
+        given: dict[str, list[str]] = {}
+        for name, node in self.stage_nodes.items():
+            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                given.setdefault(getattr(node.object, "gives_advantages", "to none"), []).append(name)
+        whole, some = given.get("to all", []), given.get("to some", [])
+        for other in [*whole[1:], *some] if whole else ():
+            yield (
+                f"stages.{whole[0]} gives all samples of a batch their advantages, and stages.{other} gives "
+                f"{'them others' if other in whole else 'some of them others'}; leave one of the two out"
+            )
 
 
 class Scale(Section):

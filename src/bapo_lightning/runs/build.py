@@ -22,14 +22,7 @@ from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.solutions import require_solutions
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.stages import (
-    BatchAdvantageStage,
-    BatchStage,
-    EntryStage,
-    ReferenceStage,
-    SecondSamplingStage,
-    StepAdvantageStage,
-)
+from bapo_lightning.data.rollouts.stages import BatchStage, EntryStage, ReferenceStage
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import DataError
@@ -137,25 +130,19 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
         "prompts_per_batch": scale.prompts_per_batch,
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
-        "stages": list(_stages(config)),
-        "replay": algorithm.replay.make() if algorithm.replay else None,
+        "stages": dict(_stages(config)),
         "schedule": read_recorded_schedule(config),
     }
 
 
-def _stages(config: RunConfig) -> Iterator[BatchStage]:
-    """What happens to a rollout batch before it is trained on, in order."""
-    algorithm = config.algorithm
-    if algorithm.second_sampling:
-        yield SecondSamplingStage(algorithm.second_sampling.make())
+def _stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
+    """What happens to a rollout batch before it is trained on, by name, in order."""
+    for name, node in config.algorithm.stage_nodes.items():
+        yield name, node.make()
     if config.scores_by_reference:
-        yield ReferenceStage()
-    if algorithm.step_advantages:
-        yield StepAdvantageStage(algorithm.step_advantages.make())
-    if algorithm.batch_advantages:
-        yield BatchAdvantageStage(algorithm.batch_advantages.make())
+        yield "reference_scores", ReferenceStage()
     if config.entry_scores:
-        yield EntryStage(config.entry_scores)
+        yield "entry_scores", EntryStage(config.entry_scores)
 
 
 def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -> RolloutSampler:

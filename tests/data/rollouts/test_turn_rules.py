@@ -12,9 +12,9 @@ from tests.data.rollouts.scripted import ScriptedEngine, sampler
 from tests.data.rollouts.test_random_schedules import Schedule
 from tests.data.rollouts.test_sampler import ITEMS, finished
 
-from bapo_lightning.data.batches.replay_rules import SelfImitation
+from bapo_lightning.algorithms.aepo import SecondSampling
+from bapo_lightning.algorithms.spear import SelfImitation
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
-from bapo_lightning.data.rollouts.second_sampling import SecondSampling
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.data.rollouts.turn_rules import (
     SampleFilter,
@@ -208,7 +208,7 @@ def test_a_second_sampling_follows_the_same_rules():
         (["algorithm=simpletir"], "algorithm.sample_filter.void_turns without an environment: a response is"),
         (
             ["algorithm=spear_turns", "regime=spear"],
-            "algorithm.turn_shaping, algorithm.replay.needs_call without an environment",
+            "algorithm.turn_shaping, algorithm.stages.replay.needs_call without an environment",
         ),
         (
             [*TURNS, "algorithm=simpletir", "algorithm.sample_filter.void_turns=false"],

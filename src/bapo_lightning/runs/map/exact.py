@@ -14,7 +14,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.sections import Algorithm
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
+from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages
 from bapo_lightning.report.map.cells import FRESH, write_measured
 from bapo_lightning.report.progress.counting import counted
 from bapo_lightning.runs.map.jobs import Job
@@ -39,10 +42,16 @@ class Entry:
             advantages=algorithm.advantages.make(),
             bound_rule=algorithm.bounds.make(),
             objective=algorithm.objective.make(),
-            batch_advantages=algorithm.batch_advantages.make if algorithm.batch_advantages else None,
+            batch_advantages=_maker_of_batch_advantages(algorithm),
             weighting=algorithm.weighting.make(),
         )
         return cls(method, optimizer.optimizer.make(), optimizer.scheduler.make(), optimizer.max_grad_norm)
+
+
+def _maker_of_batch_advantages(algorithm: Algorithm) -> Callable[[], BatchAdvantages] | None:
+    """Returns what makes the batch advantages of a seed; None where advantages are relative to the group."""
+    nodes = [node for node in algorithm.stage_nodes.values() if node.is_a(BatchAdvantageStage)]
+    return (lambda: nodes[0].make().advantages) if nodes else None
 
 
 def fill(config: MapConfig, methods: dict[str, RunConfig], jobs: Sequence[Job]) -> None:

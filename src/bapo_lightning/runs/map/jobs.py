@@ -10,8 +10,9 @@ import yaml
 
 from bapo_lightning.configuration.changes import ABSENT, differences
 from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.run_config import RunConfig, gives_to_all
 from bapo_lightning.configuration.validate import read_run
+from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.report.map.cells import FIRST_COMPARED, FRESH, Cell, measured_file
@@ -89,11 +90,12 @@ def composed(config: MapConfig, name: str) -> RunConfig:
 def exact_world_problems(config: RunConfig) -> Iterator[str]:
     """Yields what a method needs that exact worlds do not have."""
     algorithm, objective = config.algorithm, config.algorithm.objective.object
-    if algorithm.step_advantages is not None:
-        yield (
-            f"algorithm={algorithm.name} takes the advantages of steps from a critic that reads text, and "
-            "exact worlds have none; leave the method out, or write map=locks"
-        )
+    for name, node in algorithm.stage_nodes.items():
+        if gives_to_all(node) and not node.is_a(BatchAdvantageStage):
+            yield (
+                f"algorithm={algorithm.name} has a stage that gives advantages by the text of responses "
+                f"({name}), and exact worlds have none; leave the method out, or write map=locks"
+            )
     if not {"reference_logp", "log_z"}.isdisjoint(needs_of(objective)):
         yield (
             f"algorithm={algorithm.name} needs a reference policy or an estimate of log Z, which exact "

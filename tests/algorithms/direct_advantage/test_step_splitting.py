@@ -7,8 +7,9 @@ import pytest
 import torch
 from tests.builders import group, rollout
 
+from bapo_lightning.algorithms.direct_advantage.critic import with_step_advantages
+from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter, states_of
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
-from bapo_lightning.data.rollouts.steps import StepSplitter, states_of, with_step_advantages
 from bapo_lightning.types import Problem, Steps
 
 END = 0  # a token without text

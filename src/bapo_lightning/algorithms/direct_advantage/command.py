@@ -1,6 +1,6 @@
 """Trains the critic that gives each step of a response its advantage.
 
-    python -m bapo_lightning.cli.critic experiment=quickstart critic.to=models/critic critic.split=1
+    python -m bapo_lightning.algorithms.direct_advantage.command experiment=quickstart critic.to=models/critic
 
 Heavy imports come after the configuration is composed, so that a misspelt option answers at once.
 """
@@ -39,13 +39,13 @@ def main(config: DictConfig) -> None:
     plain, start = resolve(config), time.monotonic()
     with phases_shown():
         with phase("loading libraries"):
-            from bapo_lightning.runs.critic import make_critic
+            from bapo_lightning.algorithms.direct_advantage.make import make_critic
 
         folder = make_critic(plain)
     print(f"{folder} was made in {time.monotonic() - start:.0f} s; train with it:")
     print(
         f"  make train EXP={config.name} "
-        f'ARGS="algorithm=direct_advantage algorithm.step_advantages.critic={folder}"'
+        f'ARGS="algorithm=direct_advantage algorithm.stages.step_advantages.critic={folder}"'
     )
 
 

@@ -23,11 +23,11 @@ from torchmetrics import MeanSquaredError
 from torchmetrics.classification import BinaryCalibrationError
 from transformers import PreTrainedModel
 
-from bapo_lightning.data.rollouts.completions import completed_scores
+from bapo_lightning.algorithms.direct_advantage.completions import completed_scores
+from bapo_lightning.algorithms.direct_advantage.critic import state_inputs, state_logits
+from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter, states_of
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.steps import StepSplitter, states_of
 from bapo_lightning.errors import DataError
-from bapo_lightning.modules.step_critic import state_inputs, state_logits
 from bapo_lightning.phases import advance, phase
 from bapo_lightning.types import Problem, Rollout, Sample
 from bapo_lightning.values import Count, Positive

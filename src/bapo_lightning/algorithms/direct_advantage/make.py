@@ -1,6 +1,6 @@
 """Makes the critic of a run, from its composed configuration: sample, train, save.
 
-model.path --engine--> responses to training problems --> modules.critic_training --> model folder
+model.path --engine--> responses to training problems --> training --> model folder
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 from transformers import PreTrainedModel
 
+from bapo_lightning.algorithms.direct_advantage.critic import CRITIC_KEY, build_critic
+from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter
+from bapo_lightning.algorithms.direct_advantage.training import (
+    Example,
+    examples_of,
+    fit_critic,
+    with_completions,
+)
 from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import parse, validate
 from bapo_lightning.data.rollouts.answers import all_asked, sample_answers
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.steps import StepSplitter
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.modules.critic_training import Example, examples_of, fit_critic, with_completions
 from bapo_lightning.modules.export.model_folder import check_target
 from bapo_lightning.modules.policy.factory import build_policy
-from bapo_lightning.modules.policy.folder import CRITIC_KEY, model_path
+from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
-from bapo_lightning.modules.step_critic import build_critic
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.rank_group import ALONE, uses_cuda
 from bapo_lightning.rollout.recovery import RestartingEngine
@@ -120,7 +125,8 @@ def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
     problems += [f"critic.{text}" for text in found.critic.problems()] if found is not None else []
     if found is None or problems:
         raise ConfigError(problems)
-    plain["algorithm"] = {**plain["algorithm"], "step_advantages": None}
+    algorithm = plain["algorithm"]
+    plain["algorithm"] = {**algorithm, "stages": {**algorithm["stages"], "step_advantages": None}}
     config = validate(plain)
     if not uses_cuda(config.accelerator):  # elsewhere a critic needs one GPU, however many its run takes
         check_machine(config)

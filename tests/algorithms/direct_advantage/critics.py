@@ -7,7 +7,8 @@ import torch
 from tests.builders import model_config
 from transformers import AutoModelForTokenClassification
 
-from bapo_lightning.modules.policy.folder import CRITIC_KEY, model_path
+from bapo_lightning.algorithms.direct_advantage.critic import CRITIC_KEY
+from bapo_lightning.modules.policy.folder import model_path
 
 ADDITIONS = "package://bapo_lightning/tiny_worlds/additions/model"
 

@@ -7,17 +7,22 @@ from dataclasses import replace
 import pytest
 import torch
 from lightning import seed_everything
+from tests.algorithms.direct_advantage.critics import random_critic
 from tests.builders import random_model, rollout
-from tests.critics import random_critic
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 from transformers import AutoTokenizer
 
-from bapo_lightning.data.rollouts.completions import beginning
-from bapo_lightning.data.rollouts.steps import StepSplitter
+from bapo_lightning.algorithms.direct_advantage.completions import beginning
+from bapo_lightning.algorithms.direct_advantage.critic import CRITIC_KEY, StepCritic, build_critic
+from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter
+from bapo_lightning.algorithms.direct_advantage.training import (
+    Example,
+    examples_of,
+    fit_critic,
+    with_completions,
+)
 from bapo_lightning.errors import DataError
-from bapo_lightning.modules.critic_training import Example, examples_of, fit_critic, with_completions
-from bapo_lightning.modules.policy.folder import CRITIC_KEY, model_path
-from bapo_lightning.modules.step_critic import StepCritic, build_critic
+from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Problem, Sample, Score, ScoreStatus, Segment
 

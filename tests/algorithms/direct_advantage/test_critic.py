@@ -8,15 +8,20 @@ from contextlib import redirect_stdout
 
 import pytest
 import torch
+from tests.algorithms.direct_advantage.critics import written_description
 from tests.commands import run_command
 from tests.configuration.compositions import composed
-from tests.critics import written_description
 
+from bapo_lightning.algorithms.direct_advantage.make import (
+    CriticOptions,
+    make_critic,
+    read_critic,
+    split_problems,
+)
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.runs.critic import CriticOptions, make_critic, read_critic, split_problems
 from bapo_lightning.types import Problem
 
-COMMAND, TRAIN = "bapo_lightning.cli.critic", "bapo_lightning.cli.train"
+COMMAND, TRAIN = "bapo_lightning.algorithms.direct_advantage.command", "bapo_lightning.cli.train"
 OWN = {"num_problems": 40, "samples": 4, "split": 1}
 SETTINGS = (
     "experiment=quickstart", "debug=fast", "algorithm=direct_advantage", "scale.num_rollout_batches=3",
@@ -26,7 +31,7 @@ SETTINGS = (
 
 
 def train(critic, folder, *overrides):
-    own = f"algorithm.step_advantages.critic={critic}", f"run_folder={folder}"
+    own = f"algorithm.stages.step_advantages.critic={critic}", f"run_folder={folder}"
     done = run_command(TRAIN, *SETTINGS, *own, *overrides, forks=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -77,7 +82,7 @@ def test_the_command_makes_the_same_and_says_what_to_do_next(made, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(output)
-    next_command = f"algorithm=direct_advantage algorithm.step_advantages.critic={tmp_path / 'critic'}"
+    next_command = f"algorithm=direct_advantage algorithm.stages.step_advantages.critic={tmp_path / 'critic'}"
     assert f'make train EXP=quickstart ARGS="{next_command}"' in done.stdout
     weights = [(each / "model.safetensors").read_bytes() for each in (folder, tmp_path / "critic")]
     assert weights[0] == weights[1]
@@ -110,7 +115,7 @@ def test_a_folder_must_be_named_and_a_mistake_of_the_run_is_told():
 
 def test_it_needs_no_critic_itself_whatever_the_algorithm():
     config, options = read_critic(composed("algorithm=direct_advantage") | {"critic": {"to": "unused"}})
-    assert config.algorithm.step_advantages is None and options.split == r"\n+"
+    assert config.algorithm.stage_nodes == {} and options.split == r"\n+"
 
 
 def test_problems_are_learnt_from_or_held_out():
