@@ -88,7 +88,7 @@ class TokenTable:
         """
         known, wanted = self.columns, frozenset(columns)
         if wanted.issuperset(NAMES):
-            return self
+            return SomeColumns(reader, known)
         return SomeColumns(reader, {name: known[name] for name in wanted})
 
     def relative_to(self, proximal_logp: Tensor) -> TokenTable:
@@ -168,7 +168,12 @@ class SomeColumns(TokenTable):
     def __init__(self, reader: str, columns: Mapping[str, Tensor]) -> None:
         more = {name: values for name, values in columns.items() if name not in NAMES}
         own = {name: values for name, values in columns.items() if name in NAMES}
-        vars(self).update(own, more=more, _reader=reader)
+        vars(self).update(own, more=more, _reader=reader, _own=own)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """The columns that there are, by name."""
+        return {**vars(self)["_own"], **self.more}
 
     def __getattr__(self, name: str) -> Tensor:
         if name not in NAMES:
