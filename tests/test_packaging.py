@@ -35,7 +35,7 @@ EXTRAS = {
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names in a wheel built offline from a copy, so that no build folder is left in the repository."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("src", "conf"):
+    for name in ("src", "conf", "studies"):
         shutil.copytree(
             ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
         )
@@ -71,6 +71,11 @@ def test_the_wheel_ships_every_config_file(wheel_names: set[str]) -> None:
     configs = shipped(ROOT / "conf", "*.yaml", "bapo_lightning/conf")
     assert "bapo_lightning/conf/train.yaml" in configs
     assert configs - wheel_names == set()
+
+
+def test_the_wheel_has_the_package_alone(wheel_names: set[str]) -> None:
+    rooms = {name.split("/")[0] for name in wheel_names if ".dist-info/" not in name}
+    assert rooms == {"bapo_lightning"}
 
 
 def test_the_wheel_ships_every_module(wheel_names: set[str]) -> None:
