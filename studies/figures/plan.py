@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
+from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.runs.sweeps.names import folder_name, hydra_overrides
+from bapo_lightning.runs.sweeps.names import folder_name
 from bapo_lightning.runs.sweeps.plan import LAUNCHER, ROOT, Plan, read_launcher
 from studies import CONF
 from studies.figures.catalogue import Figure, figure_names, read_figure, read_protocol

@@ -10,12 +10,12 @@ import yaml
 
 from bapo_lightning.configuration.changes import ABSENT, differences
 from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import read_run
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.objectives.token_table import needs_log_z, needs_reference
 from bapo_lightning.run_folder.text_file import write_text
-from bapo_lightning.runs.sweeps.names import hydra_overrides
 from studies.map.cells import FIRST_COMPARED, FRESH, Cell, measured_file
 from studies.map.plan import MapConfig
 

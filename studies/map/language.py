@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
 from bapo_lightning.report.run.curves import held_out
 from bapo_lightning.run_folder.record import Row, finite, read_run
-from bapo_lightning.runs.sweeps.names import hydra_overrides
 from bapo_lightning.runs.sweeps.plan import Plan, read_launcher
 from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
