@@ -15,7 +15,6 @@ from bapo_lightning.cli.command import command
 from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.help import listed, usage
 from bapo_lightning.report.progress.display import phases_shown
-from studies import CONF
 from studies.figures.catalogue import figure_names, read_figure, read_protocol
 from studies.figures.draw import draw_figures
 from studies.figures.findings import print_findings
@@ -24,9 +23,8 @@ from studies.figures.plan import read_figures_plan
 
 def help_text() -> str:
     """Text of `--help`."""
-    conf = CONF
-    protocol = read_protocol(conf)
-    titles = {name: read_figure(conf, name, protocol).title for name in figure_names(conf)}
+    protocol = read_protocol()
+    titles = {name: read_figure(name, protocol).title for name in figure_names()}
     shown = usage(
         "[figure=2,9] [seed=1,2] [KEY=VALUE ...]",
         "figures FIG=2,9",

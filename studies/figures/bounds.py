@@ -15,6 +15,7 @@ from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.report import style
 from bapo_lightning.report.comparison.runs import Run
+from studies.colour_maps import draw_colour_bar, shares_map
 from studies.figures.catalogue import Figure
 from studies.figures.means import XLABEL, draw_metric, draw_variants
 from studies.figures.values import RunsByVariant
@@ -45,7 +46,7 @@ def draw_bounds(figure: Figure, runs: RunsByVariant) -> Canvas:
         first, last = (place * num_columns // len(figure.metrics) for place in (number, number + 1))
         draw_metric(canvas.add_subplot(grid[2, first:last]), metric, figure, runs, XLABEL)
     if mesh is not None:
-        style.draw_colour_bar(canvas, mesh, panels, "share of the updates")
+        draw_colour_bar(canvas, mesh, panels, "share of the updates")
     draw_variants(canvas, figure, runs)
     return canvas
 
@@ -74,7 +75,7 @@ def _draw_choices(
     counts = np.histogram2d(values, batches, bins=(edges, places))[0]
     colour = style.algorithm_colour(runs[0].algorithm)
     shares = counts / np.maximum(counts.sum(0), 1)
-    mesh = axes.pcolormesh(places, edges, shares, cmap=style.shares_map(colour), vmin=0.0, vmax=1.0)
+    mesh = axes.pcolormesh(places, edges, shares, cmap=shares_map(colour), vmin=0.0, vmax=1.0)
     totals, middles = counts.sum(1) / counts.sum(), (edges[:-1] + edges[1:]) / 2
     overall.barh(middles, totals, 0.8 * (edges[1] - edges[0]), color=colour)
     for middle, total in zip(middles, totals, strict=True):

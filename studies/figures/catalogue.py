@@ -13,9 +13,10 @@ from typing import Any
 import yaml
 
 from bapo_lightning.errors import ConfigError
+from studies import CONF
 from studies.figures.values import VALUES
 
-FIGURES = "figures"  # below studies/conf/
+FOLDER = CONF / "figures"
 PROTOCOL = "protocol"  # the file of the runs that figures are drawn from
 _DRAWINGS = ("curves", "bounds", "shares", "tokens", "bars", "entropy_rule")
 
@@ -29,7 +30,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Protocol:
+class FigureProtocol:
     """The runs that all figures are drawn from."""
 
     variants: dict[str, Variant]
@@ -76,32 +77,32 @@ class Figure:
 _FIGURE_KEYS = {item.name for item in fields(Figure)} - {"name"}
 
 
-def read_protocol(conf: Path) -> Protocol:
+def read_protocol(folder: Path = FOLDER) -> FigureProtocol:
     """Reads the runs that figures are drawn from."""
-    content = yaml.safe_load((conf / FIGURES / f"{PROTOCOL}.yaml").read_text(encoding="utf-8"))
+    content = yaml.safe_load((folder / f"{PROTOCOL}.yaml").read_text(encoding="utf-8"))
     variants = {
         name: Variant(variant["label"], variant["set"]) for name, variant in content["variants"].items()
     }
-    return Protocol(variants, tuple(content["seeds"]), content["common"], content["parallel_runs"])
+    return FigureProtocol(variants, tuple(content["seeds"]), content["common"], content["parallel_runs"])
 
 
-def figure_names(conf: Path) -> list[str]:
+def figure_names(folder: Path = FOLDER) -> list[str]:
     """Names of all figures; those of the paper first, by their numbers."""
-    names = [path.stem for path in (conf / FIGURES).glob("*.yaml") if path.stem != PROTOCOL]
+    names = [path.stem for path in folder.glob("*.yaml") if path.stem != PROTOCOL]
     return sorted(names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
 
 
-def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
+def read_figure(name: str, protocol: FigureProtocol, folder: Path = FOLDER) -> Figure:
     """Reads and checks the file of a figure.
 
     Raises:
         ConfigError: there is no such file; or all that is wrong with it.
     """
-    if name not in figure_names(conf):
+    if name not in figure_names(folder):
         raise ConfigError(
-            [f"figure={name} is no figure; write one of {', '.join(figure_names(conf))} (FIG=2 with make)"]
+            [f"figure={name} is no figure; write one of {', '.join(figure_names(folder))} (FIG=2 with make)"]
         )
-    path = conf / FIGURES / f"{name}.yaml"
+    path = folder / f"{name}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if unknown := sorted(set(content) - _FIGURE_KEYS):
         raise ConfigError(
@@ -121,7 +122,7 @@ def read_figure(conf: Path, name: str, protocol: Protocol) -> Figure:
     return figure
 
 
-def _problems(figure: Figure, protocol: Protocol) -> Iterator[str]:
+def _problems(figure: Figure, protocol: FigureProtocol) -> Iterator[str]:
     for variant in figure.variants:
         if variant not in protocol.variants:
             known = ", ".join(protocol.variants)

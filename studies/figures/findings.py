@@ -15,23 +15,25 @@ from rich.table import Table as Printed
 
 from bapo_lightning.report.intervals import (
     Interval,
-    equivalence_p_value,
     holm,
     mean_interval,
     paired_difference,
     paired_p_value,
+    t_quantile,
 )
+from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.report.progress.tables import fits
 from bapo_lightning.run_folder.text_file import write_json, write_text
 from studies.figures.catalogue import Claim, Figure
 
 Table = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant -> value's name -> seed -> value
 LEVEL = 0.05  # of the p-value, corrected for all claims, below which an ordering was shown
+CLAIM_HEADS = ("claim", "difference, 95 %", "p", "p, Holm", "here")
 HOLDS, OPPOSITE, OPEN, NO_DATA = "holds", "the opposite holds", "not shown", "no data"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """Result of judging a claim on the runs."""
 
     figure: str
@@ -57,12 +59,12 @@ class Findings:
 
     figures: Sequence[Figure]
     pictures: dict[str, Path]
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[ClaimVerdict]
     sources: dict[str, Source]
     arguments: Sequence[str]  # of the command line
 
 
-def judge(figure: str, claim: Claim, table: Table) -> Verdict:
+def judge(figure: str, claim: Claim, table: Table) -> ClaimVerdict:
     """Judges a claim alone: `holds` or `the opposite holds` when the 95 % interval lies wholly on that side
     of zero, else `not shown`. That two variants are alike holds when a test of equivalence shows it, and its
     opposite when the interval lies wholly outside.
@@ -87,16 +89,34 @@ def judge(figure: str, claim: Claim, table: Table) -> Verdict:
         interval = mean_interval(list(values.values()))
         p_value = paired_p_value(values, dict.fromkeys(values, 0.0))
     if interval is None or interval.half_width is None:
-        return Verdict(figure, claim, interval, NO_DATA, None)
+        return ClaimVerdict(figure, claim, interval, NO_DATA, None)
     if alike is not None:
         apart = 2 * (1 - alike)
         verdict = HOLDS if alike < LEVEL else OPPOSITE if apart < LEVEL else OPEN
-        return Verdict(figure, claim, interval, verdict, min(alike, apart))
+        return ClaimVerdict(figure, claim, interval, verdict, min(alike, apart))
     verdict = OPEN if not interval.excludes_zero else HOLDS if interval.mean > 0 else OPPOSITE
-    return Verdict(figure, claim, interval, verdict, p_value)
+    return ClaimVerdict(figure, claim, interval, verdict, p_value)
 
 
-def adjust(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def equivalence_p_value(
+    values: Mapping[int, float], reference: Mapping[int, float], within: float
+) -> float | None:
+    """P-value of two one-sided paired t-tests (Schuirmann 1987): that the mean difference is `within` or more
+    away from zero; None with fewer than two seeds that both have.
+    """
+    from scipy.stats import t
+
+    difference = paired_difference(values, reference)
+    if difference is None or difference.half_width is None:
+        return None
+    room = within - abs(difference.mean)
+    if difference.half_width == 0:
+        return 0.0 if room > 0 else 1.0
+    error = difference.half_width / t_quantile(difference.count - 1)
+    return float(t.sf(room / error, difference.count - 1))
+
+
+def adjust(verdicts: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
     """Judges claims together: adds p-values adjusted by Holm's method over all of them, and takes back the
     verdicts that these do not bear.
     """
@@ -124,7 +144,7 @@ def print_findings(findings: Findings, console: Console | None = None) -> None:
         console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _wide(verdicts: Sequence[Verdict]) -> Printed:
+def _wide(verdicts: Sequence[ClaimVerdict]) -> Printed:
     """A line for each verdict."""
     table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for title in ("figure", "the paper says", "difference", "p (Holm)", "here"):
@@ -135,7 +155,7 @@ def _wide(verdicts: Sequence[Verdict]) -> Printed:
     return table
 
 
-def _narrow(verdicts: Sequence[Verdict]) -> Printed:
+def _narrow(verdicts: Sequence[ClaimVerdict]) -> Printed:
     """The claim, and below it what is found here."""
     table = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("figure", no_wrap=True)
@@ -168,19 +188,21 @@ def _section(findings: Findings, figure: Figure) -> Sequence[str]:
     name = f"Figure {figure.name}" if figure.name.isdigit() else "Not in the paper"
     arguments = f' ARGS="{" ".join(findings.arguments)}"' if findings.arguments else ""
     seeds = ", ".join(map(str, source.seeds)) or "none"
+    claims = [
+        (
+            *(verdict.claim.says, _interval_text(verdict.interval)),
+            *(_p_text(verdict.p_value), _p_text(verdict.adjusted), verdict.verdict),
+        )
+        for verdict in findings.verdicts
+        if verdict.figure == figure.name
+    ]
     return [
         *(f"## {name}: {figure.title}", ""),
         f"`make figures FIG={figure.name}{arguments}`: {source.num_runs} runs, seeds {seeds}, "
         f"{source.seconds / 60:.0f} minutes of runs.",
         *("", f"The paper: {figure.paper}", ""),
         *(f"![{figure.title}]({findings.pictures[figure.name].name})", ""),
-        *("| claim | difference, 95 % | p | p, Holm | here |", "|---|---|---|---|---|"),
-        *(
-            f"| {verdict.claim.says} | {_interval_text(verdict.interval)} | {_p_text(verdict.p_value)} "
-            f"| {_p_text(verdict.adjusted)} | {verdict.verdict} |"
-            for verdict in findings.verdicts
-            if verdict.figure == figure.name
-        ),
+        markdown_table(CLAIM_HEADS, claims),
         "",
     ]
 

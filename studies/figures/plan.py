@@ -16,7 +16,6 @@ from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.runs.sweeps.names import folder_name
 from bapo_lightning.runs.sweeps.plan import LAUNCHER, ROOT, Plan, read_launcher
-from studies import CONF
 from studies.figures.catalogue import Figure, figure_names, read_figure, read_protocol
 
 FIGURE, SEED = "figure", "seed"
@@ -40,12 +39,11 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
         ConfigError: all that is wrong with the command line or the files.
     """
     own, changes = _sort_arguments(arguments)
-    conf = CONF
-    protocol = read_protocol(conf)
+    protocol = read_protocol()
     figures, problems = list[Figure](), list[str]()
-    for name in dict.fromkeys(own[FIGURE].split(",") if FIGURE in own else figure_names(conf)):
+    for name in dict.fromkeys(own[FIGURE].split(",") if FIGURE in own else figure_names()):
         try:
-            figures.append(read_figure(conf, name, protocol))
+            figures.append(read_figure(name, protocol))
         except ConfigError as error:
             problems += error.problems
     in_variants = {key for variant in protocol.variants.values() for key in variant.overrides}

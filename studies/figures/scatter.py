@@ -12,6 +12,7 @@ from matplotlib.figure import Figure as Canvas
 from bapo_lightning.report import style
 from bapo_lightning.report.intervals import mean_interval
 from bapo_lightning.run_folder.record import Columns
+from studies.colour_maps import draw_colour_bar
 from studies.figures.catalogue import Figure
 from studies.figures.values import RunsByVariant, rule_pairs
 
@@ -61,7 +62,7 @@ def _draw_scatter(canvas: Canvas, axes: Axes, tables: list[Columns]) -> None:
     axes.set_xlim(low * 0.9, high * 1.1)
     axes.set_xticks([0.1, 0.3, 1, 3, 10], ["≤ 0.1", "0.3", "1", "3", "≥ 10"])
     axes.minorticks_off()
-    style.draw_colour_bar(canvas, dots, axes, "entropy [nats]")
+    draw_colour_bar(canvas, dots, axes, "entropy [nats]")
 
 
 def _draw_classes(axes: Axes, tables: list[Columns], name: str, colour: str) -> None:

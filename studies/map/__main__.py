@@ -21,7 +21,7 @@ from studies import CONF
 from studies.map.leaderboard import read_boards
 from studies.map.leaderboard_page import draw_ranks, render_leaderboard
 from studies.map.page import render
-from studies.map.picture import Method, draw_gap, draw_phases
+from studies.map.picture import MethodLook, draw_gap, draw_phases
 from studies.map.verdicts import CellResult, read_results
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ def draw(config: MapConfig) -> int:
     return 0
 
 
-def methods_of(config: MapConfig) -> dict[str, Method]:
+def methods_of(config: MapConfig) -> dict[str, MethodLook]:
     """How the methods are shown."""
     return {
-        name: Method(entry.label, str((config.common | entry.set).get("algorithm", name)))
+        name: MethodLook(entry.label, str((config.common | entry.set).get("algorithm", name)))
         for name, entry in config.methods.items()
     }
 

@@ -15,7 +15,7 @@ FIRST_COMPARED = 1000  # seeds from here on are compared; those below decide whi
 
 
 @dataclass(frozen=True)
-class Cell:
+class MapCell:
     """One combination of the axes."""
 
     world: str
@@ -73,8 +73,8 @@ def write_measured(path: Path, seeds: Sequence[int], curves: Mapping[str, np.nda
     os.replace(partial_path, path)
 
 
-def measured_file(folder: Path, cell: Cell, method: str) -> Path:
+def measured_file(folder: Path, cell: MapCell, method: str) -> Path:
     """Where the curves of a method are; those of fresh data serve all stalenesses."""
     if method == FRESH:
-        cell = Cell(cell.world, cell.learning_rate, 1, cell.options)
+        cell = MapCell(cell.world, cell.learning_rate, 1, cell.options)
     return folder / "cells" / cell.name / f"{method}.npz"

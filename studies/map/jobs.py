@@ -16,7 +16,7 @@ from bapo_lightning.configuration.validate import read_run
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.objectives.token_table import needs_log_z, needs_reference
 from bapo_lightning.run_folder.text_file import write_text
-from studies.map.cells import FIRST_COMPARED, FRESH, Cell, measured_file
+from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.plan import MapConfig
 
 
@@ -25,7 +25,7 @@ class Job:
     """One method in one cell, with all its seeds."""
 
     path: Path
-    cell: Cell
+    cell: MapCell
     method: str
     seeds: list[int]
 

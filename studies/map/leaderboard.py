@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bapo_lightning.report.intervals import Interval, holm, paired_difference, paired_p_value
-from studies.map.cells import FRESH, Cell, Measured, measured_file
-from studies.map.verdicts import COLLAPSED, Comparison, by_seed, certain, interval_of
+from bapo_lightning.report.intervals import Interval
+from studies.map.cells import FRESH, MapCell, Measured, measured_file
+from studies.map.verdicts import COLLAPSED, PairedComparison, compare, interval_of
 
 ROUNDING = 1e-6  # of mean rewards: methods that differ by less are alike
 
@@ -44,7 +44,7 @@ class Board:
     options: tuple[tuple[str, float], ...]
     staleness: int
     standings: tuple[Standing, ...]
-    duels: tuple[Comparison, ...]  # each of two methods at their own rates, p adjusted over the board
+    duels: tuple[PairedComparison, ...]  # each of two methods at their own rates, p adjusted over the board
     ranks: Mapping[str, Mapping[float, int]]  # of each method among all, by learning rate
 
     @property
@@ -55,7 +55,7 @@ class Board:
 
 
 def read_boards(
-    folder: Path, cells: Sequence[Cell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
+    folder: Path, cells: Sequence[MapCell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
 ) -> list[Board]:
     """Reads all boards of a map.
 
@@ -74,7 +74,7 @@ def read_boards(
 
 
 def _board(
-    folder: Path, cells: Sequence[Cell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
+    folder: Path, cells: Sequence[MapCell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
 ) -> Board:
     chosen = {name: _best_cell(folder, cells, name) for name in (FRESH, *methods)}
     measured = {name: Measured.read(measured_file(folder, cell, name)) for name, cell in chosen.items()}
@@ -88,8 +88,6 @@ def _board(
         _standing(name, chosen[name], edges, measured[name], reference, fresh, level)
         for name in (*methods, FRESH)
     ]
-    areas = {name: by_seed(item.area) for name, item in measured.items()}
-    p_values = [paired_p_value(areas[one], areas[other]) for one, other in duels]
     first = cells[0]
     return Board(
         world=first.world,
@@ -97,14 +95,13 @@ def _board(
         staleness=first.staleness,
         standings=tuple(sorted(standings, key=lambda standing: -standing.area.mean)),
         duels=tuple(
-            Comparison(one, other, certain(paired_difference(areas[one], areas[other])), p, adjusted)
-            for (one, other), p, adjusted in zip(duels, p_values, holm(p_values), strict=True)
+            compare([(one, other, measured[one].area, measured[other].area) for one, other in duels])
         ),
         ranks=_ranks(folder, cells, methods),
     )
 
 
-def _best_cell(folder: Path, cells: Sequence[Cell], method: str) -> Cell:
+def _best_cell(folder: Path, cells: Sequence[MapCell], method: str) -> MapCell:
     """The cell with the rate at which a method has the largest area on the seeds of the gate."""
     areas = [Measured.read(measured_file(folder, cell, method), gate=True).area.mean() for cell in cells]
     return cells[int(np.nanargmax(areas))]
@@ -112,7 +109,7 @@ def _best_cell(folder: Path, cells: Sequence[Cell], method: str) -> Cell:
 
 def _standing(
     name: str,
-    cell: Cell,
+    cell: MapCell,
     edges: set[float],
     item: Measured,
     reference: Measured,
@@ -139,7 +136,7 @@ def _standing(
     )
 
 
-def _ranks(folder: Path, cells: Sequence[Cell], methods: Sequence[str]) -> dict[str, dict[float, int]]:
+def _ranks(folder: Path, cells: Sequence[MapCell], methods: Sequence[str]) -> dict[str, dict[float, int]]:
     """Place of each method among all at each learning rate, 1 is the best; equal ones share theirs."""
     found: dict[str, dict[float, int]] = {name: {} for name in methods}
     for cell in cells:

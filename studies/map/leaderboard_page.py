@@ -10,7 +10,7 @@ from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.markdown import markdown_table
 from studies.map.cells import FRESH
 from studies.map.leaderboard import ROUNDING, Board, Standing
-from studies.map.picture import Method
+from studies.map.picture import MethodLook
 
 NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels
 APART = 2.2  # ranks between two names
@@ -87,7 +87,7 @@ def _text(interval: Interval | None, digits: int) -> str:
     return "-" if interval is None else interval.text(digits)
 
 
-def draw_ranks(boards: Sequence[Board], methods: Mapping[str, Method], path: Path) -> Path:
+def draw_ranks(boards: Sequence[Board], methods: Mapping[str, MethodLook], path: Path) -> Path:
     """Draws the rank of every method over the learning rates, a panel for each board; methods of the duels
     and the best ones are named, the others are faint.
     """

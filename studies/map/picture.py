@@ -13,7 +13,8 @@ from matplotlib.colors import Colormap
 from matplotlib.image import AxesImage
 
 from bapo_lightning.report import style
-from studies.map.verdicts import EQUAL, LESS, MORE, OPEN, CellResult, Comparison
+from studies.colour_maps import difference_map, draw_colour_bar
+from studies.map.verdicts import EQUAL, LESS, MORE, OPEN, CellResult, PairedComparison
 
 COLOUR_LIMIT = 0.15  # difference in area at which a colour is full
 LEGEND = (
@@ -26,8 +27,8 @@ MOST = 0.9  # share of the updates that counts as "nearly always"
 
 
 @dataclass(frozen=True)
-class Method:
-    """A method in pictures."""
+class MethodLook:
+    """What a picture says of a method: its name, and the algorithm that it takes its colour from."""
 
     label: str
     algorithm: str
@@ -37,7 +38,7 @@ def draw_phases(
     results: Sequence[CellResult],
     method: str,
     against: Sequence[str],
-    methods: Mapping[str, Method],
+    methods: Mapping[str, MethodLook],
     path: Path,
 ) -> Path:
     """Draws a row of heat maps for each world: the difference of `method` to each of `against` in every cell.
@@ -54,7 +55,7 @@ def draw_phases(
     figure = style.new_figure(5.6 * len(against), height)
     panels = figure.subplots(len(worlds), len(against), squeeze=False, height_ratios=[h + 2 for h in heights])
     for column, other in enumerate(against):
-        colours = style.difference_map(methods[other].algorithm, methods[method].algorithm)
+        colours = difference_map(methods[other].algorithm, methods[method].algorithm)
         for row, world in enumerate(worlds):
             axes = panels[row, column]
             own = [result for result in results if result.cell.world == world]
@@ -63,7 +64,7 @@ def draw_phases(
             axes.set_title(title, fontsize=10, loc="left", color=style.INK)
             if column:
                 axes.set_yticklabels([])
-        style.draw_colour_bar(figure, image, panels[:, column], "")
+        draw_colour_bar(figure, image, panels[:, column], "")
     figure.supxlabel(LEGEND, fontsize=9, color=style.INK)
     return style.save_png(figure, path)
 
@@ -105,7 +106,7 @@ def _heat_map(
     return image
 
 
-def _difference(comparison: Comparison) -> str:
+def _difference(comparison: PairedComparison) -> str:
     number = f"{comparison.difference.mean:+.3f}".replace("-", "−")
     return {EQUAL: f"= {number}", OPEN: f"? {number}"}.get(comparison.verdict, number)
 
@@ -119,7 +120,7 @@ def _search(result: CellResult, method: str) -> str:
     return "R" if (found.rests or 0) > MOST else "E" if (found.ends or 0) > MOST else ""
 
 
-def draw_gap(results: Sequence[CellResult], methods: Mapping[str, Method], path: Path) -> Path:
+def draw_gap(results: Sequence[CellResult], methods: Mapping[str, MethodLook], path: Path) -> Path:
     """Draws, for every method but the first, the share of the staleness gap that it closes in each cell that
     passes the gate, with its 95 % interval. Cells stand and darken in the order of their natural share.
     """

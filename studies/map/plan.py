@@ -17,7 +17,7 @@ from bapo_lightning.configuration.validate import parse
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.values import Count
 from studies import CONF
-from studies.map.cells import Cell
+from studies.map.cells import MapCell
 
 PROTOCOL_AXES = ("learning_rate", "staleness")
 
@@ -63,14 +63,14 @@ class MapConfig(Section):
         return bool(self.duels)
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[MapCell]:
         """Every combination of the axes, world by world."""
         found = []
         for name, entry in self.worlds.items():
             for values in product(*entry.axes.values()):
                 chosen = dict(zip(entry.axes, values, strict=True))
                 learning_rate, staleness = (chosen.pop(axis) for axis in PROTOCOL_AXES)
-                found.append(Cell(name, learning_rate, int(staleness), tuple(chosen.items())))
+                found.append(MapCell(name, learning_rate, int(staleness), tuple(chosen.items())))
         return found
 
     def problems(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
-from studies.map.cells import FRESH, Cell, Measured, measured_file
+from studies.map.cells import FRESH, MapCell, Measured, measured_file
 
 LEVEL = 0.05
 EQUAL_WITHIN = 0.01  # of the area under the reward: an interval within it means that methods are equal
@@ -37,7 +37,7 @@ class GateResult:
 
 
 @dataclass(frozen=True)
-class Figures:
+class MethodSummary:
     """One method in one cell, means over seeds."""
 
     area: Interval
@@ -52,7 +52,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """Difference in area of two methods in one cell."""
 
     method: str
@@ -76,13 +76,13 @@ class Comparison:
 class CellResult:
     """Everything about one cell."""
 
-    cell: Cell
+    cell: MapCell
     gate: GateResult
-    figures: Mapping[str, Figures]  # by method, fresh data among them
-    comparisons: tuple[Comparison, ...]
+    figures: Mapping[str, MethodSummary]  # by method, fresh data among them
+    comparisons: tuple[PairedComparison, ...]
     gap_closed: Mapping[str, Interval]  # share of the cost of staleness that a method makes good
 
-    def comparison(self, method: str, against: str) -> Comparison:
+    def comparison(self, method: str, against: str) -> PairedComparison:
         """The comparison of two methods."""
         return next(item for item in self.comparisons if (item.method, item.against) == (method, against))
 
@@ -97,7 +97,7 @@ class CellResult:
 
 def read_results(
     folder: Path,
-    cells: Sequence[Cell],
+    cells: Sequence[MapCell],
     methods: Sequence[str],
     gate: Sequence[str],
     controls: Sequence[str],
@@ -113,34 +113,36 @@ def read_results(
     """
     read = {cell: _read(folder, cell, [FRESH, *methods]) for cell in cells}
     pairs = [(one, other) for other in (methods[0], *controls) for one in methods if one != other]
-    drawn = {
-        pair: [(by_seed(read[cell][pair[0]].area), by_seed(read[cell][pair[1]].area)) for cell in cells]
-        for pair in pairs
-    }
-    p_values = {pair: [paired_p_value(*values) for values in drawn[pair]] for pair in pairs}
-    adjusted = {pair: holm(values) for pair, values in p_values.items()}
-    results = []
-    for number, cell in enumerate(cells):
-        comparisons = [
-            Comparison(
-                *pair,
-                certain(paired_difference(*drawn[pair][number])),
-                p_values[pair][number],
-                adjusted[pair][number],
-            )
-            for pair in pairs
-        ]
-        measured = read[cell]
-        results.append(
-            CellResult(
-                cell=cell,
-                gate=_gate(_read(folder, cell, [FRESH, methods[0], *gate], gate=True), methods[0], gate),
-                figures={name: _figures(item) for name, item in measured.items()},
-                comparisons=tuple(comparisons),
-                gap_closed={name: _gap_closed(measured, name, methods[0]) for name in methods[1:]},
-            )
+    by_pair = [
+        compare([(one, other, read[cell][one].area, read[cell][other].area) for cell in cells])
+        for one, other in pairs
+    ]
+    return [
+        CellResult(
+            cell=cell,
+            gate=_gate(_read(folder, cell, [FRESH, methods[0], *gate], gate=True), methods[0], gate),
+            figures={name: _figures(item) for name, item in read[cell].items()},
+            comparisons=tuple(found[number] for found in by_pair),
+            gap_closed={name: _gap_closed(read[cell], name, methods[0]) for name in methods[1:]},
         )
-    return results
+        for number, cell in enumerate(cells)
+    ]
+
+
+def compare(pairs: Sequence[tuple[str, str, np.ndarray, np.ndarray]]) -> list[PairedComparison]:
+    """Compares methods by seed, and adjusts the p-values over all pairs (Holm).
+
+    Args:
+        pairs: names of two methods, and the values of each, [seeds].
+    """
+    sides = [(by_seed(values), by_seed(others)) for _, _, values, others in pairs]
+    p_values = [paired_p_value(*both) for both in sides]
+    return [
+        PairedComparison(method, against, certain(paired_difference(*both)), p, adjusted)
+        for (method, against, *_), both, p, adjusted in zip(
+            pairs, sides, p_values, holm(p_values), strict=True
+        )
+    ]
 
 
 def by_seed(values: np.ndarray) -> dict[int, float]:
@@ -148,7 +150,7 @@ def by_seed(values: np.ndarray) -> dict[int, float]:
     return dict(enumerate(values.tolist()))
 
 
-def _read(folder: Path, cell: Cell, names: Sequence[str], gate: bool = False) -> dict[str, Measured]:
+def _read(folder: Path, cell: MapCell, names: Sequence[str], gate: bool = False) -> dict[str, Measured]:
     return {name: Measured.read(measured_file(folder, cell, name), gate) for name in names}
 
 
@@ -160,9 +162,9 @@ def _gate(measured: Mapping[str, Measured], reference: str, names: Sequence[str]
     return GateResult(found)
 
 
-def _figures(item: Measured) -> Figures:
+def _figures(item: Measured) -> MethodSummary:
     best = item.curves["reward"].max(1)
-    return Figures(
+    return MethodSummary(
         area=interval_of(item.area),
         final=interval_of(item.final),
         entropy_at_quarter=interval_of(item.at("entropy", 0.25)),

@@ -8,12 +8,11 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.report.comparison.runs import Run
-from studies import CONF
 from studies.figures.bounds import draw_bounds
 from studies.figures.catalogue import read_figure, read_protocol
 from studies.figures.values import CURVES
 
-FIGURE = read_figure(CONF, "8", read_protocol(CONF))
+FIGURE = read_figure("8", read_protocol())
 STALENESS, BATCHES = 8, 4
 
 

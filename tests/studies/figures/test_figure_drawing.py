@@ -12,13 +12,12 @@ from rich.console import Console
 from tests.report.synthetic_runs import synthetic_row, write_run
 
 from bapo_lightning.report.intervals import mean_interval
-from studies import CONF
 from studies.figures.catalogue import figure_names, read_figure, read_protocol
 from studies.figures.draw import draw_figures
-from studies.figures.findings import Findings, Verdict, print_findings
+from studies.figures.findings import ClaimVerdict, Findings, print_findings
 
-PROTOCOL = read_protocol(CONF)
-FIGURES = [read_figure(CONF, name, PROTOCOL) for name in figure_names(CONF)]
+PROTOCOL = read_protocol()
+FIGURES = [read_figure(name, PROTOCOL) for name in figure_names()]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -60,7 +59,7 @@ def runs_of(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     findings = draw_figures(FIGURES, folder, runs_of(folder), ["seed=1,2"])
-    assert set(findings.pictures) == set(figure_names(CONF))
+    assert set(findings.pictures) == set(figure_names())
     assert all(path.read_bytes().startswith(PNG) for path in findings.pictures.values())
     assert len(findings.verdicts) == sum(len(figure.claims) for figure in FIGURES)
     assert all(verdict.interval is not None and verdict.adjusted is not None for verdict in findings.verdicts)
@@ -81,7 +80,9 @@ def test_all_figures_and_their_page(folder: Path, capsys: pytest.CaptureFixture[
 def test_verdicts_fit_and_no_number_is_wrapped(width: int, rows_of_a_claim: int) -> None:
     figure = next(figure for figure in FIGURES if figure.name == "5")
     interval = mean_interval([0.10, 0.12, -0.3])
-    verdicts = [Verdict("5", claim, interval, "the opposite holds", 0.03, 0.5) for claim in figure.claims]
+    verdicts = [
+        ClaimVerdict("5", claim, interval, "the opposite holds", 0.03, 0.5) for claim in figure.claims
+    ]
     console = Console(file=io.StringIO(), width=width, color_system=None)
     print_findings(Findings([figure], {"5": Path("figure_5.png")}, verdicts, {}, ()), console)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]

@@ -11,18 +11,17 @@ from tests.children import forked_children
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.runs.sweeps.plan import compose_runs
-from studies import CONF
 from studies.figures.__main__ import help_text, main
-from studies.figures.catalogue import figure_names, read_figure, read_protocol
+from studies.figures.catalogue import FOLDER, figure_names, read_figure, read_protocol
 from studies.figures.plan import read_figures_plan
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_every_figure_of_the_paper_is_there() -> None:
-    numbered = {name for name in figure_names(CONF) if name.isdigit()}
+    numbered = {name for name in figure_names() if name.isdigit()}
     assert numbered == {"2", "4", "5", "7", "8", "9", "10", "11", "12"}
-    assert {"entropy_rule", "contribution"} <= set(figure_names(CONF))
+    assert {"entropy_rule", "contribution"} <= set(figure_names())
 
 
 def test_a_run_that_several_figures_show_is_trained_once() -> None:
@@ -39,7 +38,7 @@ def test_a_run_that_several_figures_show_is_trained_once() -> None:
     whole = read_figures_plan([])
     assert plan.runs.jobs.items() <= whole.runs.jobs.items()
     # No variant is trained for nothing.
-    assert set(whole.variant_of_run.values()) == set(read_protocol(CONF).variants)
+    assert set(whole.variant_of_run.values()) == set(read_protocol().variants)
 
 
 @pytest.mark.slow
@@ -88,17 +87,15 @@ def test_wrong_input_is_one_error_before_anything_runs(arguments, complaint, tmp
 
 
 def test_a_figure_with_mistakes_names_its_file_and_all_of_them(tmp_path: Path) -> None:
-    folder = tmp_path / "figures"
-    folder.mkdir(parents=True)
-    content = yaml.safe_load((CONF / "figures" / "9.yaml").read_text())
+    content = yaml.safe_load((FOLDER / "9.yaml").read_text())
     content["draw"] = "pies"
     content["claims"] = [
         {"says": "x", "value": "luck", "more": "bapo_8", "less": "ppo"},
         {"says": "y", "value": "reward_last", "of": "bapo_8"},
     ]
-    (folder / "9.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "9.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError) as caught:
-        read_figure(tmp_path, "9", read_protocol(CONF))
+        read_figure("9", read_protocol(), tmp_path)
     text = str(caught.value)
     assert all(part in text for part in ("9.yaml", "variant ppo", "value luck", "pies", "'y' must name"))
 
@@ -129,6 +126,6 @@ def test_figures_are_trained_drawn_and_judged(tmp_path: Path, capsys: pytest.Cap
 def test_help_lists_every_figure_by_its_title() -> None:
     lines = help_text().splitlines()
     assert lines[0] == "usage: python -m studies.figures [figure=2,9] [seed=1,2] [KEY=VALUE ...]"
-    for name in figure_names(CONF):
+    for name in figure_names():
         assert any(len(line.split()) > 3 for line in lines if line.strip().startswith(f"{name} ")), name
     assert not any("protocol" in line for line in lines)

@@ -10,12 +10,11 @@ from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.run.curves import HELD_OUT
-from studies import CONF
 from studies.figures.catalogue import Figure, read_figure, read_protocol
 from studies.figures.means import draw_bars, draw_curves, draw_shares
 from studies.figures.values import CURVES
 
-PROTOCOL = read_protocol(CONF)
+PROTOCOL = read_protocol()
 
 
 def run(algorithm: str, values: Mapping[str, float]) -> Run:
@@ -26,7 +25,7 @@ def run(algorithm: str, values: Mapping[str, float]) -> Run:
 
 
 def figure_and_runs(name: str, metric: str, values: list[float]) -> tuple[Figure, dict[str, list[Run]]]:
-    figure = read_figure(CONF, name, PROTOCOL)
+    figure = read_figure(name, PROTOCOL)
     runs = {
         variant: [run(PROTOCOL.variants[variant].overrides["algorithm"], {metric: value}) for value in values]
         for variant in figure.variants

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from studies.map.cells import FIRST_COMPARED, FRESH, Cell, measured_file
+from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 
-CELL = Cell("table", 0.1, 8, (("wrong_tokens", 9),))
-OTHER = Cell("table", 0.1, 32, (("wrong_tokens", 9),))
+CELL = MapCell("table", 0.1, 8, (("wrong_tokens", 9),))
+OTHER = MapCell("table", 0.1, 32, (("wrong_tokens", 9),))
 CURVES = [
     *("reward", "entropy", "pass_at_k", "key_probability", "worst_quarter", "low", "high", "target_met"),
     *("rests", "ends", "positive_share", "positive_share_unclipped", "clip_fraction"),

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from studies.map.cells import FIRST_COMPARED, FRESH, Cell, measured_file
+from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
 from studies.map.leaderboard import read_boards
 from studies.map.leaderboard_page import draw_ranks, render_leaderboard
-from studies.map.picture import Method
+from studies.map.picture import MethodLook
 from studies.map.verdicts import MORE
 
-LOW, HIGH = (Cell("table", rate, 8, (("wrong_tokens", 9),)) for rate in (0.01, 0.1))
+LOW, HIGH = (MapCell("table", rate, 8, (("wrong_tokens", 9),)) for rate in (0.01, 0.1))
 # Gains by rate on the compared seeds; on those of the gate `lucky` looks better at the low rate.
 GAIN = {
     FRESH: (0.3, 0.4),
@@ -84,5 +84,5 @@ def test_ranks_of_every_rate_and_the_page(board, tmp_path):
     page = render_leaderboard([board], labels, "6 seeds")
     assert "## table (wrong_tokens 9), staleness 8" in page and "| BAPO - GRPO | +0.100" in page
     assert "0.1, edge" in page
-    methods = {name: Method(label, name) for name, label in labels.items()}
+    methods = {name: MethodLook(label, name) for name, label in labels.items()}
     assert draw_ranks([board], methods, tmp_path / "ranks.png").stat().st_size > 10_000

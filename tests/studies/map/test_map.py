@@ -7,7 +7,7 @@ import pytest
 from tests.children import forked_children
 
 from studies.map.__main__ import main
-from studies.map.cells import Cell, Measured, measured_file
+from studies.map.cells import MapCell, Measured, measured_file
 from studies.map.plan import read_map
 
 SMALL = [
@@ -53,7 +53,7 @@ def test_every_cell_is_measured_judged_and_drawn(drawn):
 def test_fresh_data_serve_all_stalenesses_and_the_gate_has_seeds_of_its_own(drawn):
     one, other = (
         measured_file(
-            drawn, Cell("table", 0.1, staleness, (("wrong_tokens", 9), ("key_prior", 0.1))), "fresh"
+            drawn, MapCell("table", 0.1, staleness, (("wrong_tokens", 9), ("key_prior", 0.1))), "fresh"
         )
         for staleness in (2, 4)
     )

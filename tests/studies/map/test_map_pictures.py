@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 from tests.studies.map.made_up_map import METHODS
 
 from bapo_lightning.report import style
-from studies.map.picture import Method, draw_gap, draw_phases
+from studies.colour_maps import difference_map
+from studies.map.picture import MethodLook, draw_gap, draw_phases
 
-DRAWN = {name: Method(name.upper(), "bapo" if name == "better" else "grpo") for name in METHODS}
+DRAWN = {name: MethodLook(name.upper(), "bapo" if name == "better" else "grpo") for name in METHODS}
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_difference_has_the_colour_of_the_algorithm_that_has_more(results, fig
 
 
 def test_algorithms_that_share_a_colour_are_told_apart():
-    ends = [to_hex(style.difference_map("grpo", "grpo")(end)).upper() for end in (0.0, 1.0)]
+    ends = [to_hex(difference_map("grpo", "grpo")(end)).upper() for end in (0.0, 1.0)]
     assert ends == [style.FAINT.upper(), style.algorithm_colour("grpo")]
 
 
