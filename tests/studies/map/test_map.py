@@ -6,7 +6,8 @@ import subprocess
 import pytest
 from tests.children import forked_children
 
-from studies.map.__main__ import main
+from studies import CONF
+from studies.map.__main__ import help_text, main
 from studies.map.cells import MapCell, Measured, measured_file
 from studies.map.plan import read_map
 
@@ -151,3 +152,10 @@ def test_a_map_may_extend_another():
     rivals, locks = read_map(["map=rivals"]), read_map(["map=rivals_locks"])
     assert locks.methods == rivals.methods and locks.duels == rivals.duels
     assert list(locks.worlds) == ["locks"] and locks.common == {} and rivals.common
+
+
+def test_help_lists_every_map_with_what_it_is():
+    usage, *lines = help_text().splitlines()
+    assert usage == "usage: python -m studies.map [map=NAME] [KEY=VALUE ...]"
+    for file in (CONF / "maps").glob("*.yaml"):
+        assert any(len(line.split()) > 3 for line in lines if line.strip().startswith(f"{file.stem} ")), file
