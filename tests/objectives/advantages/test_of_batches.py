@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
 from bapo_lightning.algorithms.bnpo import beta_normalised
 from bapo_lightning.algorithms.dcpo import SmoothAdvantages

@@ -5,7 +5,7 @@ from math import exp
 import pytest
 import torch
 from tests.token_tables import table
-from zoo import algorithms
+from tests.zoo import algorithms
 
 from bapo_lightning.algorithms.fipo import fipo
 from bapo_lightning.algorithms.gapo import gapo, share_of_others_wrong
