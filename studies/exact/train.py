@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import (
     AdaptiveBounds,
     BoundRule,
@@ -30,7 +31,6 @@ from bapo_lightning.modules.bound_rules import (
     whereabouts,
 )
 from bapo_lightning.modules.contributions import positive_shares
-from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.objective import (
     Objective,
@@ -49,24 +49,13 @@ NORM_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 Past = tuple[Tensor, Tensor]  # what bound rule and objective know of the updates before
 
 
-@dataclass(frozen=True)
-class Method:
-    """An algorithm as `conf/algorithm` describes it."""
-
-    advantages: Callable[[Tensor], Tensor]  # rewards[P, G] -> advantages[P, G]
-    bound_rule: BoundRule
-    objective: Objective
-    weighting: Callable[..., Tensor]  # mask[B, T] -> weights[B, T], from `objectives.weighting`
-    batch_advantages: Callable[[], BatchAdvantages] | None = None  # makes those of one seed
-
-    @property
-    def past(self) -> Past:
-        """Memory of bound rule and objective before the first update."""
-        rule, objective = self.bound_rule, self.objective
-        return (
-            rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0),
-            objective.past if remembers(objective) else torch.empty(0),
-        )
+def first_past(algorithm: Algorithm) -> Past:
+    """Memory of bound rule and objective before the first update."""
+    rule, objective = algorithm.bounds, algorithm.objective
+    return (
+        rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0),
+        objective.past if remembers(objective) else torch.empty(0),
+    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +99,7 @@ class Course:
     grad_norm: Tensor  # before clipping
 
 
-def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence[int]) -> Course:
+def train(world: ExactWorld, method: Algorithm, protocol: Protocol, seeds: Sequence[int]) -> Course:
     """Trains one policy for each seed and returns how they went."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     parameters = world.prior.expand(len(seeds), *world.prior.shape).clone().requires_grad_()
@@ -118,11 +107,12 @@ def train(world: ExactWorld, method: Method, protocol: Protocol, seeds: Sequence
     schedule = protocol.scheduler(optimizer)
     problems = Problems(world.num_contexts, generators)
     policies = deque([(0, parameters.detach().clone())], maxlen=protocol.lag + 1)
-    searched, seen = method.past
+    searched, seen = first_past(method)
     past: Past = torch.stack([searched] * len(seeds)), torch.stack([seen] * len(seeds))
     measured: list[tuple[Tensor, ...]] = []
     rows: list[tuple[Tensor, ...]] = []
-    batch_advantages = [method.batch_advantages() for _ in seeds] if method.batch_advantages else []
+    each_own = [method.new_batch_advantages() for _ in seeds]
+    batch_advantages = [own for own in each_own if own is not None]
     num_updates = 0
     while num_updates < protocol.num_updates:
         contexts = problems.take(protocol.problems_per_update * protocol.minibatches)
@@ -173,7 +163,7 @@ def shuffled(answers: Answers, protocol: Protocol, generators: Sequence[torch.Ge
 
 def update(
     world: ExactWorld,
-    method: Method,
+    method: Algorithm,
     protocol: Protocol,
     parameters: Tensor,
     entry: Tensor,
@@ -207,21 +197,21 @@ def update(
 
 
 def loss_and_metrics(
-    table: TokenTable, method: Method, past: Past, micro_batches: int
+    table: TokenTable, method: Algorithm, past: Past, micro_batches: int
 ) -> tuple[tuple[Tensor, ...], Past]:
     """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim; and what bound rule and
     objective remember.
     """
     parts: list[Any] = [table]
-    if searches_each_micro_batch(method.bound_rule):
+    if searches_each_micro_batch(method.bounds):
         columns = [values.chunk(micro_batches) for values in table.columns.values()]
         parts = [
             TokenTable.of(dict(zip(table.columns, part, strict=True))) for part in zip(*columns, strict=True)
         ]
     losses, searches, tables = [], [], []
     searched, seen = past
-    for scope in method.bound_rule.scopes(parts):
-        bounds, searched = chosen(method.bound_rule, [part.detach() for part in scope], searched)  # type: ignore[attr-defined]
+    for scope in method.bounds.scopes(parts):
+        bounds, searched = chosen(method.bounds, [part.detach() for part in scope], searched)  # type: ignore[attr-defined]
         for part in scope:
             bounded = part.with_bounds(bounds.low, bounds.high)  # type: ignore[attr-defined]
             prepared, seen = known(method.objective, bounded.detach(), seen)
@@ -230,9 +220,9 @@ def loss_and_metrics(
             tables.append(with_slopes(bounded.detach(), method.objective))
         searches.append(bounds)
     lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
-    rests, ends = whereabouts(method.bound_rule, lows, highs, values)
+    rests, ends = whereabouts(method.bounds, lows, highs, values)
     whole = TokenTable.of(concatenate(tables, tables[0].columns))
-    shares = positive_shares(whole, method.bound_rule.weight)
+    shares = positive_shares(whole, method.bounds.weight)
     clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)
     found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
     return (torch.stack(losses).sum(), *found), (searched, seen)

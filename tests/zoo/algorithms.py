@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
 
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.modules.bound_rules import BoundRule
-from bapo_lightning.objectives.objective import Objective
+from bapo_lightning.modules.algorithm import Algorithm
 
 LONGEST_RESPONSE = 20  # tokens; some weigh a response by it
 FOLDER = Path(conf_dir(), "algorithm")
-
-
-@dataclass(frozen=True)
-class Method:
-    """What of an algorithm acts within an update."""
-
-    objective: Objective
-    rule: BoundRule
-    weighting: Callable[..., Tensor]
 
 
 def names() -> list[str]:
@@ -35,10 +23,12 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "base")
 
 
-def method(name: str, overrides: tuple[str, ...] = ()) -> Method:
-    """Returns the parts of an algorithm under its own options, or others: Hydra's overrides of its file."""
+def method(name: str, overrides: tuple[str, ...] = ()) -> Algorithm:
+    """Returns an algorithm without rules and stages, under its own options, or others: Hydra's overrides of
+    its file.
+    """
     config = composed("algorithm", name, overrides)
-    return Method(*(made(config[part]) for part in ("objective", "bounds", "weighting")))
+    return Algorithm(*(made(config[part]) for part in ("advantages", "objective", "bounds", "weighting")))
 
 
 @cache

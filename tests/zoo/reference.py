@@ -17,9 +17,9 @@ from unittest import mock
 
 import numpy as np
 import torch
-from tests.zoo.algorithms import Method
 from torch import Tensor
 
+from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.objectives.objective import prepares, remembers, slopes
 from bapo_lightning.objectives.token_table import TokenTable, table_of
 
@@ -97,7 +97,7 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
     return columns
 
 
-def table_from(columns: Columns, method: Method) -> TokenTable:
+def table_from(columns: Columns, method: Algorithm) -> TokenTable:
     """Returns the table of these columns as the method's objective gets it; gradients flow to its `logp`."""
     known = {name: torch.from_numpy(values) for name, values in columns.items()}
     for name in ("log_ratio", "ratio"):
@@ -108,12 +108,12 @@ def table_from(columns: Columns, method: Method) -> TokenTable:
         known.pop("proximal_logp"),
         **known,
     )
-    bounds = deepcopy(method.rule).choose([table.detach()])  # one with a memory must not keep this table
+    bounds = deepcopy(method.bounds).choose([table.detach()])  # one with a memory must not keep this table
     table = table.with_bounds(bounds.low.double(), bounds.high.double())
     return with_own_columns(table, method)
 
 
-def with_own_columns(table: TokenTable, method: Method) -> TokenTable:
+def with_own_columns(table: TokenTable, method: Algorithm) -> TokenTable:
     """Returns the table with what the method's objective prepares of it, which remembers nothing."""
     objective, seen = method.objective, table.detach()
     if remembers(objective):
@@ -121,13 +121,13 @@ def with_own_columns(table: TokenTable, method: Method) -> TokenTable:
     return table.with_columns(objective.prepare(seen)) if prepares(objective) else table
 
 
-def columns_with_bounds(columns: Columns, method: Method) -> Columns:
+def columns_with_bounds(columns: Columns, method: Algorithm) -> Columns:
     """Returns the columns with the bounds of the method, which a reference may use."""
     table = table_from(columns, method)
     return columns | {name: getattr(table, name).numpy() for name in ("low", "high")}
 
 
-def gradient(table: TokenTable, method: Method) -> Tensor:
+def gradient(table: TokenTable, method: Algorithm) -> Tensor:
     """Returns d(sum_t weight_t objective_t) / d logp_t, [N]."""
     (found,) = torch.autograd.grad((table.weight * method.objective(table)).sum(), table.logp)
     return found
@@ -138,14 +138,14 @@ def gap(found: Array, expected: Array, columns: Columns) -> float:
     return float((np.abs(found - expected) / (np.abs(expected) + columns["weight"])).max())
 
 
-def against_reference(method: Method, reference: Reference, seed: int) -> float:
+def against_reference(method: Algorithm, reference: Reference, seed: int) -> float:
     """Returns how far the gradient is from the reference's."""
     columns = random_columns(seed)
     found = gradient(table_from(columns, method), method).numpy()
     return gap(found, reference.gradient(columns_with_bounds(columns, method)), columns)
 
 
-def at_one(method: Method, reference: Reference, seed: int) -> float | str:
+def at_one(method: Algorithm, reference: Reference, seed: int) -> float | str:
     """Returns how far the gradient is from what it must be where all ratios are 1; or why it can be anything
     there.
     """
@@ -156,7 +156,7 @@ def at_one(method: Method, reference: Reference, seed: int) -> float | str:
     return gap(found, reference.at_one(columns_with_bounds(columns, method)), columns)
 
 
-def against_differences(method: Method, seed: int) -> float:
+def against_differences(method: Algorithm, seed: int) -> float:
     """Returns how far the gradient is from finite differences of the objective, whose detached numbers stay
     those of the table itself.
     """
@@ -189,7 +189,7 @@ def _detach(kept: Callable[[Tensor], Tensor]) -> Iterator[None]:
         yield
 
 
-def against_slopes(method: Method, seeds: tuple[int, int]) -> float:
+def against_slopes(method: Algorithm, seeds: tuple[int, int]) -> float:
     """Returns how far the gradients of two tables are from their slopes, which torch.vmap takes of both at
     once, as the exact worlds do.
     """
@@ -206,7 +206,7 @@ def against_slopes(method: Method, seeds: tuple[int, int]) -> float:
     return max(map(gap, torch.vmap(one)(*stacked).numpy(), expected, every))
 
 
-def over_merged_rows(method: Method, seed: int) -> float:
+def over_merged_rows(method: Algorithm, seed: int) -> float:
     """Returns how far the gradient of rows that stand for several certain tokens, as in exact worlds, is from
     the sum over rows of one token.
     """

@@ -18,12 +18,12 @@ import torch.distributed as dist
 from tests.builders import budget_for, random_model, stale_batch, step
 from tests.commands import start_ranks
 from tests.zoo import algorithms
-from tests.zoo.algorithms import Method
 from torch import Tensor
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.rollouts.proximal import with_entry_scores
+from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.modules.policy.log_z import LogZ
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
@@ -72,7 +72,7 @@ def minibatch() -> TrainBatch:
     )
 
 
-def whole(method: Method, batch: TrainBatch, budget: int = 100_000, packed: bool = False) -> Tensor:
+def whole(method: Algorithm, batch: TrainBatch, budget: int = 100_000, packed: bool = False) -> Tensor:
     """Returns the gradient of the weights in one update, flat.
 
     Args:
@@ -83,7 +83,7 @@ def whole(method: Method, batch: TrainBatch, budget: int = 100_000, packed: bool
     """
     _, gradient = step(
         policy(packed, "log_z" in needs_of(method.objective)),
-        method.rule,
+        method.bounds,
         batch,
         micro_batch_tokens=budget,
         objective=deepcopy(method.objective),  # one with a memory must not keep this minibatch
@@ -97,16 +97,16 @@ def gap(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def over_splits(method: Method) -> float | str:
+def over_splits(method: Algorithm) -> float | str:
     """Returns how far the gradient over 2 or 5 micro-batches is from that over one."""
-    if searches_each_micro_batch(method.rule):
+    if searches_each_micro_batch(method.bounds):
         return OWN_SEARCH
     batch = minibatch()
     expected = whole(method, batch)
     return max(gap(whole(method, batch, budget_for(batch, parts)), expected) for parts in PARTS)
 
 
-def over_packing(method: Method) -> float:
+def over_packing(method: Algorithm) -> float:
     """Returns how far the gradient over a packed row is from that over padded ones."""
     return gap(whole(method, minibatch(), packed=True), whole(method, minibatch()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bapo_lightning.configuration.sections import Algorithm, Section
+from bapo_lightning.configuration.sections import AlgorithmNodes, Section
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.values import Count, CountOrZero, Name
@@ -48,7 +48,7 @@ def environment_problems(environment: Environment | None, max_feedback_tokens: i
         )
 
 
-def turn_rule_problems(environment: Environment | None, algorithm: Algorithm) -> Iterator[str]:
+def turn_rule_problems(environment: Environment | None, algorithm: AlgorithmNodes) -> Iterator[str]:
     """Rules about turns, where nobody answers between them."""
     nodes = {
         "sample_filter.void_turns": algorithm.sample_filter,

@@ -18,7 +18,7 @@ from bapo_lightning.configuration.environment import (
     turn_rule_problems,
 )
 from bapo_lightning.configuration.sections import (
-    Algorithm,
+    AlgorithmNodes,
     Callbacks,
     Composed,
     Correction,
@@ -58,7 +58,7 @@ class RunConfig(Composed):
     run_folder: str
     resume: str | None
     rank_timeout_minutes: Positive
-    algorithm: Algorithm
+    algorithm: AlgorithmNodes
     regime: Target
     scale: Scale
     model: Model

@@ -65,7 +65,7 @@ class Composed(Section):
         return self._plain
 
 
-class Algorithm(Section):
+class AlgorithmNodes(Section):
     """Choices that make up an algorithm."""
 
     name: Name

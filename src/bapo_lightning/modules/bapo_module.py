@@ -33,7 +33,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch
 from bapo_lightning.data.batches.shares import blank_batch
 from bapo_lightning.errors import TrainingError
-from bapo_lightning.modules.bound_rules import BoundRule, searches_each_micro_batch
+from bapo_lightning.modules.algorithm import Algorithm
+from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
@@ -46,7 +47,7 @@ from bapo_lightning.modules.token_tables import (
     token_table,
 )
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.objective import Objective, prepares, with_slopes
+from bapo_lightning.objectives.objective import prepares, with_slopes
 from bapo_lightning.objectives.token_table import Correction, Proximal, StepScale, TokenTable
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
@@ -70,9 +71,7 @@ class BapoModule(L.LightningModule):
     def __init__(
         self,
         make_policy: Callable[..., Policy],
-        bound_rule: BoundRule,
-        objective: Objective,
-        weighting: Callable[..., Tensor],
+        algorithm: Algorithm,
         optimizer: Callable[..., Optimizer],
         scheduler: Callable[[Optimizer], LRScheduler],
         micro_batch_tokens: int,
@@ -89,10 +88,7 @@ class BapoModule(L.LightningModule):
             make_policy: builds the policy, once the strategy is set up; with `on_meta=True` without memory,
                 for ranks that receive their weights from rank 0; with more where the objective asks for it,
                 see `policy_for`.
-            bound_rule: chooses the clipping bounds of each update.
-            objective: table -> objective of each token, see `objectives.objective`.
-            weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`; receives `total` (response
-                tokens of the minibatch), `num_sequences` (its samples) and `num_steps` if it takes them.
+            algorithm: bounds, objective and weighting of the update.
             optimizer: parameters -> optimizer.
             scheduler: optimizer -> schedule, which makes one step per update.
             micro_batch_tokens: tokens that pass through the model at once; padding counts unless the policy
@@ -107,8 +103,8 @@ class BapoModule(L.LightningModule):
         """
         super().__init__()
         self.automatic_optimization = False
-        self._make_policy, self.bound_rule = make_policy, bound_rule
-        self.objective, self.weighting = objective, weighting
+        self._make_policy, self.bound_rule = make_policy, algorithm.bounds
+        self.objective, self.weighting = algorithm.objective, algorithm.weighting
         self._optimizer, self._scheduler = optimizer, scheduler
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm

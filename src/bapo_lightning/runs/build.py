@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.sections import AlgorithmNodes
 from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.solutions import require_solutions
@@ -26,6 +27,7 @@ from bapo_lightning.data.rollouts.stages import BatchStage, EntryStage, Referenc
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
 from bapo_lightning.errors import DataError
+from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
@@ -86,6 +88,17 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> Run:
     return Run(trainer, module, data_module, account)
 
 
+def build_algorithm(nodes: AlgorithmNodes) -> Algorithm:
+    """The algorithm of a configuration."""
+    return Algorithm(
+        advantages=nodes.advantages.make(),
+        objective=nodes.objective.make(),
+        bounds=nodes.bounds.make(),
+        weighting=nodes.weighting.make(),
+        stages={name: node.make() for name, node in nodes.stage_nodes.items()},
+    )
+
+
 def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
     """This rank's rollout engine."""
     node, own = config.rollout.engine, {}
@@ -130,15 +143,13 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
         "prompts_per_batch": scale.prompts_per_batch,
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
-        "stages": dict(_stages(config)),
+        "stages": algorithm.stages | dict(_scoring_stages(config)),
         "schedule": read_recorded_schedule(config),
     }
 
 
-def _stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
-    """What happens to a rollout batch before it is trained on, by name, in order."""
-    for name, node in config.algorithm.stage_nodes.items():
-        yield name, node.make()
+def _scoring_stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
+    """Scores that the objective and the correction need of a rollout batch, by name, in order."""
     if config.scores_by_reference:
         yield "reference_scores", ReferenceStage()
     if config.entry_scores:
@@ -196,14 +207,11 @@ def build_module(config: RunConfig, strategy: Any) -> BapoModule:
 
 def module_parts(config: RunConfig) -> dict[str, Any]:
     """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
-    algorithm, optimizer = config.algorithm, config.optimizer
-    correction = config.correction
+    correction, optimizer = config.correction, config.optimizer
     options = ModelOptions.of(config.model, model_path(config.model.path))
     return {
         "make_policy": partial(build_policy, options, config.rollout.temperature),
-        "bound_rule": algorithm.bounds.make(),
-        "objective": algorithm.objective.make(),
-        "weighting": algorithm.weighting.make(),
+        "algorithm": build_algorithm(config.algorithm),
         "optimizer": optimizer.optimizer.make(),
         "scheduler": optimizer.scheduler.make(),
         "micro_batch_tokens": config.scale.micro_batch_tokens,

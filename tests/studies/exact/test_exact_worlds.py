@@ -12,13 +12,15 @@ from bapo_lightning.algorithms.dcpo import SmoothAdvantages
 from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
 from bapo_lightning.algorithms.reinforce_pp import whitened
 from bapo_lightning.algorithms.spo import SingleStream
+from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
+from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.weighting import token_mean
 from studies.exact.samples import Answers, draw, token_table
-from studies.exact.train import Course, Method, Protocol, train
+from studies.exact.train import Course, Protocol, train
 from studies.exact.world import contextual_table, factored_softmax
 
 WORLDS = [
@@ -49,7 +51,8 @@ def bapo(target=0.5, **options):
 
 
 def method(rule, batch_advantages=None):
-    return Method(group_advantages, rule, clip, mean_of_tokens, batch_advantages=batch_advantages)
+    stages = {} if batch_advantages is None else {"of_batch": BatchAdvantageStage(batch_advantages)}
+    return Algorithm(group_advantages, clip, rule, mean_of_tokens, stages)
 
 
 def protocol(**changes):
@@ -133,7 +136,7 @@ def test_a_seed_trains_as_if_it_were_alone(rule):
 )
 def test_a_seed_knows_its_own_update_alone(name):
     zoo = algorithms.method(name)
-    own = replace(method(zoo.rule), objective=zoo.objective, statistic=zoo.statistic)
+    own = replace(method(zoo.bounds), objective=zoo.objective)
     together = train(WORLDS[1], own, protocol(), [3, 4, 5])
     alone = train(WORLDS[1], own, protocol(), [4])
     torch.testing.assert_close(together.entropy[1:2], alone.entropy, rtol=1e-4, atol=1e-5)
@@ -147,10 +150,12 @@ def test_what_a_policy_was_at_entry_is_what_its_parameters_were_then():
     one = Answers(*(tensor[0] for tensor in answers.tensors()))
     table = token_table(world, world.prior, one, mean_of_tokens, 0, entry=entry)
     there = token_table(world, entry, one, mean_of_tokens, 0, entry=entry)
-    assert torch.equal(table.entry_entropy, there.entropy) and not torch.equal(table.entropy, there.entropy)
-    assert torch.equal(table.entry_mean_logp, there.mean_logp) and (table.mean_logp <= 0).all()
-    assert (table.mean_logp[table.logp == 0] == 0).all(), "what is certain does not change"
-    assert token_table(world, world.prior, one, mean_of_tokens, 0).entry_entropy.isnan().all()
+    assert torch.equal(table["entry_entropy"], there.entropy) and not torch.equal(
+        table.entropy, there.entropy
+    )
+    assert torch.equal(table["entry_mean_logp"], there["mean_logp"]) and (table["mean_logp"] <= 0).all()
+    assert (table["mean_logp"][table.logp == 0] == 0).all(), "what is certain does not change"
+    assert token_table(world, world.prior, one, mean_of_tokens, 0).more == {}
 
 
 @pytest.mark.parametrize("lag", [0, 2])
@@ -158,7 +163,7 @@ def test_a_batch_enters_when_it_is_first_trained_on_however_old_it_is(lag):
     """The first update on each batch finds nothing changed, so that ERC with one update each is PPO."""
     erc = algorithms.method("erc")
     settings = protocol(minibatches=1, epochs=1, lag=lag)
-    plain = replace(method(erc.rule), objective=partial(clip, dual_clip=10.0))
+    plain = replace(method(erc.bounds), objective=partial(clip, dual_clip=10.0))
     one, other = (
         train(WORLDS[0], own, settings, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
     )
@@ -172,16 +177,16 @@ def test_a_batch_enters_when_it_is_first_trained_on_however_old_it_is(lag):
 
 def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
     grpo = method(FixedBounds(0.8, 1.2))
-    bonus = AdaptiveCoefficient(target=0.5, step=0.02, most=0.5)
-    held = replace(grpo, objective=EntropyBonus(), statistic=bonus)
+    bonus = EntropyBonus(target=0.5, step=0.02, most=0.5)
+    held = replace(grpo, objective=bonus)
     settings = protocol(num_updates=64)
     without, together = (train(WORLDS[0], own, settings, [0, 1]) for own in (grpo, held))
     assert (together.entropy[:, -1] > without.entropy[:, -1] + 0.01).all()
     torch.testing.assert_close(train(WORLDS[0], held, settings, [1]).entropy, together.entropy[1:])
-    assert float(bonus.past) == 0, "what the seeds remember is no state of the statistic"
+    assert float(bonus.past) == 0, "what the seeds remember is no state of the objective"
 
 
-@pytest.mark.parametrize("batch_advantages", [SmoothAdvantages, SingleStream, lambda: whitened])
+@pytest.mark.parametrize("batch_advantages", [SmoothAdvantages(), SingleStream(), whitened])
 def test_a_seed_has_batch_advantages_of_its_own(batch_advantages):
     world = contextual_table(num_contexts=8, right_tokens=9, wrong_tokens=3)
     given = method(FixedBounds(0.8, 1.2), batch_advantages)
