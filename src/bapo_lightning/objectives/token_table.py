@@ -175,6 +175,12 @@ class SomeColumns(TokenTable):
             raise AttributeError(name)
         raise self._not_asked_for(name)
 
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """All columns that there are, by name."""
+        own = vars(self)
+        return {**{name: own[name] for name in NAMES if name in own}, **self.more}
+
     def __getitem__(self, name: str) -> Tensor:
         """See `TokenTable`."""
         if name not in self.more:
@@ -186,6 +192,11 @@ class SomeColumns(TokenTable):
             f"{vars(self)['_reader']} reads the column {name} of the token table without asking for it; add "
             "it to its `needs`"
         )
+
+
+def table_for(reader: str, columns: Mapping[str, Tensor]) -> TokenTable:
+    """Returns the table of these columns for a reader of this name, whole if it has all of `NAMES`."""
+    return TokenTable.of(columns) if columns.keys() >= set(NAMES) else SomeColumns(reader, columns)
 
 
 def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
@@ -248,7 +259,9 @@ def without_options(function: Any) -> Any:
 
 def concatenate(tables: Sequence[TokenTable], columns: Iterable[str]) -> dict[str, Tensor]:
     """Returns columns of a whole minibatch from the tables of its micro-batches."""
-    known = [table.columns for table in tables]
-    if len(known) == 1:
-        return {name: known[0][name] for name in columns}
-    return {name: torch.cat([each[name] for each in known]) for name in columns}
+
+    def whole(name: str) -> Tensor:
+        parts = [getattr(table, name) if name in NAMES else table[name] for table in tables]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    return {name: whole(name) for name in columns}
