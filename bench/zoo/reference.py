@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.objective import prepares, remembers, slopes
-from bapo_lightning.objectives.token_table import TokenTable, table_of
+from bapo_lightning.objectives.objective import needs_of, prepares, remembers, slopes
+from bapo_lightning.objectives.token_table import ON_DEMAND, TokenTable, table_of
 from zoo.algorithms import Method
 
 Array = np.ndarray
@@ -100,7 +100,7 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
 def table_from(columns: Columns, method: Method) -> TokenTable:
     """Returns the table of these columns as the method's objective gets it; gradients flow to its `logp`."""
     known = {name: torch.from_numpy(values) for name, values in columns.items()}
-    for name in ("log_ratio", "ratio"):
+    for name in ("log_ratio", "ratio", *ON_DEMAND.keys() - needs_of(method.objective)):
         del known[name]
     table = table_of(
         known.pop("logp").clone().requires_grad_(),
