@@ -2,21 +2,19 @@
 
 import math
 from dataclasses import fields, replace
-from functools import partial
 
 import pytest
 import torch
-from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
+from tests.configuration.compositions import algorithms_with
 from zoo import algorithms
 
-from bapo_lightning.algorithms.dcpo import SmoothAdvantages
-from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
-from bapo_lightning.algorithms.reinforce_pp import whitened
-from bapo_lightning.algorithms.spo import SingleStream
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
+from bapo_lightning.objectives.sequences import token_mean as mean_over_tokens
+from bapo_lightning.objectives.token_table import reads
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.worlds.exact.samples import Answers, draw, token_table
 from bapo_lightning.worlds.exact.train import Course, Method, Protocol, train
@@ -125,16 +123,15 @@ def test_a_seed_trains_as_if_it_were_alone(rule):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("clip_cov", "entropy_bonus", "erc", "gapo", "kl_cov", "m2po", "m2po_mask", "real", "rover"),
-        *("steer", "top_entropy"),
-    ],
-)
+def looks_further(objective):
+    """Whether an objective sees the whole update or what the policy was; exact worlds have no reference."""
+    return "reference_logp" not in needs_of(objective) and (prepares(objective) or scores_at_entry(objective))
+
+
+@pytest.mark.parametrize("name", algorithms_with("objective", looks_further))
 def test_a_seed_knows_its_own_update_alone(name):
     zoo = algorithms.method(name)
-    own = replace(method(zoo.rule), objective=zoo.objective, statistic=zoo.statistic)
+    own = replace(method(zoo.rule), objective=zoo.objective)
     together = train(WORLDS[1], own, protocol(), [3, 4, 5])
     alone = train(WORLDS[1], own, protocol(), [4])
     torch.testing.assert_close(together.entropy[1:2], alone.entropy, rtol=1e-4, atol=1e-5)
@@ -148,44 +145,68 @@ def test_what_a_policy_was_at_entry_is_what_its_parameters_were_then():
     one = Answers(*(tensor[0] for tensor in answers.tensors()))
     table = token_table(world, world.prior, one, mean_of_tokens, 0, entry=entry)
     there = token_table(world, entry, one, mean_of_tokens, 0, entry=entry)
-    assert torch.equal(table.entry_entropy, there.entropy) and not torch.equal(table.entropy, there.entropy)
-    assert torch.equal(table.entry_mean_logp, there.mean_logp) and (table.mean_logp <= 0).all()
-    assert (table.mean_logp[table.logp == 0] == 0).all(), "what is certain does not change"
-    assert token_table(world, world.prior, one, mean_of_tokens, 0).entry_entropy.isnan().all()
+    assert torch.equal(table["entry_entropy"], there.entropy)
+    assert not torch.equal(table.entropy, there.entropy)
+    assert torch.equal(table["entry_mean_logp"], there["mean_logp"]) and (table["mean_logp"] <= 0).all()
+    assert (table["mean_logp"][table.logp == 0] == 0).all(), "what is certain does not change"
+    assert token_table(world, world.prior, one, mean_of_tokens, 0).more == {}
+
+
+@reads("entry_entropy")
+def where_unchanged(table):
+    """PPO-clip, without gradient where the entropy has changed by a twentieth since entry."""
+    change = (table.entropy.detach() + 1e-8) / (table["entry_entropy"] + 1e-8)
+    return torch.where((change - 1).abs() < 0.05, clip(table), clip(table).detach())
 
 
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_batch_enters_when_it_is_first_trained_on_however_old_it_is(lag):
-    """The first update on each batch finds nothing changed, so that ERC with one update each is PPO."""
-    erc = algorithms.method("erc")
+    """The first update on each batch finds nothing changed, so that with one update each it is PPO."""
+    plain = method(FixedBounds(0.8, 1.28))
+    other = replace(plain, objective=where_unchanged)
     settings = protocol(minibatches=1, epochs=1, lag=lag)
-    plain = replace(method(erc.rule), objective=partial(clip, dual_clip=10.0))
-    one, other = (
-        train(WORLDS[0], own, settings, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
-    )
-    assert torch.equal(one.reward, other.reward)
+    one, same = (train(WORLDS[0], own, settings, [0, 1]) for own in (plain, other))
+    assert torch.equal(one.reward, same.reward)
     several = protocol(lag=lag, minibatches=4)
-    one, other = (
-        train(WORLDS[0], own, several, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
-    )
-    assert (other.clip_fraction[:, -1] > one.clip_fraction[:, -1]).all()
+    one, cut = (train(WORLDS[0], own, several, [0, 1]) for own in (plain, other))
+    assert (cut.clip_fraction[:, -1] > one.clip_fraction[:, -1]).all()
 
 
-def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
-    grpo = method(FixedBounds(0.8, 1.2))
-    bonus = AdaptiveCoefficient(target=0.5, step=0.02, most=0.5)
-    held = replace(grpo, objective=EntropyBonus(), statistic=bonus)
+class Rising(torch.nn.Module):
+    """PPO-clip with a bonus for entropy, which rises by 0.02 with every update of low entropy."""
+
+    needs = frozenset({"entropy_gradient"})
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("past", torch.zeros(()))
+
+    def prepare(self, table):
+        raise AssertionError("this changes the state")
+
+    def remember(self, table, past):
+        low = mean_over_tokens(table.entropy, table) <= 0.5
+        return {"bonus": torch.where(low, past, 0.0)}, (past + torch.where(low, 0.02, -0.02)).clamp(0, 0.5)
+
+    def forward(self, table):
+        return clip(table) + table["bonus"] * table.entropy
+
+
+def test_an_objective_that_remembers_has_a_memory_for_each_seed():
+    grpo, bonus = method(FixedBounds(0.8, 1.2)), Rising()
+    held = replace(grpo, objective=bonus)
     settings = protocol(num_updates=64)
     without, together = (train(WORLDS[0], own, settings, [0, 1]) for own in (grpo, held))
     assert (together.entropy[:, -1] > without.entropy[:, -1] + 0.01).all()
     torch.testing.assert_close(train(WORLDS[0], held, settings, [1]).entropy, together.entropy[1:])
-    assert float(bonus.past) == 0, "what the seeds remember is no state of the statistic"
+    assert float(bonus.past) == 0, "what the seeds remember is no state of the objective"
 
 
-@pytest.mark.parametrize("batch_advantages", [SmoothAdvantages, SingleStream, lambda: whitened])
-def test_a_seed_has_batch_advantages_of_its_own(batch_advantages):
+@pytest.mark.parametrize("name", algorithms_with("batch_advantages"))
+def test_a_seed_has_batch_advantages_of_its_own(name):
+    node = algorithms.composed("algorithm", name).batch_advantages
     world = contextual_table(num_contexts=8, right_tokens=9, wrong_tokens=3)
-    given = method(FixedBounds(0.8, 1.2), batch_advantages)
+    given = method(FixedBounds(0.8, 1.2), lambda: algorithms.made(node))
     together, alone = (train(world, given, protocol(), seeds) for seeds in ([3, 4, 5], [4]))
     torch.testing.assert_close(together.reward[1:2], alone.reward, rtol=1e-4, atol=1e-5)
     plain = train(world, method(FixedBounds(0.8, 1.2)), protocol(), [4])
