@@ -6,7 +6,7 @@
     collate    groups become the tensors of a minibatch
     shares     a minibatch is split, and every rank gets its share
     table      the columns of the token table that the default callbacks read go to rank 0
-    statistic  those that a statistic of the update reads, P3O's, go to every rank
+    prepare    those that an objective prepares from, P3O's, go to every rank
 
 Responses have 4000 tokens each. Ranks are processes on this machine that talk by gloo. `--other` is the
 folder of another checkout of this repository, measured beside this one. Wall time needs a core for each rank;
@@ -33,11 +33,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from updates import Size, additions, built, random_groups
 
-from bapo_lightning.algorithms.p3o import effective_sample_size
+from bapo_lightning.algorithms.p3o import P3O
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.modules.token_tables import statistics_of_update
+from bapo_lightning.modules.token_tables import prepared_for_update
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import TokenTable, table_of
 from bapo_lightning.ranks.channel import Channel
@@ -147,7 +147,7 @@ def works(rank: int, ranks: int, tokens: int, channel: Channel | None) -> dict[s
     bounds = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.4), torch.tensor(True))
     together: dict[str, Work] = {
         "table": lambda: module.gathered(tables),
-        "statistic": lambda: statistics_of_update(effective_sample_size, tables, bounds, len(tables)),
+        "prepare": lambda: prepared_for_update(P3O(), tables, bounds, len(tables)),
     }
     if rank:
         assert channel is not None

@@ -55,3 +55,6 @@ class Recording(TokenTable):
     def __getattr__(self, name: str) -> torch.Tensor:
         self.read.add(name)
         return self._columns[name]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return getattr(self, name)

@@ -4,9 +4,11 @@ from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.utils import get_object
 from omegaconf import flag_override
 
 from bapo_lightning.configuration.compose import resolve
@@ -20,6 +22,20 @@ CONF = Path(conf_dir())
 
 def names(group):
     return sorted(path.stem for path in (CONF / group).glob("*.yaml") if path.stem != "base")
+
+
+def algorithms_with(part, holds=lambda target: True):
+    """Names of the algorithms that have a part, and whose function or class of it holds what is asked."""
+
+    def target(name):
+        node = yaml.safe_load((CONF / "algorithm" / f"{name}.yaml").read_text())
+        own = (node.get(part) or {}).get("_target_")
+        if own is None and name != "base":
+            return target(next(choice for choice in node["defaults"] if isinstance(choice, str)))
+        return own
+
+    found = {name: target(name) for name in names("algorithm")}
+    return [name for name, path in found.items() if path is not None and holds(get_object(path))]
 
 
 GROUPS = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.is_dir()}

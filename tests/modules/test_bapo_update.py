@@ -159,7 +159,7 @@ def test_outputs_hold_a_detached_row_per_token():
     batch = stale_batch(random_policy())
     outputs, _ = step(random_policy(), adaptive(), batch, micro_batch_tokens=budget_for(batch, 5))
     assert len(outputs["tokens"].logp) == batch.num_tokens and not outputs["tokens"].logp.requires_grad
-    assert concatenate([outputs["tokens"]])["logp"] is outputs["tokens"].logp
+    assert concatenate([outputs["tokens"]], ["logp"])["logp"] is outputs["tokens"].logp
 
 
 class Poison(L.Callback):

@@ -7,8 +7,6 @@ import pytest
 import torch
 from tests.builders import random_model, random_policy, stale_batch, step
 
-from bapo_lightning.algorithms.erc import erc
-from bapo_lightning.algorithms.rover import rover
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
@@ -17,12 +15,25 @@ from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_tables import token_table
-from bapo_lightning.objectives.token_table import needs_at_entry, slopes
+from bapo_lightning.objectives.objective import needs_of, scores_at_entry, slopes
+from bapo_lightning.objectives.token_table import reads
 from bapo_lightning.types import Rollout, Segment
 
 BOUNDS, CPU = FixedBounds(0.8, 1.28), torch.device("cpu")
 NAMES = ("entropy", "mean_logp")
 METRICS = {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0}
+
+
+@reads("entry_entropy")
+def by_entropy(table):
+    """An objective that looks at how the entropy has changed since entry."""
+    return table.log_ratio * (table.entropy.detach() - table["entry_entropy"])
+
+
+@reads("mean_logp", "entry_mean_logp")
+def by_mean_logp(table):
+    """One that looks at the mean log-prob instead."""
+    return table.log_ratio * (table["mean_logp"] - table["entry_mean_logp"])
 
 
 def exact_policy(packed=False, temperature=0.7):
@@ -98,7 +109,7 @@ def test_the_table_has_the_policy_at_entry_beside_the_present_one():
             ("entry_mean_logp", before[1]),
             ("mean_logp", after[1]),
         ]:
-            found = torch.cat([getattr(table, name) for table in tables])[order]
+            found = torch.cat([table.columns[name] for table in tables])[order]
             torch.testing.assert_close(found.detach(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -123,17 +134,16 @@ def test_a_response_that_was_resumed_keeps_the_scores_of_the_tokens_that_are_tra
         for own, length in zip(by_full_logits(policy, batch.rollouts), lengths, strict=True)
     ]
     order = micro_batch.sequence.argsort(stable=True)
-    found = torch.stack([micro_batch.entry_scores[name][order] for name in NAMES])
+    found = torch.stack([micro_batch.scores[f"entry_{name}"][order] for name in NAMES])
     torch.testing.assert_close(found, torch.cat(expected, 1).float(), rtol=1e-4, atol=1e-4)
 
 
-def test_an_objective_that_needs_nothing_of_the_entry_costs_nothing_and_sees_no_number():
+def test_an_objective_that_needs_nothing_of_the_entry_costs_nothing_and_has_no_column():
     policy = random_policy()
     batch = stale_batch(policy)
     tokens = step(policy, BOUNDS, batch)[0]["tokens"]
-    assert batch.entry_scores == {} and len(policy(model_input(batch.rollouts, CPU))) == 2
-    for name in ("entry_entropy", "mean_logp", "entry_mean_logp"):
-        assert getattr(tokens, name).isnan().all()
+    assert batch.scores == {} and len(policy(model_input(batch.rollouts, CPU))) == 2
+    assert tokens.more.keys() == {"step"}
 
 
 def test_ratios_stay_those_to_the_policy_that_sampled():
@@ -141,15 +151,15 @@ def test_ratios_stay_those_to_the_policy_that_sampled():
     plain, scored = stale_batch(policy), collate(entered(policy), METRICS)
     assert torch.equal(scored.proximal_logp, plain.proximal_logp)
     recomputed = collate(entered(policy, ("logp", *NAMES)), METRICS)
-    assert set(recomputed.entry_scores) == set(NAMES)
+    assert recomputed.scores.keys() == {f"entry_{name}" for name in NAMES}
     assert not torch.equal(recomputed.proximal_logp, recomputed.behaviour_logp)
 
 
-@pytest.mark.parametrize("objective", [erc, rover])
+@pytest.mark.parametrize("objective", [by_entropy, by_mean_logp])
 def test_a_blank_micro_batch_adds_nothing(objective):
     policy = random_policy()
-    blank = blank_batch(collate(entered(policy, needs_at_entry(objective)), METRICS))
-    policy.serve(objective)
+    blank = blank_batch(collate(entered(policy, scores_at_entry(objective)), METRICS))
+    policy.serve(needs_of(objective))
     (micro_batch,) = blank.split(100, torch.zeros(1, 2))
     table = token_table(policy, micro_batch, 0).with_bounds(torch.tensor(0.8), torch.tensor(1.2))
     (table.weight * objective(table)).sum().backward()
@@ -158,21 +168,23 @@ def test_a_blank_micro_batch_adds_nothing(objective):
 
 def test_batches_move_and_split_with_their_scores():
     batch = collate(entered(random_policy()), METRICS).to("meta")
-    assert [grid.device.type for grid in batch.entry_scores.values()] == ["meta"] * 2
+    assert [grid.device.type for grid in batch.scores.values()] == ["meta"] * 2
 
 
-@pytest.mark.parametrize("objective", [erc, rover])
+@pytest.mark.parametrize("objective", [by_entropy, by_mean_logp])
 def test_the_policy_is_what_it_was_at_entry_until_it_is_updated(objective):
     policy = random_policy()
     batch = collate(entered(policy), METRICS)
     (micro_batch,) = batch.split(10_000, batch.response_mask / batch.num_tokens)
-    policy.serve(objective)
+    policy.serve(needs_of(objective))
 
     def change():
         """How far gradients are from those of a policy that has not changed since."""
         table = token_table(policy, micro_batch, 0).with_bounds(torch.tensor(0.0), torch.tensor(9.0))
-        present = {"entry_entropy": table.entropy, "entry_mean_logp": table.mean_logp}
-        return (slopes(objective, table) - slopes(objective, replace(table, **present))).abs().max()
+        present = {"entry_entropy": table.entropy}
+        if "mean_logp" in table.more:
+            present["entry_mean_logp"] = table["mean_logp"]
+        return (slopes(objective, table) - slopes(objective, table.with_columns(present))).abs().max()
 
     assert change() < 1e-3
     changed(policy)

@@ -1,84 +1,26 @@
 """Tokens that no policy version sampled at the run's temperature, through a whole update."""
 
-from array import array
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.builders import adaptive, budget_for, module, random_policy, stale_batch, step
+from tests.builders import adaptive, module, random_policy, stale_batch, step
+from tests.origins import BOUNDS, collated, groups_of
 
-from bapo_lightning.algorithms.aepo import aepo
-from bapo_lightning.algorithms.luffy import luffy
-from bapo_lightning.algorithms.spear import kept_tokens, spear
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
 from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor
-from bapo_lightning.data.batches.batch import collate
-from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.data.rollouts.proximal import with_entry_scores
-from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.objectives.corrections.tokens import truncated_is
-from bapo_lightning.objectives.token_table import Objective, Statistic
-from bapo_lightning.types import NO_VERSION, Group, Origin, Rollout, Sample, Segment
-
-BOUNDS = FixedBounds(0.8, 1.28)
-
-
-def changed(rollout: Rollout, origin: Origin) -> Rollout:
-    if origin is not Origin.EXPERT:
-        return replace(rollout, origin=origin)
-    (segment,) = rollout.segments
-    given = Segment(segment.token_ids, array("f", [0.0] * len(segment.token_ids)), NO_VERSION)
-    return replace(rollout, segments=(given,), origin=origin)
-
-
-def groups_of(policy: Policy, origins: tuple[Origin, ...], weight: float = 1.0) -> list[Group]:
-    """Six groups of four, whose samples have these origins in turn; every third group has another weight."""
-
-    def sample(item: Sample, index: int) -> Sample:
-        return replace(item, rollout=changed(item.rollout, origins[index % len(origins)]))
-
-    return [
-        replace(
-            group,
-            samples=tuple(sample(item, index) for index, item in enumerate(group.samples)),
-            weight=weight if number % 3 == 0 else 1.0,
-        )
-        for number, group in enumerate(stale_batch(policy).groups)
-    ]
-
-
-METRICS = {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0}
-CASES = [
-    (luffy, None, (Origin.EXPERT, Origin.POLICY)),
-    (aepo, None, (Origin.TEMPERED, Origin.POLICY, Origin.POLICY)),
-    (spear, kept_tokens, (Origin.POLICY, Origin.REPLAYED)),
-]
-
-
-@pytest.mark.parametrize(("objective", "statistic", "origins"), CASES)
-def test_the_gradient_depends_on_neither_split_nor_layout(
-    objective: Objective, statistic: Statistic | None, origins: tuple[Origin, ...]
-) -> None:
-    policy = random_policy()
-    batch = collate(groups_of(policy, origins, weight=0.3), METRICS)
-    options = {"objective": objective, "statistic": statistic}
-    _, whole = step(policy, BOUNDS, batch, **options)
-    assert whole.abs().max() > 0
-    for parts in (2, 5):
-        _, found = step(policy, BOUNDS, batch, micro_batch_tokens=budget_for(batch, parts), **options)
-        torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
-    micro_batches = batch.split(10_000, batch.response_mask.float(), Layout.PACKED)
-    assert sorted(set(micro_batches[0].origin.tolist())) == sorted({int(origin) for origin in origins})
+from bapo_lightning.types import Origin
 
 
 def test_a_weight_scales_the_tokens_of_its_group_and_no_others() -> None:
     policy = random_policy()
     tables = [
-        step(policy, BOUNDS, collate(groups_of(policy, (Origin.POLICY,), weight), METRICS))[0]["tokens"]
+        step(policy, BOUNDS, collated(groups_of(policy, (Origin.POLICY,), weight)))[0]["tokens"]
         for weight in (1.0, 0.25)
     ]
     factor = torch.where(tables[0].group % 3 == 0, 0.25, 1.0)
@@ -90,7 +32,7 @@ def test_an_experts_tokens_have_no_age_a_ratio_of_their_probability_and_no_part_
     made = {}
     for origin in (Origin.EXPERT, Origin.POLICY):
         groups = groups_of(policy, (origin, Origin.POLICY))
-        made[origin], _ = step(policy, adaptive(), collate(groups, METRICS))
+        made[origin], _ = step(policy, adaptive(), collated(groups))
     tokens = made[Origin.EXPERT]["tokens"]
     expert = tokens.origin == Origin.EXPERT
     assert tokens.age[expert].unique().tolist() == [0] and tokens.age[~expert].unique().tolist() == [3]
@@ -102,7 +44,7 @@ def test_an_experts_tokens_have_no_age_a_ratio_of_their_probability_and_no_part_
         replace(group, samples=group.samples[1::2], advantages=group.advantages[1::2])
         for group in groups_of(policy, (Origin.POLICY,))
     ]
-    alone, _ = step(policy, adaptive(), collate(groups, METRICS))
+    alone, _ = step(policy, adaptive(), collated(groups))
     (one,), (other,) = made[Origin.EXPERT]["bounds"], alone["bounds"]
     assert (one.low, one.high) == (other.low, other.high)
     torch.testing.assert_close(one.value, other.value)
@@ -114,7 +56,7 @@ def test_corrections_are_for_tokens_of_the_policy(origin: Origin) -> None:
     groups, measured = with_entry_scores(groups_of(policy, (origin, Origin.POLICY)), policy, 500, 0)
     recomputed = [sample.proximal_logprobs is not None for sample in groups[0].samples]
     assert recomputed == [origin is Origin.TEMPERED, True] * 2 and measured["mismatch/abs_logp_diff_mean"] > 0
-    outputs, _ = step(policy, BOUNDS, collate(groups, METRICS), correction=truncated_is)
+    outputs, _ = step(policy, BOUNDS, collated(groups), correction=truncated_is)
     tokens = outputs["tokens"]
     assert bool((tokens.correction[tokens.origin == origin] == 1).all())
     assert bool((tokens.correction[tokens.origin == Origin.POLICY] != 1).any())
@@ -122,7 +64,7 @@ def test_corrections_are_for_tokens_of_the_policy(origin: Origin) -> None:
 
 def test_monitors_measure_the_tokens_of_the_policy() -> None:
     policy = random_policy()
-    batch = collate(groups_of(policy, (Origin.EXPERT, Origin.POLICY)), METRICS)
+    batch = collated(groups_of(policy, (Origin.EXPERT, Origin.POLICY)))
     outputs, _ = step(policy, BOUNDS, batch)
     tokens = outputs["tokens"]
     owner = SimpleNamespace(last_learning_rate=0.1, correction=None)

@@ -1,19 +1,17 @@
 """Token tables of all ranks: what is sent, and that it arrives as it was."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from lightning import Callback
 from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from tests.builders import FixedBounds, adaptive, module, random_policy
 from tests.commands import start_ranks
+from tests.configuration.compositions import algorithms_with, composed
 from tests.token_tables import Recording, table
 
-from bapo_lightning.algorithms.kl_cov import picked
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
 from bapo_lightning.callbacks.monitors.monitor import Monitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor
@@ -25,24 +23,31 @@ from bapo_lightning.callbacks.writers import (
     known_tokens,
     token_columns,
 )
-from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.configuration.conf_dir import choice_files
-from bapo_lightning.configuration.validate import validate
+from bapo_lightning.configuration.targets import Target
 from bapo_lightning.errors import ConfigError, TrainingError
 from bapo_lightning.modules.contributions import contributions, positive_shares
 from bapo_lightning.modules.token_tables import (
     columns_read,
     gather_everywhere,
     gather_tables,
-    statistics_of_update,
+    prepared_for_update,
     step_scale_of_update,
 )
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
-from bapo_lightning.objectives.token_table import NAMES, SomeColumns, concatenate, needed_by, needs
+from bapo_lightning.objectives.objective import prepares
+from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order
+from bapo_lightning.objectives.token_table import (
+    NAMES,
+    SomeColumns,
+    concatenate,
+    needed_by,
+    reads,
+)
 from bapo_lightning.ranks.launch import free_port
 
 SIZES = {0: [5, 2], 1: [], 2: [4]}  # tokens of each rank's micro-batches
+ALL = (*NAMES, "step")  # of a table whose objective needs steps
 BOUNDS = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.4), torch.tensor(True))
 
 
@@ -55,7 +60,7 @@ def tables_of(rank):
         made.append(
             table(
                 number, number.exp(), logp=-number.abs(), entropy=number.square(), age=row % 5, position=row,
-                sequence=2_000_000_000 + row, group=row // 3 % 4, origin=row % 4,
+                sequence=2_000_000_000 + row, group=row // 3 % 4, origin=row % 4, step=row // 2,
             )
         )  # fmt: skip
     return made
@@ -65,9 +70,21 @@ def everything():
     return [each for rank in SIZES for each in tables_of(rank)]
 
 
-@needs("advantage", "sequence", "statistic", "high")
-def own_statistic(found):
-    return found.advantage + found.sequence.sin() + found.statistic.nan_to_num() + found.high.isinf()
+class Sums:
+    """Prepares a number of each token, from a column on demand as well, and one of the update."""
+
+    @reads("advantage", "sequence", "high", "step")
+    def prepare(self, table):
+        own = table.advantage + table.sequence.sin() + table["step"] + table.high.isinf()
+        return {"own": own, "of_update": own.mean()}
+
+
+class Picks:
+    """Prepares a draw that depends on all tokens of the update."""
+
+    @reads(*ORDERED_BY, "count", "logp")
+    def prepare(self, table):
+        return {"picked": first_of(random_order(table), table.count > 0, 0.3, table)}
 
 
 def exchange(rank, port, path):
@@ -86,17 +103,15 @@ def exchange(rank, port, path):
         own, columns_read(SimpleNamespace(callbacks=[StalenessMonitor()] if not rank else []))
     )
     whole = gather_tables(own, NAMES)
-    read, start = gather_everywhere(own_statistic, own, device)
+    read, start = gather_everywhere(Sums().prepare, own, device)
     found = {
-        "gathered": gathered and concatenate([gathered], needed_by(StalenessMonitor())),
-        "absent": gathered and not hasattr(gathered, "_") and vars(gathered).keys() - {"_reader"},
-        "whole": whole and concatenate([whole]),
-        "read": concatenate([read], needed_by(own_statistic)),
+        "gathered": gathered and gathered.columns,
+        "whole": whole and whole.columns,
+        "read": read.columns,
         "start": start,
         "sent": sent,
-        "own": statistics_of_update(own_statistic, own, BOUNDS, 3),
-        "picked": statistics_of_update(picked, own, BOUNDS, 3),
-        "remembered": statistics_of_update(AdaptiveCoefficient(start=0.01), own, BOUNDS, 3),
+        "sums": prepared_for_update(Sums(), own, BOUNDS, 3),
+        "picks": prepared_for_update(Picks(), own, BOUNDS, 3),
         "scale": step_scale_of_update(lambda each: each.ratio.mean(), own),
     }
     torch.save(found, f"{path}/{rank}.pt")
@@ -118,41 +133,47 @@ def assert_same(found, expected):
 
 
 def test_rank_0_alone_gets_the_rows_of_all_ranks_in_their_order_to_the_bit(ranks):
-    assert_same(ranks[0]["whole"], concatenate(everything()))
+    assert_same(ranks[0]["whole"], concatenate(everything(), ALL))
     assert ranks[1]["whole"] is ranks[2]["whole"] is None
 
 
 def test_columns_that_nobody_on_rank_0_reads_are_not_sent(ranks):
     assert_same(ranks[0]["gathered"], concatenate(everything(), ("age", "origin")))
-    assert ranks[0]["absent"] == {"age", "origin"}
     assert ranks[1]["gathered"] is ranks[2]["gathered"] is None
     widest = sum(SIZES[0])  # the others fill theirs up
     for found in ranks:
-        assert found["sent"] == [4 * columns * widest for columns in (2, len(NAMES))]
+        assert found["sent"] == [4 * columns * widest for columns in (2, len(ALL))]
 
 
-def test_every_rank_reads_what_a_statistic_needs_even_one_without_tokens(ranks):
+def test_every_rank_reads_what_an_objective_prepares_from_even_one_without_tokens(ranks):
     for rank, found in enumerate(ranks):
-        assert_same(found["read"], concatenate(everything(), needed_by(own_statistic)))
+        assert_same(found["read"], concatenate(everything(), needed_by(Sums().prepare)))
         assert found["start"] == sum(sum(SIZES[before]) for before in range(rank))
 
 
-@pytest.mark.parametrize(("name", "statistic"), [("own", own_statistic), ("picked", picked)])
-def test_statistics_are_those_of_one_process_and_finite_in_blank_micro_batches(ranks, name, statistic):
-    alone = torch.cat(statistics_of_update(statistic, everything(), BOUNDS, 3))
-    found = [ranks[rank][name] for rank in SIZES]
-    own = [value for rank, values in enumerate(found) for value in values[: len(SIZES[rank])]]
-    assert torch.equal(torch.cat(own), alone)
-    for rank, values in enumerate(found):
-        assert len(values) == 3
-        assert all(value.dim() == 0 and value.isfinite() for value in values[len(SIZES[rank]) :])
+@pytest.mark.parametrize(
+    ("name", "objective", "column"),
+    [("sums", Sums(), "own"), ("sums", Sums(), "of_update"), ("picks", Picks(), "picked")],
+)
+def test_prepared_columns_are_those_of_one_process_and_finite_in_blank_micro_batches(
+    ranks, name, objective, column
+):
+    alone = [part[column] for part in prepared_for_update(objective, everything(), BOUNDS, 3)]
+    own = [part[column] for rank, sizes in SIZES.items() for part in ranks[rank][name][: len(sizes)]]
+    assert len(own) == len(alone) and all(map(torch.equal, own, alone))
+    for rank, sizes in SIZES.items():
+        blank = [part[column] for part in ranks[rank][name][len(sizes) :]]
+        assert len(blank) == 3 - len(sizes)
+        assert all(value.dim() == 0 and value.isfinite() for value in blank)
 
 
-def test_numbers_of_the_update_are_the_same_on_every_rank(ranks):
-    whole = concatenate(everything())
-    for found in ranks:
-        assert found["scale"] == float(whole["ratio"].mean())
-        assert found["remembered"] == [torch.tensor(0.0)] * 3  # the entropy is above the target
+def test_an_objective_that_prepares_nothing_gets_nothing():
+    assert prepared_for_update(lambda table: table.ratio, everything(), BOUNDS, 4) == [{}] * 4
+
+
+def test_the_scale_of_a_step_is_the_same_on_every_rank(ranks):
+    ratio = torch.cat([each.ratio for each in everything()])
+    assert [found["scale"] for found in ranks] == [float(ratio.mean())] * len(SIZES)
 
 
 def test_callbacks_say_what_they_read_and_only_silent_ones_from_elsewhere_may_read_all():
@@ -207,45 +228,43 @@ def test_reading_a_column_without_asking_is_one_clear_error():
     with pytest.raises(TrainingError, match=message):
         Greedy().on_train_batch_end(None, made, outputs, SimpleNamespace(global_batch=None), 0)
 
-    @needs("ratio")
-    def greedy_statistic(found):
-        return found.ratio * found.weight
+    class Hasty:
+        @reads("ratio")
+        def prepare(self, table):
+            return {"own": table.ratio * table.weight}
 
-    with pytest.raises(TrainingError, match="greedy_statistic reads the column weight"):
-        statistics_of_update(greedy_statistic, [tokens], BOUNDS, 1)
+    class Blind:
+        @reads("log_z")
+        def prepare(self, table):
+            return {"own": table["log_z"]}
+
+    with pytest.raises(TrainingError, match=r"Hasty\.prepare reads the column weight"):
+        prepared_for_update(Hasty(), [tokens], BOUNDS, 1)
+    with pytest.raises(TrainingError, match="no column log_z; an objective that reads it has it among"):
+        prepared_for_update(Blind(), [tokens], BOUNDS, 1)
     with pytest.raises(TrainingError, match="a callback reads the column slope"):
         _ = gather_tables([tokens], {"ratio"}).slope
     with pytest.raises(AttributeError, match="slop"):
-        _ = SomeColumns(ratio=tokens.ratio).slop
+        _ = SomeColumns("a callback", {"ratio": tokens.ratio}).slop
 
 
 def test_functions_of_callbacks_and_corrections_need_the_columns_that_they_read():
-    reads = {
+    readers = {
         token_columns: token_columns,
         known_tokens: lambda found: list(known_tokens([], found, None)),
         positive_shares: lambda found: positive_shares(found, "rollout_prob"),
         contributions: lambda found: forecast(adaptive(), found),
         ess_step_scale: ess_step_scale,
     }
-    for function, read in reads.items():
-        found = Recording(concatenate(everything()))
+    for function, read in readers.items():
+        found = Recording(concatenate(everything(), NAMES))
         read(found)
         assert found.read == needed_by(function), function
 
 
-WITH_STATISTIC = sorted(
-    name
-    for name, file in choice_files("algorithm").items()
-    if re.search(r"^statistic:(?! null)", file.read_text(), re.MULTILINE)
-)
-
-
-@pytest.mark.parametrize("algorithm", WITH_STATISTIC)
-def test_a_statistic_needs_the_columns_that_it_reads(algorithm):
-    regime = "reuse" if algorithm == "spear" else "replay"
-    chosen = ["experiment=additions", f"algorithm={algorithm}", f"regime={regime}"]
-    config = validate(compose_run(chosen))
-    statistic = config.algorithm.statistic.make()
-    found = Recording(concatenate(everything()))
-    statistic(found)
-    assert found.read == needed_by(statistic)
+@pytest.mark.parametrize("algorithm", algorithms_with("objective", prepares))
+def test_an_objective_prepares_from_the_columns_that_it_asks_for(algorithm):
+    objective = Target(composed(f"algorithm={algorithm}")["algorithm"]["objective"]).make()
+    found = Recording(concatenate(everything(), NAMES))
+    objective.prepare(found)
+    assert found.read == needed_by(objective.prepare)

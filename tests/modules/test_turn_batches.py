@@ -26,7 +26,6 @@ from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.types import FinishReason, Reply, Rollout, Segment
 
 METRICS = {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0}
@@ -143,7 +142,7 @@ def test_feedback_changes_nothing_but_through_the_context():
     for batch in (collate(groups, METRICS), collate(others, METRICS)):
         policy.zero_grad()
         outputs, gradient = step(policy, adaptive(), batch)
-        columns = concatenate([outputs["tokens"]])
+        columns = outputs["tokens"].columns
         found.append((columns, outputs["bounds"], gradient))
     (columns, bounds, gradient), (other_columns, other_bounds, other_gradient) = found
     for name, value in columns.items():

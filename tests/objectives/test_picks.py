@@ -4,7 +4,7 @@ import torch
 from tests.token_tables import table
 
 from bapo_lightning.objectives.picks import first_of, random_order
-from bapo_lightning.objectives.token_table import NAMES, TokenTable
+from bapo_lightning.objectives.token_table import TokenTable
 
 SIZE = 10
 ROWS = torch.arange(SIZE)
@@ -18,7 +18,7 @@ def made(**columns):
 def test_the_order_is_that_of_the_tokens_and_not_of_their_rows():
     tokens = made(sequence=torch.zeros(SIZE, dtype=torch.long))
     shuffle = torch.randperm(SIZE, generator=torch.Generator().manual_seed(1))
-    shuffled = TokenTable(*(getattr(tokens, name)[shuffle] for name in NAMES))
+    shuffled = TokenTable.of({name: values[shuffle] for name, values in tokens.columns.items()})
     assert shuffle[random_order(shuffled)].tolist() == random_order(tokens).tolist()
     assert sorted(random_order(tokens).tolist()) == ROWS.tolist()
 

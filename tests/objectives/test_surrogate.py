@@ -6,8 +6,8 @@ import torch
 from tests.token_tables import table
 
 from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import slopes
 from bapo_lightning.objectives.surrogate import clipped_mask, clipped_surrogate, importance_ratio
-from bapo_lightning.objectives.token_table import slopes
 
 
 def ppo_clip(ratio, advantage, epsilon_low, epsilon_high):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bapo_lightning.objectives.weighting import fixed_length, sequence_mean, token_mean
+from bapo_lightning.objectives.weighting import fixed_length, sequence_mean, step_mean, token_mean, weigh
 
 MASK = torch.tensor([[True, True, True, True], [True, False, False, False]])
 VALUES = torch.tensor([[1.0, 2.0, 3.0, 4.0], [10.0, 99.0, 99.0, 99.0]])
@@ -34,6 +34,12 @@ def test_a_response_without_tokens_gets_zeros() -> None:
     assert sequence_mean(torch.zeros(1, 3), 1).tolist() == [[0.0, 0.0, 0.0]]
 
 
+def test_each_step_counts_alike_and_a_response_without_steps_is_one() -> None:
+    assert step_mean(MASK, 4).tolist() == [[0.25] * 4, [0.25, 0, 0, 0]]
+    assert torch.equal(weigh(step_mean, MASK, 5, 2, 4), step_mean(MASK, 4))
+    assert torch.equal(weigh(step_mean, MASK, 5, 2), step_mean(MASK, 2))
+
+
 @pytest.mark.parametrize(
     ("weights", "name"),
     [
@@ -41,6 +47,7 @@ def test_a_response_without_tokens_gets_zeros() -> None:
         (lambda: sequence_mean(MASK, 0), "num_sequences"),
         (lambda: fixed_length(MASK, -1, 8), "num_sequences"),
         (lambda: fixed_length(MASK, 2, 0), "length"),
+        (lambda: step_mean(MASK, 0), "num_steps"),
     ],
 )
 def test_a_normaliser_that_is_not_positive_is_refused(weights, name) -> None:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.modules.algorithm import Algorithm
-from bapo_lightning.objectives.objective import prepares, remembers, slopes
-from bapo_lightning.objectives.token_table import TokenTable, table_of
+from bapo_lightning.objectives.objective import needs_of, prepares, remembers, slopes
+from bapo_lightning.objectives.token_table import ON_DEMAND, TokenTable, table_of
 
 Array = np.ndarray
 # Columns of a table by name, each [N]: float64, or int64 for age, sequence, group, position, origin and step.
@@ -100,7 +100,7 @@ def random_columns(seed: int, at_one: bool = False) -> Columns:
 def table_from(columns: Columns, method: Algorithm) -> TokenTable:
     """Returns the table of these columns as the method's objective gets it; gradients flow to its `logp`."""
     known = {name: torch.from_numpy(values) for name, values in columns.items()}
-    for name in ("log_ratio", "ratio"):
+    for name in ("log_ratio", "ratio", *ON_DEMAND.keys() - needs_of(method.objective)):
         del known[name]
     table = table_of(
         known.pop("logp").clone().requires_grad_(),

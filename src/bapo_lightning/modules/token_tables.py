@@ -17,12 +17,12 @@ from bapo_lightning.objectives.objective import Objective, prepares
 from bapo_lightning.objectives.token_table import (
     INTEGERS,
     NAMES,
-    SomeColumns,
     StepScale,
     TokenTable,
     concatenate,
     name_of,
     needed_by,
+    table_for,
     table_of,
 )
 from bapo_lightning.ranks.collectives import from_controller, gather_rows, max_over_ranks, num_ranks
@@ -87,7 +87,7 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
     if wanted.issuperset(NAMES):
         wanted |= {name for table in tables[:1] for name in table.more}
     found, _ = _gathered(tables, from_controller(sorted(wanted)), everywhere=False)
-    return None if found is None else SomeColumns("a callback", found)
+    return None if found is None else table_for("a callback", found)
 
 
 def gather_everywhere(
@@ -100,7 +100,7 @@ def gather_everywhere(
     """
     found, start = _gathered(tables, sorted(needed_by(reader)), everywhere=True)
     assert found is not None
-    return SomeColumns(name_of(reader), {name: found[name].to(device) for name in found}), start
+    return table_for(name_of(reader), {name: found[name].to(device) for name in found}), start
 
 
 def _gathered(

@@ -87,9 +87,9 @@ class TokenTable:
         `NAMES` gets the others, too.
         """
         known, wanted = self.columns, frozenset(columns)
-        if wanted.issuperset(NAMES):
-            return SomeColumns(reader, known)
-        return SomeColumns(reader, {name: known[name] for name in wanted})
+        return table_for(
+            reader, known if wanted.issuperset(NAMES) else {name: known[name] for name in wanted}
+        )
 
     def relative_to(self, proximal_logp: Tensor) -> TokenTable:
         """Returns the table with ratios to another policy, given its log-probs [N] in nats."""
@@ -168,17 +168,18 @@ class SomeColumns(TokenTable):
     def __init__(self, reader: str, columns: Mapping[str, Tensor]) -> None:
         more = {name: values for name, values in columns.items() if name not in NAMES}
         own = {name: values for name, values in columns.items() if name in NAMES}
-        vars(self).update(own, more=more, _reader=reader, _own=own)
-
-    @property
-    def columns(self) -> dict[str, Tensor]:
-        """The columns that there are, by name."""
-        return {**vars(self)["_own"], **self.more}
+        vars(self).update(own, more=more, _reader=reader)
 
     def __getattr__(self, name: str) -> Tensor:
         if name not in NAMES:
             raise AttributeError(name)
         raise self._not_asked_for(name)
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """All columns that there are, by name."""
+        own = vars(self)
+        return {**{name: own[name] for name in NAMES if name in own}, **self.more}
 
     def __getitem__(self, name: str) -> Tensor:
         """See `TokenTable`."""
@@ -191,6 +192,11 @@ class SomeColumns(TokenTable):
             f"{vars(self)['_reader']} reads the column {name} of the token table without asking for it; add "
             "it to its `needs`"
         )
+
+
+def table_for(reader: str, columns: Mapping[str, Tensor]) -> TokenTable:
+    """Returns the table of these columns for a reader of this name, whole if it has all of `NAMES`."""
+    return TokenTable.of(columns) if columns.keys() >= set(NAMES) else SomeColumns(reader, columns)
 
 
 def needed_by(reader: Any, unsaid: Iterable[str] = NAMES) -> frozenset[str]:
@@ -253,7 +259,9 @@ def without_options(function: Any) -> Any:
 
 def concatenate(tables: Sequence[TokenTable], columns: Iterable[str]) -> dict[str, Tensor]:
     """Returns columns of a whole minibatch from the tables of its micro-batches."""
-    known = [table.columns for table in tables]
-    if len(known) == 1:
-        return {name: known[0][name] for name in columns}
-    return {name: torch.cat([each[name] for each in known]) for name in columns}
+
+    def whole(name: str) -> Tensor:
+        parts = [getattr(table, name) if name in NAMES else table[name] for table in tables]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    return {name: whole(name) for name in columns}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.callbacks.monitors.token_table import VERSION, VERSIONS, search, update
+from tests.callbacks.monitors.token_table import VERSION, VERSIONS, module, search, update
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 from tests.token_tables import Recording
 
@@ -21,7 +21,6 @@ from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.objectives.corrections.tokens import truncated_is
-from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
 
@@ -40,7 +39,7 @@ def about(**numbers):
     "monitor",
     [
         TrainingMonitor(), EntropyMonitor(), EntropyRuleMonitor(every=1), ClipBoundsMonitor(),
-        ContributionMonitor("rollout_prob"), StalenessMonitor(), MismatchMonitor(), CorrectionMonitor(),
+        ContributionMonitor(), StalenessMonitor(), MismatchMonitor(), CorrectionMonitor(),
         ThroughputMonitor(), Alarm("entropy", "policy/entropy", below=0.1),
     ],
     ids=lambda monitor: type(monitor).__name__,
@@ -48,9 +47,10 @@ def about(**numbers):
 def test_a_monitor_needs_the_columns_that_it_reads(monitor, monkeypatch):
     monkeypatch.setattr(entropy, "mean_entropy", lambda *_: torch.tensor(0.5))
     fresh = update({name: (VERSION,) * len(versions) for name, versions in VERSIONS.items()})
-    found = Recording(concatenate([fresh.tokens]))
-    module = SimpleNamespace(last_learning_rate=0.5, correction=truncated_is, step_scale=None)
-    monitor.measure(replace(fresh, tokens=found, module=module))
+    found = Recording(fresh.tokens.columns)
+    owner = module()
+    owner.correction = truncated_is
+    monitor.measure(replace(fresh, tokens=found, module=owner))
     assert found.read == monitor.needs
 
 
@@ -94,7 +94,7 @@ def test_the_contribution_is_that_of_the_alive_tokens():
     # weight x behaviour x ratio x |advantage|.
     # Positives: a2 0.05, a3 0.03, c1 0.02, together 0.1; clipped: a1 0.08.
     # Negatives: d2 .. d5 0.1 x (0.35 + 0.3 + 0.25 + 0.1), together 0.1; clipped: b1 0.01, d1 0.01.
-    assert measured(ContributionMonitor("rollout_prob")) == about(
+    assert measured(ContributionMonitor()) == about(
         room="bapo",
         positive_share=0.5,  # 0.1 / (0.1 + 0.1)
         positive_share_unclipped=0.6,  # 0.18 / (0.18 + 0.12)
@@ -102,7 +102,7 @@ def test_the_contribution_is_that_of_the_alive_tokens():
     )
     # Without the behaviour's probability, positives: a2 0.1, a3 0.12, c1 0.2; clipped: a1 0.16.
     # Negatives: 0.1 x (1.75 + 1.5 + 1 + 1) = 0.525; clipped: b1 0.05, d1 0.05.
-    plain = measured(ContributionMonitor("none"))
+    plain = measured(ContributionMonitor(), update(module=module("none")))
     assert plain["bapo/positive_share"] == pytest.approx(0.42 / 0.945)
     assert plain["bapo/positive_share_unclipped"] == pytest.approx(0.58 / 1.205)
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tests.builders import rollout
 from tests.callbacks.conversations import conversation
+from tests.callbacks.monitors.token_table import module
 from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.monitors.bounds import ContributionMonitor
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.callbacks.monitors.turns import MOST_TURNS, TurnMonitor, turn_numbers
-from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.types import FinishReason, Origin, Reply
 
 DONE = Reply(is_done=True)
@@ -37,9 +37,9 @@ def tokens(**columns):
 
 
 def measured(found, rollouts=ROLLOUTS, weight="none"):
-    monitor = TurnMonitor(weight)
+    monitor = TurnMonitor()
     monitor.has_environment = True
-    update = Update(0, 0, found, [], SimpleNamespace(rollouts=rollouts), None, {})
+    update = Update(0, 0, found, [], SimpleNamespace(rollouts=rollouts), module(weight), {})
     return {name: float(value) for name, value in monitor.measure(update).items()}
 
 
@@ -60,10 +60,10 @@ def test_turns_calls_and_faults_are_counted_by_conversation():
 
 @pytest.mark.parametrize("conversations", [None, "some"])
 def test_columns_are_needed_where_an_environment_answers(conversations):
-    monitor, found = TurnMonitor("rollout_prob"), Recording(concatenate([tokens()]))
+    monitor, found = TurnMonitor(), Recording(tokens().columns)
     sampler = SimpleNamespace(conversations=conversations)
     monitor.on_train_start(SimpleNamespace(datamodule=SimpleNamespace(sampler=sampler)), None)
-    monitor.measure(Update(0, 0, found, [], SimpleNamespace(rollouts=ROLLOUTS), None, {}))
+    monitor.measure(Update(0, 0, found, [], SimpleNamespace(rollouts=ROLLOUTS), module(), {}))
     assert found.read == monitor.needs and bool(monitor.needs) == bool(conversations)
 
 
@@ -83,7 +83,7 @@ def test_the_share_of_a_turn_is_weighed_and_cut_as_that_of_the_run_is():
     assert shares["turns/positive_share_1"] == pytest.approx(1.7 / 1.8)
     alone = [conversation([5], replies=[DONE])] * len(TURN)
     each = replace(made, sequence=torch.arange(len(TURN)), position=torch.zeros(len(TURN), dtype=torch.long))
-    whole = ContributionMonitor("rollout_prob").measure(Update(0, 0, made, [], None, None, {}))
+    whole = ContributionMonitor().measure(Update(0, 0, made, [], None, module(), {}))
     assert measured(each, alone, "rollout_prob")["turns/positive_share_1"] == pytest.approx(
         float(whole["bapo/positive_share"])
     )
@@ -116,7 +116,7 @@ def test_answers_of_an_expert_are_no_conversations():
     ],
 )
 def test_without_an_environment_nothing_of_an_update_is_looked_at(data_module, expected):
-    monitor = TurnMonitor("none")
+    monitor = TurnMonitor()
     monitor.on_train_start(SimpleNamespace(datamodule=data_module), None)
     assert monitor.has_environment is expected
     if not expected:

@@ -31,7 +31,7 @@ from tests.builders import group
 from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.token_table import NAMES, TokenTable, table_of
+from bapo_lightning.objectives.token_table import TokenTable, table_of
 from bapo_lightning.types import FinishReason, Group, Rollout, Segment
 
 VERSION = 5
@@ -83,15 +83,21 @@ def update(
     fields = {
         "index": 4,
         "version": VERSION,
-        "tokens": TokenTable(*(getattr(tokens, name)[trained] for name in NAMES)),
+        "tokens": TokenTable.of({name: values[trained] for name, values in tokens.columns.items()}),
         "searches": [search(0.7, 1.2, met=True), search(0.9, 1.6, met=False)],
         "batch": collate(
             groups(versions), {"rollout/num_samples": 6.0, "rollout/num_tokens": 14.0}, oldest_trained
         ),
-        "module": SimpleNamespace(last_learning_rate=0.5, correction=None, step_scale=None),
+        "module": module(),
         "metrics": {"time/update_seconds": 2.0},
     }
     return Update(**(fields | changes))
+
+
+def module(weight: str = "rollout_prob") -> Any:
+    return SimpleNamespace(
+        last_learning_rate=0.5, correction=None, step_scale=None, bound_rule=SimpleNamespace(weight=weight)
+    )
 
 
 def search(low: float, high: float, met: bool, share: float = 0.4) -> BoundSearch:

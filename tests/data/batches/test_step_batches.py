@@ -7,16 +7,23 @@ import pytest
 import torch
 from tests.builders import budget_for, group, random_policy, rollout, stale_batch, step
 
-from bapo_lightning.algorithms.direct_advantage.objective import direct_advantage
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
 from bapo_lightning.modules.bound_rules import FixedBounds
+from bapo_lightning.objectives.sequences import step_sum
+from bapo_lightning.objectives.token_table import reads
 from bapo_lightning.objectives.weighting import step_mean
 from bapo_lightning.types import Segment, Steps
 
 FREE = FixedBounds(0.0, 1e9)
 METRICS = {"rollout/num_samples": 0.0, "rollout/num_tokens": 0.0}
+
+
+@reads("step")
+def of_steps(table):
+    """An objective of the ratios of whole steps."""
+    return table.advantage * step_sum(table.log_ratio, table)
 
 
 def stepped(length, size=3):
@@ -93,7 +100,7 @@ def test_shares_hold_every_step_once():
 @pytest.mark.parametrize("parts", [2, 5])
 def test_the_update_depends_on_neither_split_nor_ranks(parts):
     policy, batch = random_policy(), random_batch()
-    options = {"objective": lambda table: direct_advantage(table, beta=0.1), "weighting": step_mean}
+    options = {"objective": of_steps, "weighting": step_mean}
     outputs, whole = step(policy, FREE, batch, **options)
     assert outputs["tokens"]["step"].max() == 6 and whole.abs().max() > 0
     _, found = step(policy, FREE, batch, micro_batch_tokens=budget_for(batch, parts), **options)

@@ -133,12 +133,13 @@ def test_reference_log_probs_reach_the_tokens_that_are_trained_on():
     scored, _ = with_reference_logprobs(GROUPS, Trainer(), 100)
     batch = collate(scored, {}, oldest_trained=4)
     (micro_batch,) = batch.split(100, batch.response_mask.float())
-    of_sequence = dict(zip(micro_batch.sequence.tolist(), micro_batch.reference_logp.tolist(), strict=True))
+    found = micro_batch.scores["reference_logp"].tolist()
+    of_sequence = dict(zip(micro_batch.sequence.tolist(), found, strict=True))
     assert of_sequence == {0: -2.0, 1: -3.0, 2: -1.0}
     shares = split_over_ranks(batch, 2)
-    assert sum(float(share.reference_logp.sum()) for share in shares) == -4.0 - 3.0 - 1.0
+    assert sum(float(share.scores["reference_logp"].sum()) for share in shares) == -4.0 - 3.0 - 1.0
     without = collate(GROUPS, {})
-    assert without.reference_logp[without.response_mask].isnan().all()
+    assert "reference_logp" not in without.scores
 
 
 def test_a_checkpoint_keeps_them():

@@ -6,14 +6,25 @@ import pytest
 import torch
 from tests.builders import random_model, random_policy, stale_batch, step
 
-from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
-from bapo_lightning.algorithms.flowrl import FlowRL
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.token_table import reads
+
+
+@reads("reference_logp", "log_z")
+def compares(table):
+    """An objective that looks at the policy that the run began with, and at log Z."""
+    return table.log_ratio * (table["reference_logp"] + table["log_z"])
+
+
+@reads("entropy_gradient")
+def spreads(table):
+    """An objective whose gradient flows through the entropy."""
+    return table.entropy
 
 
 @pytest.fixture
@@ -39,14 +50,14 @@ def updated(policy, batch, updates=3):
 def test_reference_log_probs_are_those_of_the_untouched_model_after_several_updates(folder, lora):
     rollouts = stale_batch(random_policy()).rollouts
     untouched = build_policy(ModelOptions(folder), 1.0).response_logprobs(rollouts, 200)
-    policy = built(folder, FlowRL(), lora=lora)
+    policy = built(folder, compares, lora=lora)
     updated(policy, stale_batch(random_policy()))
     assert policy.reference_logprobs(rollouts, 200) == untouched
     assert policy.response_logprobs(rollouts, 200) != untouched
 
 
 def test_it_is_no_part_of_the_state_and_of_the_parameters(folder):
-    with_it, without = built(folder, FlowRL()), built(folder, clip)
+    with_it, without = built(folder, compares), built(folder, clip)
     own = {name for name in with_it.state_dict() if not name.startswith("log_z.")}
     assert own == set(without.state_dict())
     trained = {name for name, _ in with_it.named_parameters() if not name.startswith("log_z.")}
@@ -67,10 +78,10 @@ def test_others_are_built_once_and_without_anything_more():
 
     policy = policy_for(clip, make_policy, None, None)
     assert asked == [{}] and policy.log_z is None and not policy.entropy_requires_grad
-    assert policy_for(EntropyBonus(), make_policy, None, None).entropy_requires_grad and asked == [{}, {}]
+    assert policy_for(spreads, make_policy, None, None).entropy_requires_grad and asked == [{}, {}]
     with pytest.raises(ValueError, match="no adapters"):
         policy.reference_logprobs([], 100)
-    policy_for(FlowRL(), make_policy, None, None)
+    policy_for(compares, make_policy, None, None)
     assert asked[2:] == [{"log_z": True}, {"frozen": True}]
 
 
@@ -83,5 +94,5 @@ def test_adapters_need_no_second_copy():
 
     built_with_adapters = random_policy()
     add_adapters(built_with_adapters.model, LoraOptions(2, 4))
-    policy_for(FlowRL(), make_policy, None, None)
+    policy_for(compares, make_policy, None, None)
     assert asked == [{"log_z": True}]

@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 import torch
+from zoo import rewards as reference
 
 from bapo_lightning.objectives.advantages.group import group_advantages
 
@@ -27,6 +29,16 @@ def test_the_advantages_of_two_groups_are_the_literal_numbers(scale, baseline, e
     torch.testing.assert_close(
         group_advantages(REWARDS, scale, baseline), torch.tensor(expected), rtol=0, atol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("baseline", "by_loops"), [("mean", reference.dr_grpo), ("leave_one_out", reference.rloo)]
+)
+def test_random_rewards_give_what_loops_give(baseline, by_loops) -> None:
+    rewards = np.random.default_rng(0).uniform(0, 2, (7, 5))
+    rewards[3] = rewards[3, 0]
+    found = group_advantages(torch.from_numpy(rewards), "none", baseline)
+    np.testing.assert_allclose(found, by_loops(rewards), atol=1e-12)
 
 
 def test_eps_is_added_to_the_deviation() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
@@ -30,7 +28,6 @@ class ClipBoundsMonitor(Monitor):
         }
 
 
-@dataclass(eq=False)
 class ContributionMonitor(Monitor):
     """Emits `bapo/positive_share` (positive tokens' share of the gradient at the bounds used),
     `bapo/positive_share_unclipped` (the same without clipping) and `bapo/positive_token_fraction` (share of

@@ -1,9 +1,10 @@
 import pytest
 import torch
+from tests.origins import check_layouts
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.aepo import aepo
-from bapo_lightning.objectives.token_table import slopes
+from bapo_lightning.objectives.objective import slopes
 from bapo_lightning.types import Origin
 
 
@@ -15,3 +16,7 @@ def test_tokens_of_another_temperature_have_no_ratio_and_all_others_are_ppos() -
     assert aepo(tokens).tolist() == pytest.approx([torch.tensor(3.0).log().item(), 1.2, 1.1, -1.6])
     by_log_ratio = slopes(aepo, tokens) * tokens.ratio
     assert by_log_ratio.tolist() == pytest.approx([1.0, 0.0, 1.1, 0.0])
+
+
+def test_the_gradient_depends_on_neither_split_nor_layout() -> None:
+    check_layouts(aepo, (Origin.TEMPERED, Origin.POLICY, Origin.POLICY))

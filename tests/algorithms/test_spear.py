@@ -1,8 +1,10 @@
 import torch
+from tests.origins import check_layouts
 from tests.token_tables import table
 
-from bapo_lightning.algorithms.spear import kept_tokens, spear
-from bapo_lightning.objectives.token_table import slopes
+from bapo_lightning.algorithms.spear import SPEAR
+from bapo_lightning.objectives.objective import slopes
+from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.types import Origin
 
 REPLAYED = int(Origin.REPLAYED)
@@ -17,6 +19,10 @@ def tokens(origin=0, size=400, **columns):
         1.5 * sign, logp=logp, behaviour_logp=logp, low=0.8, high=1.28, origin=torch.tensor(origin),
         **columns,
     )  # fmt: skip
+
+
+def kept_tokens(made, **options):
+    return SPEAR(**options).prepare(made)["kept"]
 
 
 def test_a_share_of_the_tokens_between_the_limits_is_left_out_of_each_kind():
@@ -54,13 +60,17 @@ def test_the_draw_does_not_depend_on_the_order_of_responses():
     sequence, position = torch.arange(400) // 8, torch.arange(400) % 8
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0)).repeat_interleave(8) * 8 + position
     whole = tokens(REPLAYED, sequence=sequence, position=position)
-    other = type(whole)(*(getattr(whole, name)[order] for name in whole.__dataclass_fields__))
+    other = TokenTable.of({name: values[order] for name, values in whole.columns.items()})
     assert torch.equal(kept_tokens(whole)[order], kept_tokens(other))
 
 
 def test_tokens_left_out_have_no_gradient_and_all_others_that_of_ppo():
     made = table(
         [1.0, -2.0, 1.0, -2.0, 1.0], torch.tensor([1.1, 0.9, 1.3, 0.7, 1.0]), low=0.8, high=1.28,
-        statistic=torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]),
+        prepared={"kept": torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0])},
     )  # fmt: skip
-    assert slopes(spear, made).tolist() == [1.0, -2.0, 0.0, 0.0, 0.0]
+    assert slopes(SPEAR(), made).tolist() == [1.0, -2.0, 0.0, 0.0, 0.0]
+
+
+def test_the_gradient_depends_on_neither_split_nor_layout():
+    check_layouts(SPEAR(), (Origin.POLICY, Origin.REPLAYED))

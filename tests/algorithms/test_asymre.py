@@ -1,24 +1,30 @@
-"""REINFORCE without a ratio, and AsymRE's limit in a bandit."""
+"""AsymRE's advantages by hand and by loops, and its limit in a bandit."""
 
+import numpy as np
 import pytest
 import torch
 from tests.token_tables import table
+from zoo import rewards as reference
 
+from bapo_lightning.algorithms.asymre import shifted_mean
 from bapo_lightning.objectives.reinforce import reinforce
-from bapo_lightning.objectives.token_table import slopes
 
 
-def test_the_gradient_is_the_advantage_whatever_the_ratio():
-    logp = torch.tensor([-1.0, -3.0, -0.1, -2.0], dtype=torch.float64, requires_grad=True)
-    made = table(
-        torch.tensor([2.0, -1.0, 0.0, 0.5], dtype=torch.float64),
-        logp=logp,
-        behaviour_logp=torch.tensor([-1.0, -0.5, -2.0, -9.0], dtype=torch.float64),
-    )
-    reinforce(made).sum().backward()
-    assert logp.grad.tolist() == [2, -1, 0, 0.5]
-    found = slopes(reinforce, made.detach())
-    torch.testing.assert_close(found, made.advantage / made.ratio.detach())
+def test_the_baseline_is_slightly_below_the_mean():
+    found = shifted_mean(torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))
+    expected = torch.tensor([[0.85, -0.15, -0.15, -0.15], [0.35, 0.35, 0.35, -0.65], [0.1] * 4])
+    torch.testing.assert_close(found, expected)
+
+
+def test_random_rewards_give_what_loops_give():
+    rewards = np.random.default_rng(0).uniform(0, 2, (7, 5))
+    found = shifted_mean(torch.from_numpy(rewards), 0.3)
+    np.testing.assert_allclose(found, reference.asymre(rewards, 0.3), atol=1e-12)
+
+
+def test_a_group_of_one_is_refused():
+    with pytest.raises(ValueError, match=r"a group of 1 .* at least 2 answers per problem"):
+        shifted_mean(torch.ones(3, 1))
 
 
 @pytest.mark.parametrize("shift", [-0.2, -0.5])

@@ -4,13 +4,10 @@ from math import exp, inf, sqrt
 
 import pytest
 import torch
+from tests.algorithms.by_hand import exact, prepared
 from tests.token_tables import table
 
-from bapo_lightning.algorithms.m2po import largest_log_ratio, m2po
-
-
-def exact(*values):
-    return torch.tensor(values, dtype=torch.float64)
+from bapo_lightning.algorithms.m2po import M2PO, largest_log_ratio
 
 
 def moved(*log_ratio, advantage=None, **columns):
@@ -37,22 +34,24 @@ def test_within_the_budget_there_is_no_limit(reading):
 
 
 def test_bounds_are_those_of_the_limit_but_never_tighter_than_the_tables():
+    def found(made):
+        return M2PO()(prepared(M2PO(), made)).tolist()
+
     made = moved(0.1, 0.6, -0.2, advantage=exact(1, 1, -1), low=0.7, high=1.2)
-    found = m2po(made.with_statistic(largest_log_ratio(made)))
-    assert found.tolist() == pytest.approx([exp(0.1), exp(sqrt(0.07)), -exp(-0.2)])
+    assert found(made) == pytest.approx([exp(0.1), exp(sqrt(0.07)), -exp(-0.2)])
     made = moved(0.1, 0.6, -0.2, advantage=exact(1, 1, -1), low=0.7, high=1.5)
-    assert m2po(made.with_statistic(largest_log_ratio(made))).tolist()[1] == pytest.approx(1.5)
+    assert found(made)[1] == pytest.approx(1.5)
     free = moved(1.0, 0.0, *[0.01] * 40, low=0.7, high=1.5)
-    assert float(m2po(free.with_statistic(largest_log_ratio(free)))[0]) == pytest.approx(exp(1.0))
+    assert found(free)[0] == pytest.approx(exp(1.0))
 
 
 def test_the_mask_leaves_out_the_largest_until_the_others_fit():
     # 0.01, 0.025 and 0.137 are the means of the smallest, of two and of all three
     made = moved(0.6, 0.1, -0.2, -3.0, advantage=exact(1, 1, -1, 1), low=0.7, high=1.5)
-    limit = largest_log_ratio(made, reading="mask")
-    assert float(limit) == pytest.approx(0.4), "halfway between 0.2 and 0.6"
-    found = m2po(made.with_statistic(limit), reading="mask")
-    assert found.tolist() == pytest.approx([0, exp(0.1), -exp(-0.2), exp(-3.0)])
+    masking = M2PO(reading="mask")
+    made = prepared(masking, made)
+    assert made["limit"].tolist() == pytest.approx([0.4] * 4), "halfway between 0.2 and 0.6"
+    assert masking(made).tolist() == pytest.approx([0, exp(0.1), -exp(-0.2), exp(-3.0)])
 
 
 def test_equal_tokens_go_together_and_all_go_where_none_fits():

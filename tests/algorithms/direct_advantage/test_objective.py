@@ -5,7 +5,8 @@ import torch
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.direct_advantage.objective import direct_advantage
-from bapo_lightning.objectives.token_table import TokenTable, slopes
+from bapo_lightning.objectives.objective import slopes
+from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.objectives.weighting import step_mean, weigh
 
 # Two responses: of two steps, of two tokens and one; and of one step that is one token.
@@ -36,8 +37,8 @@ def test_far_out_the_pull_is_back_to_the_target() -> None:
     assert found.item() == pytest.approx(10 - torch.tensor(1e6).log().item(), rel=1e-5)
 
 
-def test_without_steps_a_response_is_one() -> None:
-    made = table(torch.ones(3), torch.tensor([0.1, 0.2, 0.3]).exp(), sequence=0)
+def test_a_response_of_one_step_is_one() -> None:
+    made = table(torch.ones(3), torch.tensor([0.1, 0.2, 0.3]).exp(), sequence=0, step=0)
     assert direct_advantage(made, beta=1.0).tolist() == pytest.approx([-0.08 / 3] * 3, rel=1e-5)
 
 
@@ -53,6 +54,3 @@ def test_the_weighting_makes_it_the_mean_over_steps() -> None:
     assert weights.tolist() == [[pytest.approx(1 / 3)] * 3, [pytest.approx(1 / 3), 0.0, 0.0]]
     total = float((direct_advantage(tokens(), beta=0.5) / 3).sum())
     assert total == pytest.approx(-(0.405 + 0.32 + 0.08) / 3)
-    assert weigh(step_mean, mask, total=4, num_sequences=2)[0, 0] == 0.5  # a response without steps is one
-    with pytest.raises(ValueError, match="num_steps must be positive"):
-        step_mean(mask, 0)

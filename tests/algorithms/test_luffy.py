@@ -1,9 +1,10 @@
 import pytest
 import torch
+from tests.origins import check_layouts
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.luffy import luffy
-from bapo_lightning.objectives.token_table import slopes
+from bapo_lightning.objectives.objective import slopes
 from bapo_lightning.types import Origin
 
 EXPERT = int(Origin.EXPERT)
@@ -35,3 +36,7 @@ def test_an_experts_token_counts_most_where_the_policy_gives_it_gamma() -> None:
 def test_without_an_expert_it_is_the_policy_gradient_with_the_ratio() -> None:
     tokens = table([1.0, -2.0, 0.0], torch.tensor([0.5, 30.0, 2.0]))
     assert slopes(luffy, tokens).tolist() == [1.0, -2.0, 0.0]
+
+
+def test_the_gradient_depends_on_neither_split_nor_layout() -> None:
+    check_layouts(luffy, (Origin.EXPERT, Origin.POLICY))

@@ -1,20 +1,15 @@
 """FlowRL by hand."""
 
 from dataclasses import replace
-from functools import partial
 from math import exp, log
 
 import pytest
 import torch
+from tests.algorithms.by_hand import exact
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.flowrl import FlowRL
-from bapo_lightning.objectives.clip import clip
-from bapo_lightning.objectives.token_table import needs_log_z, needs_reference
-
-
-def exact(*values):
-    return torch.tensor(values, dtype=torch.float64)
+from bapo_lightning.objectives.objective import needs_of
 
 
 def two_responses(**changes):
@@ -33,8 +28,9 @@ def two_responses(**changes):
 
 def slopes(objective, made):
     """Gradients in log pi and in log Z of the sum over tokens."""
-    leaves = (made.logp.clone().requires_grad_(), made.log_z.clone().requires_grad_())
-    traced = replace(made, logp=leaves[0], log_z=leaves[1]).relative_to(made.proximal_logp)
+    leaves = (made.logp.clone().requires_grad_(), made["log_z"].clone().requires_grad_())
+    traced = replace(made, logp=leaves[0]).with_columns({"log_z": leaves[1]})
+    traced = traced.relative_to(made.proximal_logp)
     return [found.tolist() for found in torch.autograd.grad(objective(traced).sum(), leaves)]
 
 
@@ -76,9 +72,5 @@ def test_a_response_that_is_far_out_keeps_a_finite_objective():
     assert FlowRL()(long).isfinite().all(), "exp(4000) is infinite, its bound is not"
 
 
-def test_it_says_what_it_needs():
-    assert needs_reference(FlowRL) and needs_log_z(FlowRL)
-    assert needs_reference(FlowRL()) and needs_log_z(FlowRL())
-    of_a_function = type("Function", (), {"needs_reference": True, "__call__": clip})()
-    assert needs_reference(partial(of_a_function, dual_clip=3.0)) and not needs_log_z(of_a_function)
-    assert not needs_reference(lambda table: table.ratio) and not needs_log_z(lambda table: table.ratio)
+def test_it_needs_a_reference_and_an_estimate_of_log_z():
+    assert needs_of(FlowRL) == needs_of(FlowRL()) == {"reference_logp", "log_z"}

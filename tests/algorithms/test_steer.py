@@ -1,0 +1,33 @@
+"""STEER by hand."""
+
+from math import log
+
+import pytest
+from tests.algorithms.by_hand import exact, prepared
+from tests.token_tables import table
+
+from bapo_lightning.algorithms.steer import STEER, weight_by_entropy_change
+
+
+def test_what_would_move_the_entropy_most_weighs_least():
+    # |A r (1 - p)(log p + H)|: 1 * 2 * 0.5 * |log 0.5 + 0.1| = 0.593, none without advantage, half of it
+    made = table(
+        exact(1, 0, -0.5), exact(2, 2, 2), logp=log(0.5), behaviour_logp=log(0.25), entropy=0.1, high=9.0
+    )
+    assert weight_by_entropy_change(made).tolist() == pytest.approx([0.8, 1.0, 0.8**0.5])
+    assert weight_by_entropy_change(made, most=1.2, shape="linear").tolist() == pytest.approx([0.8, 1.2, 1.0])
+    assert STEER()(prepared(STEER(), made)).tolist() == pytest.approx([1.6, 0, -(0.8**0.5)])
+    linear = STEER(least=0.7, most=1.3, shape="linear", dual_clip=1.5)
+    assert linear(prepared(linear, made)).tolist() == pytest.approx([1.4, 0, -0.75])
+
+
+def test_tokens_that_hardly_move_the_entropy_are_spared():
+    made = table(exact(1, 1), logp=log(0.5), behaviour_logp=log(0.5), entropy=-log(0.5) + 0.01)
+    assert weight_by_entropy_change(made).tolist() == pytest.approx([0.8**0.25] * 2), "0.005 of 0.02"
+    linear = weight_by_entropy_change(made, most=1.2, shape="linear")
+    assert linear.tolist() == pytest.approx([1.0] * 2), "all alike"
+
+
+def test_a_row_that_stands_for_no_token_does_not_count():
+    made = table(exact(1, 9), behaviour_logp=exact(log(0.5), log(0.1)), entropy=0.1, count=exact(1, 0))
+    assert float(weight_by_entropy_change(made)[0]) == pytest.approx(0.8)
