@@ -19,12 +19,13 @@ LAYER_OF_ROOM = {
     "objectives": 1, "rewards": 1, "environments": 1, "evaluation": 1, "plan": 1,
     "report": 2, "rollout": 2, "tiny_worlds": 2,
     "data": 3,
-    "modules": 4, "simulation": 4,
+    "modules": 4,
     "callbacks": 5, "reference": 5,
     "worlds": 5,
     "configuration": 6,
     "runs": 7,
     "library": 8, "cli": 8,
+    "simulation": 9,
     "__main__": 9,
 }  # fmt: skip
 FACE = "library"  # all that the package itself imports, when it is asked for it

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bapo_lightning.report.map.page import table
 from bapo_lightning.simulation.picture import draw
 from bapo_lightning.simulation.study import Result, Study, World
 
@@ -80,17 +80,17 @@ def _page(study: Study, world: World, name: str) -> str:
         f"{setting.num_batches} rollout batches of which the first {world.num_skipped} do not count.",
         "![throughput, idle shares and ages over splits and bounds](simulate.png)",
         "## The best within each bound, and in turns on all GPUs",
-        table(HEADS, [_row(result) for result in _shown(study)]),
+        _table(HEADS, [_row(result) for result in _shown(study)]),
     ]
     if study.what_ifs:
         heads = ("if", *HEADS[3:])
         rows = [[result.cell.what_if, *_row(result)[3:]] for result in study.what_ifs]
-        parts += ["## The best setting under other assumptions", table(heads, rows)]
-    parts += ["## All cells", table(HEADS, [_row(result) for result in study.results])]
+        parts += ["## The best setting under other assumptions", _table(heads, rows)]
+    parts += ["## All cells", _table(HEADS, [_row(result) for result in study.results])]
     if study.unfit:
         rows = [[_split(cell.trainer_gpus, cell.fleet_gpus), reason] for cell, reason in study.unfit]
         unique = [list(row) for row in dict.fromkeys(map(tuple, rows))]
-        parts += ["## What does not fit", table(("train + generate", "reason"), unique)]
+        parts += ["## What does not fit", _table(("train + generate", "reason"), unique)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -120,3 +120,8 @@ def _split(trainer: int, fleet: int) -> str:
 
 def _pass(tokens: int | None) -> str:
     return "whole responses" if tokens is None else f"passes of {tokens:,} tokens"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
