@@ -28,10 +28,13 @@ LAYER_OF_ROOM = {
     "__main__": 9,
 }  # fmt: skip
 # Rooms, some within others, that may import anything and that nothing imports: tests/test_leaves.py.
-LEAVES = ("environments.textarena", "simulation")
+LEAVES = ("environments.python", "environments.textarena", "rewards.math", "simulation")
 LAYER_OF_ROOM |= dict.fromkeys(LEAVES, 9)
 FACE = "library"  # all that the package itself imports, when it is asked for it
-TORCH_FREE_ROOMS = {"types", "errors", "phases", "run_folder", "rewards", "environments", "report", "plan"}
+TORCH_FREE_ROOMS = {
+    "types", "errors", "phases", "run_folder", "rewards", "environments", "report", "plan",
+    "rewards.math", "environments.python", "environments.textarena",
+}  # fmt: skip
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 
@@ -180,7 +183,7 @@ LIGHT = [
     "",
     ".types",
     ".errors",
-    ".rewards",
+    ".rewards.math",
     ".report",
     ".plan.console",
     ".cli.train",

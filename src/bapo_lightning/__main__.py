@@ -30,14 +30,18 @@ COMMANDS = {
 }
 
 
+def module_of(command: str) -> str:
+    """The module that a command runs."""
+    file, _ = COMMANDS[command]
+    return f"bapo_lightning.{file if '.' in file else f'cli.{file}'}"
+
+
 def main() -> None:
     """Runs a command, or lists them."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
         del sys.argv[1]
-        file = COMMANDS[name][0]
-        module = f"bapo_lightning.{file if '.' in file else f'cli.{file}'}"
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
     elif name == "--version":
         print(f"bapo-lightning {__version__}")
     elif name in ("--help", "-h"):
