@@ -132,7 +132,7 @@ plan: $(READY) ## memory, work and time that a run would need (EXP=bapo_7b GPUS=
 	@$(VENV_PYTHON) -m bapo_lightning.cli.plan experiment=$(EXP) $(if $(GPUS),plan.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
 
 simulate: $(READY) ## best split of GPUs between trainer and fleet, and where staleness stops paying (EXP=bapo_32b GPUS=256)
-	@$(VENV_PYTHON) -m bapo_lightning.cli.simulate experiment=$(EXP) $(if $(GPUS),simulate.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.simulation.command experiment=$(EXP) $(if $(GPUS),simulate.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
 
 export: $(READY) ## a checkpoint as a model folder (CKPT=outputs/..., TO=models/mine, ARGS="--dtype bfloat16")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.export "$(CKPT)" "$(TO)" $(ARGS)

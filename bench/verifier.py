@@ -18,7 +18,7 @@ from math_verify import parse, verify
 from measuring import Spread, add_json_option, in_turns, method, ratio, write_json
 from verifier_checks import check_cases, check_gold_answers
 
-from bapo_lightning.rewards import MathReward
+from bapo_lightning.rewards.math import MathReward
 from bapo_lightning.types import ScoreStatus
 
 NUM_WORKERS = 2

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.rewards import MathReward, score_answers
+from bapo_lightning.rewards.math import MathReward, score_answers
 from bapo_lightning.types import Score, ScoreStatus
 
 SETS = ("math500", "gsm8k_test", "aime2024", "aime2025", "olympiadbench", "dapo_math_17k")

@@ -8,14 +8,14 @@ from difflib import get_close_matches
 
 from bapo_lightning import __version__
 
-# Command -> file of `cli/`, and what it does.
+# Command -> file of `cli/`, or of a room of its own, and what it does.
 COMMANDS = {
     "train": ("train", "train a policy"),
     "rehearse": ("rehearse", "all parts of an experiment, in small, on this machine"),
     "data": ("data", "show what would be trained on"),
     "critic": ("critic", "train a critic of steps for algorithm=direct_advantage"),
     "plan": ("plan", "memory, work and time that a run would need"),
-    "simulate": ("simulate", "best split of GPUs, and where staleness stops paying"),
+    "simulate": ("simulation.command", "best split of GPUs, and where staleness stops paying"),
     "eval": ("evaluate", "sample and judge held-out problems"),
     "eval-table": ("eval_table", "one table of several evaluations"),
     "export": ("export", "a checkpoint as a model folder"),
@@ -28,12 +28,18 @@ COMMANDS = {
 }
 
 
+def module_of(command: str) -> str:
+    """The module that a command runs."""
+    file, _ = COMMANDS[command]
+    return f"bapo_lightning.{file if '.' in file else f'cli.{file}'}"
+
+
 def main() -> None:
     """Runs a command, or lists them."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:
         del sys.argv[1]
-        runpy.run_module(f"bapo_lightning.cli.{COMMANDS[name][0]}", run_name="__main__", alter_sys=True)
+        runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
     elif name == "--version":
         print(f"bapo-lightning {__version__}")
     elif name in ("--help", "-h"):

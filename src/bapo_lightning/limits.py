@@ -21,18 +21,6 @@ def limit_memory(megabytes: int) -> None:
     set_limit(resource.RLIMIT_AS, address_space() + megabytes * MEGABYTE)
 
 
-def limit_cpu_seconds(more: float) -> None:
-    """Lets the kernel end this process after `more` further seconds of CPU time, if the server is gone."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + more) + 2, hard))
-
-
 def address_space() -> int:
     """Address space of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.rewards.math.extract import final_answer
+from bapo_lightning.rewards.extract import final_answer
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
 
 Reward = Callable[[list[Problem], list[Completion]], list[Score]]

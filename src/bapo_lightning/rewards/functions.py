@@ -11,7 +11,7 @@ from typing import Any
 from hydra.utils import get_object
 
 from bapo_lightning.errors import RewardError
-from bapo_lightning.rewards.math.extract import final_answer
+from bapo_lightning.rewards.extract import final_answer
 from bapo_lightning.rewards.scores import pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.rewards.math.extract import closing_brace
+from bapo_lightning.rewards.extract import closing_brace
 from bapo_lightning.rewards.scores import UNPARSABLE, all_or_nothing, pairs_of
 from bapo_lightning.types import Completion, FinishReason, Problem, Score
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -120,3 +121,8 @@ def _split(trainer: int, fleet: int) -> str:
 
 def _pass(tokens: int | None) -> str:
     return "whole responses" if tokens is None else f"passes of {tokens:,} tokens"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.rewards.math.hostile import CANARY, GOLD, hostile_answers
 
-from bapo_lightning.rewards import MathReward
+from bapo_lightning.rewards.math import MathReward
 from bapo_lightning.rewards.math.reward import MAX_VOTE_CHARACTERS
 from bapo_lightning.types import ScoreStatus
 

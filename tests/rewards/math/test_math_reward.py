@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from tests.commands import command_line
 
-from bapo_lightning.rewards import MathReward, score_answers
+from bapo_lightning.rewards.math import MathReward, score_answers
 from bapo_lightning.rewards.math.workers.pool import Verdict
 from bapo_lightning.types import Completion, FinishReason, Problem, Score, ScoreStatus
 

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 from tests.rewards.math.verdicts import RIGHT, RIGHT_SENTENCES, WRONG, WRONG_SENTENCES
 
-from bapo_lightning.rewards import MathReward
+from bapo_lightning.rewards.math import MathReward
 from bapo_lightning.types import ScoreStatus
 
 CORRECT = ScoreStatus.CORRECT

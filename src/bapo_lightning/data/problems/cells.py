@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-from bapo_lightning.rewards.math.extract import closing_brace
+from bapo_lightning.rewards.extract import closing_brace
 
 AnswerForm = Literal["text", "behind_marker", "last_box", "json_list"]
 SeveralAnswers = Literal["refuse", "join"]

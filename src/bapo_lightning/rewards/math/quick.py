@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from bapo_lightning.rewards.math.extract import closing_brace
+from bapo_lightning.rewards.extract import closing_brace
 from bapo_lightning.rewards.math.texts import text_verdict
 from bapo_lightning.rewards.math.units import SCALED, SCALES, TEXT_COMMAND, UNIT
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 from pydantic import validate_call
 
-from bapo_lightning.rewards.math.extract import final_answer
+from bapo_lightning.rewards.extract import final_answer
 from bapo_lightning.rewards.math.quick import clean, normal_form, quick_verdict
 from bapo_lightning.rewards.math.sentences import is_prose, value_named
 from bapo_lightning.rewards.math.workers.pool import VerifierPool

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bapo_lightning.errors import RewardError
-from bapo_lightning.rewards import score_answers
+from bapo_lightning.rewards.math import score_answers
 from bapo_lightning.rewards.math.workers import pool as verifier_pool
 from bapo_lightning.rewards.math.workers.pool import Verdict, VerifierPool
 from bapo_lightning.types import ScoreStatus
@@ -170,7 +170,7 @@ def test_a_verifier_that_cannot_start_says_what_to_try(monkeypatch: pytest.Monke
 SCRIPT = """
 import os, sys
 print("imported as", __name__, flush=True)
-from bapo_lightning.rewards import score_answers
+from bapo_lightning.rewards.math import score_answers
 print(score_answers(["4"] * 2, [r"\\sqrt{16}"] * 2, 60)[0].status.value, flush=True)
 sys.stdin.read()
 """

@@ -8,13 +8,14 @@ A message in is JSON `[gold, answer, whether to refuse what is not evaluated, se
 from __future__ import annotations
 
 import json
+import resource
 from functools import cache, partial
 from multiprocessing.connection import Connection
 
 from sympy.integrals import meijerint
 from sympy.polys.monomials import MonomialOps
 
-from bapo_lightning.limits import MEGABYTE, limit_cpu_seconds, peak_memory
+from bapo_lightning.limits import MEGABYTE
 from bapo_lightning.rewards.math.algebra import equivalent
 from bapo_lightning.rewards.math.size_limit import TooLarge
 from bapo_lightning.rewards.math.workers.sandbox import Sandbox
@@ -55,6 +56,18 @@ def serve(connection: Connection, memory_megabytes: int) -> None:
         connection.send_bytes(json.dumps([status, reason, swollen]).encode())
         if swollen:
             return
+
+
+def limit_cpu_seconds(more: float) -> None:
+    """Lets the kernel end this process after `more` further seconds of CPU time, if the server is gone."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + more) + 2, hard))
+
+
+def peak_memory() -> int:
+    """Largest resident size of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def judge(gold: str, answer: str, refuse_unevaluated: bool = True) -> tuple[ScoreStatus, str]:

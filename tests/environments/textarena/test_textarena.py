@@ -1,6 +1,7 @@
 """Games as they are played without the adapter are the reference; Mastermind has a player that wins."""
 
 import json
+import os
 import pickle
 import random
 import subprocess
@@ -11,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import textarena
 from tests.configuration.compositions import composed, found
-from tests.environments.mastermind import CODE, CODES, guess_of, next_guess, problem
+from tests.environments.textarena.mastermind import CODE, CODES, guess_of, next_guess, problem
 
 from bapo_lightning.configuration.targets import Target, target_problems
-from bapo_lightning.data.problems.games import textarena_problems
 from bapo_lightning.environments.environment import Turn
-from bapo_lightning.environments.textarena import FAMILIES, MAX_CHARACTERS, UNREADABLE, Game, TextArena
+from bapo_lightning.environments.textarena.games import FAMILIES, MAX_CHARACTERS, UNREADABLE, Game, TextArena
+from bapo_lightning.environments.textarena.problems import textarena_problems
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem, Reply
 
@@ -141,7 +142,7 @@ def test_the_move_of_a_turn(move, text, played, is_void) -> None:
 
 
 def test_a_pattern_that_cannot_be_read_is_refused() -> None:
-    node = {"_target_": "bapo_lightning.environments.textarena.TextArena", "move": "["}
+    node = {"_target_": "bapo_lightning.environments.textarena.games.TextArena", "move": "["}
     (told,) = target_problems(node, "environment.answers")
     assert told.startswith("environment.answers.move=[ is no regular expression")
     with pytest.raises(ValueError, match="null gives the game every word"):
@@ -216,7 +217,7 @@ def test_games_print_nothing(capsys) -> None:
 def test_games_are_dealt_alike_in_every_process() -> None:
     code = (
         "import sys, zlib\n"
-        "from bapo_lightning.environments.textarena import Game\n"
+        "from bapo_lightning.environments.textarena.games import Game\n"
         "print(zlib.crc32(''.join(Game(name, {}, 5).rules for name in sys.argv[1:]).encode()))"
     )
     slow = ("RushHour", "Set", "Sokoban")  # seconds
@@ -224,7 +225,7 @@ def test_games_are_dealt_alike_in_every_process() -> None:
     printed = [
         subprocess.run(
             [sys.executable, "-c", code, *names],
-            env={"PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,

@@ -99,7 +99,7 @@ class Game:
 
 
 class TextArena:
-    """Environment that plays the game of a problem (`data.problems.games`) with the policy.
+    """Environment that plays the game of a problem (`textarena.problems`) with the policy.
 
     The conversation ends with the game, and its score is TextArena's reward: 1 for a win and, in most games,
     a share of it for a position near to one. A conversation that a limit ends before has no score.
@@ -130,7 +130,7 @@ class TextArena:
         if not {"game", "options", "seed"} <= set(problem.metadata):
             raise DataError(
                 f"problem {problem.id} is no game of TextArena; write environment=none, or data whose "
-                "_target_ is bapo_lightning.data.problems.games.textarena_problems"
+                "_target_ is bapo_lightning.environments.textarena.problems.textarena_problems"
             )
         return []
 

@@ -7,7 +7,7 @@ from tests.commands import run_command
 from tests.configuration.compositions import composed
 
 from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.runs.simulate import read_simulate, world_of
+from bapo_lightning.simulation.configured import read_simulate, world_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,7 +19,7 @@ def plain(*overrides):
 @pytest.mark.slow
 def test_the_command_ends_with_the_answer_and_a_page(tmp_path):
     done = run_command(
-        "bapo_lightning.cli.simulate", "regime=async", "scale.prompts_per_batch=8", "simulate.gpus=4",
+        "bapo_lightning.simulation.command", "regime=async", "scale.prompts_per_batch=8", "simulate.gpus=4",
         "simulate.num_batches=4", "simulate.skipped_batches=1", "simulate.trainer_shares=[0.5]",
         f"simulate.output={tmp_path}", cwd=ROOT,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 import pytest
 
-from bapo_lightning.rewards.math.extract import MAX_ANSWER_CHARACTERS, final_answer
+from bapo_lightning.rewards.extract import MAX_ANSWER_CHARACTERS, final_answer
 
 
 @pytest.mark.parametrize(

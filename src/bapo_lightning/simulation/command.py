@@ -1,4 +1,4 @@
-"""The best split of GPUs: `python -m bapo_lightning.cli.simulate experiment=bapo_32b simulate.gpus=256`."""
+"""The best split of GPUs: `bapo-simulate experiment=bapo_32b simulate.gpus=256`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(config: DictConfig) -> None:
     plain = resolve(config)
     with phases_shown():
         with phase("loading libraries"):
-            from bapo_lightning.runs.simulate import simulate
+            from bapo_lightning.simulation.configured import simulate
             from bapo_lightning.simulation.page import answer, console_table
 
         study, page = simulate(plain)

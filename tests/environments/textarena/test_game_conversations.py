@@ -4,12 +4,12 @@ import random
 from array import array
 
 import pytest
-from tests.environments.mastermind import CODE, CODES, guess_of, next_guess
+from tests.environments.textarena.mastermind import CODE, CODES, guess_of, next_guess
 
-from bapo_lightning.data.problems.games import textarena_problems
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import PlainFeedback
-from bapo_lightning.environments.textarena import TextArena
+from bapo_lightning.environments.textarena.games import TextArena
+from bapo_lightning.environments.textarena.problems import textarena_problems
 from bapo_lightning.rewards.environment_score import environment_score
 from bapo_lightning.rollout.engine import Generation, GenerationRequest
 from bapo_lightning.types import Completion, FinishReason, Rollout, ScoreStatus, Segment

@@ -1,11 +1,11 @@
-"""Problems that are games of TextArena (pip extra `textarena`), for `environments.textarena.TextArena`."""
+"""Problems that are games of TextArena (pip extra `textarena`), for `games.TextArena`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bapo_lightning.data.problems.held_out import Part
-from bapo_lightning.environments.textarena import Game
+from bapo_lightning.environments.textarena.games import Game
 from bapo_lightning.types import Problem
 from bapo_lightning.values import CountOrZero, Size
 
