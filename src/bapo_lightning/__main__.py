@@ -13,7 +13,7 @@ COMMANDS = {
     "train": ("train", "train a policy"),
     "rehearse": ("rehearse", "all parts of an experiment, in small, on this machine"),
     "data": ("data", "show what would be trained on"),
-    "critic": ("critic", "train a critic of steps for algorithm=direct_advantage"),
+    "critic": ("algorithms.direct_advantage.command", "train a critic of steps"),
     "plan": ("plan", "memory, work and time that a run would need"),
     "simulate": ("simulation.command", "best split of GPUs, and where staleness stops paying"),
     "eval": ("evaluate", "sample and judge held-out problems"),

@@ -85,7 +85,7 @@ class RankLost(RankError):
 def taken(option: str, options: Sequence[str]) -> str:
     """The end of a sentence about an unknown `option`: the one that is meant, and all there are if few."""
     near = get_close_matches(option, options, 3)
-    # Letters that changed places are likelier than one that is wrong: gpro is grpo, not gspo.
+    # Letters that changed places are likelier than one that is wrong: gpro is grpo.
     near.sort(key=lambda name: sorted(name) != sorted(option))
     if near and len(options) > _MANY:
         return f"did you mean {near[0]}?"

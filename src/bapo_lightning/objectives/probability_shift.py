@@ -1,4 +1,4 @@
-"""How far a token's probability has moved, as masks of DPPO's kind ask."""
+"""How far a token's probability has moved, for objectives that mask by it instead of the ratio."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ from bapo_lightning.objectives.token_table import TokenTable
 
 
 def reinforce(table: TokenTable) -> Tensor:
-    """Returns A log pi per token, [N]: the objective of AsymRE (arXiv 2506.20520, Eq. 1) and of SFT on right
-    answers.
+    """Returns A log pi per token, [N]: the objective of methods without ratios, and of SFT on right answers.
 
     log r stands for log pi: they differ by a constant. Where ratios are 1, the gradient is that of GRPO.
 

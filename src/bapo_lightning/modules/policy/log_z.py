@@ -16,7 +16,7 @@ NUM_LAYERS = 3
 
 
 class LogZ(nn.Module):
-    """FlowRL's estimate (arXiv 2509.15207, `ProjZModule` of the authors' code): the mean of the prompt's last
+    """The estimate of arXiv 2509.15207 (`ProjZModule` of the authors' code): the mean of the prompt's last
     hidden states; twice a linear layer of the same width, GELU and LayerNorm; a linear layer to one number.
     Gradients reach the policy through it as well.
 
