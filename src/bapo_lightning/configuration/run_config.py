@@ -29,7 +29,7 @@ from bapo_lightning.configuration.sections import (
     Rollout,
     Scale,
 )
-from bapo_lightning.configuration.targets import UNREADABLE, Target, option_problems
+from bapo_lightning.configuration.targets import UNREADABLE, Target, option_problems, run_problems
 from bapo_lightning.configuration.trainer_flags import (
     REFUSED_CALLBACKS,
     REFUSED_STRATEGIES,
@@ -37,6 +37,7 @@ from bapo_lightning.configuration.trainer_flags import (
     trainer_problems,
 )
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
@@ -129,6 +130,23 @@ class RunConfig(Composed):
         """Whether the weights that the run began with score each rollout batch when it enters training."""
         return needs_reference(self.algorithm.objective.object)
 
+    @property
+    def facts(self) -> RunFacts:
+        """What the parts of the algorithm may ask of the run."""
+        parts = {}
+        for name, part in self.algorithm.parts.items():
+            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                parts[name] = part.object
+        return RunFacts(
+            regime=self.staleness,
+            group_size=self.scale.group_size,
+            prompts_per_batch=self.scale.prompts_per_batch,
+            max_prompt_tokens=self.scale.max_prompt_tokens,
+            max_new_tokens=self.scale.max_new_tokens,
+            environment=self.environment.name if self.environment is not None else None,
+            parts=parts,
+        )
+
     def problems(self) -> Iterator[str]:
         """Yields what is wrong between the keys of different sections."""
         for name in ("algorithm", "scale", "data", "rollout", "optimizer", "plan"):
@@ -147,6 +165,9 @@ class RunConfig(Composed):
             yield from stock_problems(f"callbacks.{name}", node, REFUSED_CALLBACKS)
         yield from environment_problems(self.environment, self.scale.max_feedback_tokens)
         yield from self._conversation_problems()
+        facts = self.facts
+        for name, part in self.algorithm.parts.items():
+            yield from run_problems(part, f"algorithm.{name}", facts)
         yield from self._batch_problems()
         yield from self._optimizer_problems()
         limit = self.regime.options["max_new_tokens"]
@@ -198,13 +219,6 @@ class RunConfig(Composed):
             yield from self._single_sample_problems()
         yield from self._window_problems()
         yield from self._replay_problems()
-        yield from self._second_sampling_problems()
-        experts = self.algorithm.experts
-        if experts is not None and experts.options.get("count", 0) >= group_size:
-            yield (
-                f"algorithm.experts.count={experts.options['count']} leaves none of scale.group_size="
-                f"{group_size} answers to the policy; write algorithm.experts.count=1"
-            )
         share = self.staleness.reuse_share
         if 0 < share < 1 and int(share * prompts) == 0:
             yield (
@@ -229,23 +243,6 @@ class RunConfig(Composed):
             yield (
                 "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
                 f"{remedy}"
-            )
-
-    def _second_sampling_problems(self) -> Iterator[str]:
-        """An engine that waits for the batch, and prompts to sample again."""
-        node, prompts = self.algorithm.second_sampling, self.scale.prompts_per_batch
-        if node is None:
-            return
-        if self.staleness.async_generation:
-            yield (
-                "algorithm.second_sampling with regime.async_generation=true: the engine is busy with later "
-                "batches when one is complete; write regime=replay"
-            )
-        share = node.options.get("share", 1)
-        if int(share * prompts) == 0:
-            yield (
-                f"algorithm.second_sampling.share={share} of scale.prompts_per_batch={prompts} prompts is "
-                "none; write a larger share"
             )
 
     def _replay_problems(self) -> Iterator[str]:

@@ -88,6 +88,16 @@ class Algorithm(Section):
         float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
     ]
 
+    @property
+    def parts(self) -> dict[str, Target]:
+        """Its classes and functions, by their key below `algorithm`."""
+        nodes: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            inner = value.items() if isinstance(value, Mapping) else ()
+            nodes |= {name: value, **{f"{name}.{key}": node for key, node in inner}}
+        return {name: node for name, node in nodes.items() if isinstance(node, Target)}
+
     def problems(self) -> Iterator[str]:
         """One set of bounds and one statistic for the same tokens, and one origin of advantages."""
         for name in ("batch_advantages", "replay", "second_sampling", "length_shaping", "turn_shaping"):

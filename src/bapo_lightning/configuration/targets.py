@@ -1,7 +1,8 @@
 """`_target_` nodes of a configuration: the signature of what they name is their schema.
 
 A class may have a static method `problems(options)` that yields what is wrong between its own options, each
-text beginning with the name of an option; a user's class is checked in the same way.
+text beginning with the name of an option; a user's class is checked in the same way. A part of an algorithm
+may have `run_problems(options, run)` as well, about its options and the run (`data.run_facts`).
 """
 
 from __future__ import annotations
@@ -136,9 +137,20 @@ def option_problems(
         if parameter.default is Parameter.empty and option not in options:
             found.append(f"{path}.{option} is missing; it {accepted(hints.get(option, Any), option)}")
     yield from found
-    if not found and (rules := _rules_of(called)) is not None:
+    if not found and (rules := _rules_of(called, "problems")) is not None:
         given = options_with_defaults(called, options)
         yield from (_with_path(text, parameters, path) for text in rules(given))
+
+
+def run_problems(target: Target, path: str, run: Any) -> Iterator[str]:
+    """Yields what is wrong between a target's options and `run`; nothing where they are wrong by themselves.
+
+    A text begins with the name of an option, or with a space where it goes on after `path`. Keys of the run
+    stand in it in full, with a dot.
+    """
+    if not list(target_problems(target.node, path)) and (rules := _rules_of(target.object, "run_problems")):
+        options = target.options
+        yield from (_with_path(text, options, path, "(?!\\.)") for text in rules(options, run))
 
 
 def options_with_defaults(called: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,21 +190,23 @@ def _meant(target: str) -> str | None:
     return f"{parent}.{near[0]}" if near else None
 
 
-def _rules_of(called: Any) -> Any:
-    """`problems` of a class or function; not that of a base class whose constructor is another one."""
+def _rules_of(called: Any, name: str) -> Any:
+    """The method `name` of a class or function; not that of a base class whose constructor is another one."""
     for base in called.__mro__ if isclass(called) else ():
-        if "problems" in vars(base):
+        if name in vars(base):
             break
         if "__init__" in vars(base):
             return None
-    return getattr(called, "problems", None)
+    return getattr(called, name, None)
 
 
-def _with_path(text: str, options: Iterable[str], path: str) -> str:
-    """A text about options of one class, with the full key of every option that it names."""
+def _with_path(text: str, options: Iterable[str], path: str, end: str = "") -> str:
+    """A text about options of one class, with the full key of every option that it names and that `end`, a
+    regular expression, follows.
+    """
     names = [name if "_" in name else rf"{name}(?=[.=:])" for name in options]
-    full = re.sub(rf"(?<![\w.])({'|'.join(names)})\b", rf"{path}.\1", text)
-    return full if full.startswith(path) else f"{path}.{full}"
+    full = re.sub(rf"(?<![\w.])({'|'.join(names)})\b{end}", rf"{path}.\1", text) if names else text
+    return full if full.startswith(path) else f"{path}{full}" if full.startswith(" ") else f"{path}.{full}"
 
 
 def _dataclass_of(annotation: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 
 from bapo_lightning.data.problems.prompts import PLACEHOLDER
+from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import NO_VERSION, FinishReason, Group, Origin, Problem, Rollout, Segment
 from bapo_lightning.values import Advice, Count, Share, Size
@@ -44,6 +45,15 @@ class ExpertTraces:
 
     column: str = "solution"  # of the problem's metadata
     count: Count = 1  # answers in a group, as far as there are any; the paper: 1 of 8
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that the experts' answers leave no room for the policy's."""
+        if options["count"] >= run.group_size:
+            yield (
+                f"count={options['count']} leaves none of scale.group_size={run.group_size} answers to the "
+                "policy; write count=1"
+            )
 
     def __call__(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
         """Returns answers to the prompt of `start`, tokenized and ended as the policy's own would be."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.rollout.engine import GenerationRequest
 from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.types import Group, Origin, Rollout, Sample
@@ -39,6 +40,18 @@ class SecondSampling:
         """Yields what is wrong between the options."""
         if not options["low"] < options["high"]:
             yield f"low={options['low']} must be below high={options['high']}; write low=0.8, high=1.2"
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that the engine has no time for it, or that no prompt is sampled again."""
+        if run.regime.async_generation:
+            yield (
+                " with regime.async_generation=true: the engine is busy with later batches when one is "
+                "complete; write regime=replay"
+            )
+        share, prompts = options["share"], run.prompts_per_batch
+        if int(share * prompts) == 0:
+            yield f"share={share} of scale.prompts_per_batch={prompts} prompts is none; write a larger share"
 
     def __call__(
         self, sampler: RolloutSampler, groups: Sequence[Group], entropy: float, version: int
