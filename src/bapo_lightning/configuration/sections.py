@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import Target
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.values import Advice, Count, CountOrZero, Name, NonNegative, Share, Size, TrainDtype
@@ -73,16 +74,11 @@ class Algorithm(Section):
     weighting: Target
     advantages: Target
     batch_advantages: Target | None
-    experts: Target | None
-    hints: Target | None
     replay: Target | None
     second_sampling: Target | None
     step_advantages: Target | None
-    admission: Target
     bounds: Target
-    length_shaping: Target | None
-    turn_shaping: Target | None
-    sample_filter: Target | None
+    rules: dict[str, Target | None]
     contribution_weight: Literal["rollout_prob", "none"]
     positive_share_target: Annotated[
         float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
@@ -98,9 +94,13 @@ class Algorithm(Section):
             nodes |= {name: value, **{f"{name}.{key}": node for key, node in inner}}
         return {name: node for name, node in nodes.items() if isinstance(node, Target)}
 
+    def make_rules(self) -> Rules:
+        """Makes the rules about single groups. Raises ConfigError, see `Target.make`."""
+        return Rules({name: node.make() for name, node in self.rules.items() if node is not None})
+
     def problems(self) -> Iterator[str]:
         """One set of bounds and one statistic for the same tokens, and one origin of advantages."""
-        for name in ("batch_advantages", "replay", "second_sampling", "length_shaping", "turn_shaping"):
+        for name in ("batch_advantages", "replay", "second_sampling"):
             if self.step_advantages is not None and getattr(self, name) is not None:
                 yield (
                     f"{name} changes advantages, and step_advantages gives every step its own, by the "

@@ -48,7 +48,6 @@ from bapo_lightning.data.batches.replay_rules import ReplayRule
 from bapo_lightning.data.loader import RolloutLoader
 from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
@@ -72,7 +71,6 @@ class RolloutDataModule(L.LightningDataModule):
         self,
         sampler: RolloutSampler,
         stream: ProblemStream,
-        admission: Admission,
         regime: Regime,
         group_size: int,
         prompts_per_batch: int,
@@ -88,7 +86,6 @@ class RolloutDataModule(L.LightningDataModule):
         Args:
             sampler: samples and scores groups with the rollout engine.
             stream: problem stream.
-            admission: chooses the sampled groups that are trained on.
             regime: what is generated when, and for how long it may be trained on.
             group_size: G, responses per problem.
             prompts_per_batch: P, problems per rollout batch.
@@ -104,7 +101,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler, self.regime = sampler, regime
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._prompts_per_batch = prompts_per_batch
-        self._stages, self._admits = stages, admission.admits
+        self._stages = stages
         self._share_policy, self._stream = share_policy, stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed, regime.reuse_minibatches)
         self._replay, self._reuse = replay, ReuseBuffer(regime, prompts_per_batch, replay)
@@ -114,7 +111,7 @@ class RolloutDataModule(L.LightningDataModule):
         ledger = Ledger(folder / "ledger.jsonl" if folder else None)
         recorder = ScheduleRecorder(folder / SCHEDULE_FILE if folder and regime.async_generation else None)
         parts = (ledger, group_size, prompts_per_batch, num_rollout_batches, recorder)
-        self._scheduler = RolloutScheduler(stream, sampler, admission, regime, *parts)
+        self._scheduler = RolloutScheduler(stream, sampler, regime, *parts)
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
         if schedule is not None:
             asked = (self.push_weights, prompts_per_batch, schedule)
@@ -189,6 +186,7 @@ class RolloutDataModule(L.LightningDataModule):
             "queue": self._queue.state_dict(store),
             "reuse": self._reuse.state_dict(store),
             **{stage.name: stage.state_dict() for stage in self._stages if isinstance(stage, Resumes)},
+            "rules": self.sampler.rules.state_dict(),
             "replay": None if self._replay is None else self._replay.state_dict(),
             "arrays": store.state_dict(),
         }
@@ -208,6 +206,7 @@ class RolloutDataModule(L.LightningDataModule):
         for stage in self._stages:
             if isinstance(stage, Resumes) and (own := state.get(stage.name)) is not None:
                 stage.load_state_dict(own)
+        self.sampler.rules.load_state_dict(state.get("rules", {}))
         if self._replay is not None:
             self._replay.load_state_dict(state["replay"])
 
@@ -261,7 +260,7 @@ class RolloutDataModule(L.LightningDataModule):
             self._policy,
             self.sampler,
             self.refresh_engine,
-            self._admits,
+            self.sampler.rules.admits,
             device=lambda: self.trainer.strategy.root_device,  # type: ignore[union-attr]
         )
 

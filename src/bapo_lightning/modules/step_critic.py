@@ -7,8 +7,9 @@ Advantage Policy Optimization (arXiv 2412.18279, Section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from inspect import isclass
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from transformers.utils import logging
 
 from bapo_lightning.data.batches.layout import padded_ids
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.rollouts.steps import Split
+from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.policy.folder import CRITIC_KEY, critic_record, model_path
 from bapo_lightning.types import Rollout
@@ -30,6 +33,21 @@ class StepCritic:
     def __init__(self, critic: str | None = None) -> None:
         """`critic`: folder that `make critic` made; a run without one is refused at its start."""
         self._folder = model_path(str(critic))
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that there are turns, or rules that change rewards."""
+        if run.environment is not None:
+            yield (
+                f" with environment={run.environment}: a critic values steps of responses that nobody "
+                "answers; write environment=none, or another algorithm"
+            )
+        for name, part in run.parts.items():
+            if isclass(part) and issubclass(part, GroupRule) and part.has("shape"):
+                yield (
+                    " gives every step its own advantage, by the verifier's scores, and algorithm."
+                    f"{name} changes rewards; leave one of the two out"
+                )
 
     @property
     def split(self) -> Split:

@@ -19,7 +19,6 @@ from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
-from bapo_lightning.data.problems.solutions import require_solutions
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.stages import (
@@ -32,7 +31,6 @@ from bapo_lightning.data.rollouts.stages import (
 )
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.errors import DataError
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
@@ -48,7 +46,6 @@ from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
 from bapo_lightning.runs.conversations import build_conversations, turn_ends
 from bapo_lightning.runs.inputs import Inputs, read_inputs, read_recorded_schedule, stop_token_ids
 from bapo_lightning.runs.resume import RunStart
-from bapo_lightning.types import Group
 
 VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ by the policy alone
 
@@ -131,7 +128,6 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
     return {
         "sampler": build_sampler(config, inputs, restarting),
         "stream": ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),
-        "admission": algorithm.admission.make(),
         "regime": config.staleness,
         "group_size": scale.group_size,
         "prompts_per_batch": scale.prompts_per_batch,
@@ -159,10 +155,10 @@ def _stages(config: RunConfig) -> Iterator[BatchStage]:
 
 
 def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -> RolloutSampler:
-    """Returns the sampler, which turns problems into scored groups. Raises DataError where the problems have
-    no expert's answers or hints and the algorithm wants them.
+    """Returns the sampler, which turns problems into scored groups. Raises DataError where the problems lack
+    what a rule of the algorithm needs.
     """
-    algorithm, problems = config.algorithm, inputs.problems.train
+    algorithm = config.algorithm
     environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
     ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
     limits = scale.max_new_tokens, scale.max_feedback_tokens
@@ -174,22 +170,11 @@ def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -
         sampling=SamplingParams(config.rollout.temperature, ends),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
-        length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
-        turn_shaping=algorithm.turn_shaping.make() if algorithm.turn_shaping else None,
-        sample_filter=algorithm.sample_filter.make() if algorithm.sample_filter else None,
         advantages=algorithm.advantages.make(),
-        experts=algorithm.experts.make() if algorithm.experts else None,
-        hints=algorithm.hints.make() if algorithm.hints else None,
+        rules=algorithm.make_rules(),
         conversations=build_conversations(environment, tokenizer, *limits),
     )
-    for name in ("experts", "hints"):
-        if (column := getattr(getattr(sampler, name), "column", None)) is not None:
-            require_solutions(problems, column, f"algorithm.{name}.column")
-    if sampler.hints is not None and not any(sampler.begun_again(Group(each, ())) for each in problems):
-        raise DataError(
-            f"no training problem's prompt with a hint has at most {sampler.hints.max_prompt_tokens} tokens; "
-            "write a larger scale.max_prompt_tokens, or a shorter text for data.hint"
-        )
+    sampler.rules.check(inputs.problems.train, sampler.encode_prompt)
     return sampler
 
 

@@ -5,48 +5,59 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median, pstdev
-from typing import Any, Protocol
+from typing import Any
 
-from bapo_lightning.data.rollouts.turn_rules import num_calling_turns
+from bapo_lightning.data.rollouts.turn_rules import needs_turns, num_calling_turns
+from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.types import Group
 from bapo_lightning.values import Count, NonNegative, Positive
 
 
-class ReplayRule(Protocol):
+class ReplayRule(ABC):
     """Belongs to a `ReuseBuffer`, which limits ages, shares and repetitions by the regime."""
 
     capacity: Count | None  # samples kept, the newest; None: all that are young enough
 
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that there are no groups of earlier batches."""
+        if not run.regime.reuse_share:
+            yield (
+                f" trains on groups of earlier batches, and regime={run.regime.name} keeps none; write "
+                "regime=reuse, or the regime that bears the algorithm's name"
+            )
+
     @property
+    @abstractmethod
     def is_ready(self) -> bool:
         """Whether the next batch may hold groups of earlier ones."""
-        ...
 
+    @abstractmethod
     def kept(self, group: Group) -> Group | None:
         """Returns what is kept of a group that was just trained on for the first time, if anything."""
-        ...
 
+    @abstractmethod
     def valued(self, replayed: Sequence[Group], fresh: Sequence[Group]) -> list[Group]:
         """Returns the same groups with the advantages that they have in a batch beside `fresh` ones. Called
         for every batch, also where none is replayed.
         """
-        ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Returns what it remembers, as primitives."""
-        ...
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a state."""
-        ...
 
 
 @dataclass(eq=False)
-class SelfImitation:
+class SelfImitation(ReplayRule):
     """Replays the policy's own successes, as SPEAR does (arXiv 2509.22601).
 
     Samples with A > `above` that are trained on are kept; with `needs_call` only those that called a tool, as
@@ -68,6 +79,13 @@ class SelfImitation:
 
     def __post_init__(self) -> None:
         self._means = deque(maxlen=self.window)
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that nothing is kept, or that nothing is called."""
+        yield from ReplayRule.run_problems(options, run)
+        if options["needs_call"]:
+            yield from needs_turns("needs_call", run)
 
     @property
     def is_ready(self) -> bool:
@@ -112,7 +130,7 @@ class SelfImitation:
 
 
 @dataclass(eq=False)
-class ProgressReplay:
+class ProgressReplay(ReplayRule):
     """Trains once more on the batch before, forwards after progress and backwards after a loss, as PIPO does
     (arXiv 2604.00860).
 

@@ -7,19 +7,38 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bapo_lightning.data.rollouts.rules import GroupRule
+from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.types import FinishReason, Rollout, Sample, ScoreStatus
 from bapo_lightning.values import Count, CountOrZero, Positive
 
-TurnShaping = Callable[[Rollout, int], float]  # rollout, policy version -> addition to the reward
-SampleRule = Callable[[Sample], bool]  # whether a sample is trained on
+
+def needs_turns(option: str, run: RunFacts) -> Iterator[str]:
+    """Yields that nobody answers the policy in a run, for the `run_problems` of what an option, or "" for all
+    of it, says about turns.
+    """
+    if run.environment is None:
+        yield (
+            f"{option} without an environment: a response is one turn, and calls nothing; write "
+            "environment=NAME, or another algorithm"
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallReward:
+class TurnShaping(GroupRule):
+    """A rule that adds to the reward what happened in the turns of a conversation."""
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that there are no turns."""
+        yield from needs_turns("", run)
+
+
+@dataclass(frozen=True)
+class ToolCallReward(TurnShaping):
     """SPEAR's reward for calling tools, in right and in wrong answers (arXiv 2509.22601). After t updates it
     is
 
@@ -33,7 +52,7 @@ class ToolCallReward:
     most: Positive = 1.0
     decay_updates: Count = 200
 
-    def __call__(self, rollout: Rollout, version: int) -> float:
+    def shape(self, rollout: Rollout, version: int) -> float:
         """Returns the reward at policy `version`, in [0, most]."""
         if version >= self.decay_updates:
             return 0.0
@@ -41,8 +60,8 @@ class ToolCallReward:
         return left * min(self.most, self.per_call * num_calling_turns(rollout))
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFormatReward:
+@dataclass(frozen=True)
+class TurnFormatReward(TurnShaping):
     """A bonus for conversations that keep to the format: they ended by themselves, within all limits, with an
     answer or a call in every turn, and no call failed.
 
@@ -52,15 +71,15 @@ class TurnFormatReward:
 
     bonus: float = 0.1
 
-    def __call__(self, rollout: Rollout, version: int) -> float:
+    def shape(self, rollout: Rollout, version: int) -> float:
         """Returns the bonus or 0, whatever the policy version."""
         failed = any(reply.is_void or reply.errors for reply in rollout.replies)
         kept = rollout.finish is FinishReason.STOP and not failed
         return self.bonus if kept == (self.bonus > 0) else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SampleFilter:
+@dataclass(frozen=True)
+class SampleFilter(GroupRule):
     """Decides whether a sample is trained on; each option leaves out some samples.
 
     Args:
@@ -82,11 +101,17 @@ class SampleFilter:
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
         """Yields what is wrong between the options."""
         if not any(options[name] for name in ("void_turns", "unanswered", "cut", "repeats")):
-            yield "void_turns, unanswered, cut and repeats are all off; write algorithm.sample_filter=null"
+            yield "void_turns, unanswered, cut and repeats are all off; write null in the place of the rule"
         if options["repeats"] == 1:
             yield "repeats=1 leaves out every response of ngram tokens; write repeats=10"
 
-    def __call__(self, sample: Sample) -> bool:
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that there are no turns that could be void."""
+        if options["void_turns"]:
+            yield from needs_turns("void_turns", run)
+
+    def keeps(self, sample: Sample) -> bool:
         """Returns whether the sample is trained on."""
         is_unanswered = sample.score.status is ScoreStatus.UNPARSABLE
         return not (

@@ -6,14 +6,15 @@ A solution is a text, or a list of texts, in a column that a table keeps (`mappi
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any
 
 from annotated_types import MinLen
 
-from bapo_lightning.data.problems.prompts import PLACEHOLDER
+from bapo_lightning.data.problems.prompts import PLACEHOLDER, Encode
+from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import NO_VERSION, FinishReason, Group, Origin, Problem, Rollout, Segment
@@ -28,19 +29,19 @@ def solutions(problem: Problem, column: str) -> list[str]:
     return [text for text in (cell if isinstance(cell, list) else [cell]) if isinstance(text, str) and text]
 
 
-def require_solutions(problems: Iterable[Problem], column: str, key: str) -> None:
-    """Raises DataError when no problem has a solution in the column, which is the option `key`."""
+def require_solutions(problems: Iterable[Problem], column: str) -> None:
+    """Raises DataError when no problem has a solution in the column."""
     if not any(solutions(problem, column) for problem in problems):
         raise DataError(
-            f"{key}={column}: no training problem has a text in that column of its metadata; keep it, as in "
+            f"column={column}: no training problem has a text in that column of its metadata; keep it, as in "
             f"data.train.mapping.keep=[{column}], or name another one"
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertTraces:
+@dataclass(frozen=True)
+class ExpertTraces(GroupRule):
     """Puts answers of an expert into the group of their problem, in the place of sampled ones, as LUFFY does
-    (arXiv 2504.14945). Those longer than a response may be are left out.
+    (arXiv 2504.14945).
     """
 
     column: str = "solution"  # of the problem's metadata
@@ -55,7 +56,11 @@ class ExpertTraces:
                 "policy; write count=1"
             )
 
-    def __call__(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
+    def check(self, problems: Sequence[Problem], encode: Encode) -> None:
+        """Raises DataError if no problem has an answer."""
+        require_solutions(problems, self.column)
+
+    def open(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
         """Returns answers to the prompt of `start`, tokenized and ended as the policy's own would be."""
         texts = solutions(problem, self.column)[: self.count]
         found = []
@@ -71,8 +76,8 @@ Shares = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
+@dataclass(frozen=True)
+class Hints(GroupRule):
     """Shows a part of the solution in the prompt of a group without a right answer, and more of it if that
     does not help, as GHPO does (arXiv 2507.10628). The group is sampled again, and trained on with the hint
     in its prompt.
@@ -94,9 +99,18 @@ class Hints:
         if not all(part in template for part in (PLACEHOLDER, HINT)):
             yield f"template={template!r} must show {PLACEHOLDER} and {HINT}, where their texts go"
 
-    def __call__(self, group: Group) -> tuple[float, Problem] | None:
-        """Returns the next share for a group and its problem with the hint; None if the group has a right
-        answer, its problem no solution, or the largest hint did not help.
+    def check(self, problems: Sequence[Problem], encode: Encode) -> None:
+        """Raises DataError if no problem has a solution, or none a short enough prompt with a hint."""
+        require_solutions(problems, self.column)
+        if all(self.again(Group(problem, ()), encode) is None for problem in problems):
+            raise DataError(
+                f"max_prompt_tokens={self.max_prompt_tokens}: no training problem's prompt with a hint is "
+                "that short; write a larger scale.max_prompt_tokens, or a shorter text for data.hint"
+            )
+
+    def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
+        """Returns the next share for a group and its prompt with the hint; None if the group has a right
+        answer, its problem no solution, the largest hint did not help, or the prompt would be too long.
         """
         share = next((share for share in self.shares if share > group.hint), None)
         texts = solutions(group.problem, self.column)
@@ -106,4 +120,5 @@ class Hints:
         # The hint goes in last, so that a placeholder in a problem's text stays as it is.
         parts = self.template.split(HINT)
         text = shown.join(part.replace(PLACEHOLDER, group.problem.prompt) for part in parts)
-        return share, replace(group.problem, prompt=text)
+        prompt = encode(replace(group.problem, prompt=text))
+        return (share, prompt) if len(prompt) <= self.max_prompt_tokens else None
