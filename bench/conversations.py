@@ -28,7 +28,6 @@ from turns import Turns, Worker
 
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.admission import AdmitAll
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
@@ -131,7 +130,6 @@ def reward(problems: Any, completions: Any) -> list[Score]:
 def rollout_batches(side: str) -> Callable[[], None]:
     """Returns a function that collects a rollout batch and lays out its minibatches."""
     engine: Any = Engine(side)
-    admission: Any = AdmitAll()
     sampler = RolloutSampler(
         engine,
         Tokenizer(),
@@ -146,7 +144,7 @@ def rollout_batches(side: str) -> Callable[[], None]:
     regime = Regime("replay", 1, MINIBATCHES, TOKENS + 1)
     stream = ProblemStream([Problem(str(number), "", "") for number in range(5000)], 0)
     sizes = (GROUP_SIZE, PROMPTS, 10**9)
-    scheduler = RolloutScheduler(stream, sampler, admission, regime, Ledger(None), *sizes)
+    scheduler = RolloutScheduler(stream, sampler, regime, Ledger(None), *sizes)
     collector = SyncCollector(scheduler, sampler, lambda: None)
 
     def one_batch() -> None:

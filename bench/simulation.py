@@ -151,7 +151,7 @@ def setting_of(record: RunRecord, seed: int) -> Setting:
         groups_per_batch=scale.prompts_per_batch,
         num_batches=scale.num_rollout_batches,
         lengths=table_of(lengths),
-        admission=config.algorithm.admission.make(),
+        rules=config.algorithm.make_rules(),
         seed=seed,
         is_endless=False,
     )

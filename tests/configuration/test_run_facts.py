@@ -53,4 +53,4 @@ def test_facts_are_those_of_the_run_and_parts_of_null_are_left_out():
     config = validated("algorithm=luffy", "scale.group_size=4")
     facts = config.facts
     assert (facts.group_size, facts.environment, facts.regime) == (4, None, config.staleness)
-    assert set(facts.parts) == {"objective", "weighting", "advantages", "bounds", "admission", "experts"}
+    assert set(facts.parts) == {"objective", "weighting", "advantages", "bounds", "rules.experts"}

@@ -118,7 +118,7 @@ def test_every_prompt_passes(name):
             "dual_clip=0.5 must be above 1 (3.0 is usual)",
         ),
         ("algorithm.advantages.scale=var", "write one of std, none"),
-        ("scale.group_size=1", "scale.group_size=1 with algorithm.advantages.scale=std"),
+        ("scale.group_size=1", "a group of 1 has neither spread nor others"),
         ("scale.group_size=1 algorithm.advantages.scale=none", "one sample is always average"),
         ("regime.minibatches=5", "regime.minibatches=5 does not divide scale.prompts_per_batch=64"),
         ("regime.epochs=0", "regime.epochs=0 must be a whole number in [1, 1000000]"),

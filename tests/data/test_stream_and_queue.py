@@ -7,9 +7,10 @@ from tests.builders import group, rollout
 
 from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.admission import AdmitAll, DynamicSampling
+from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
@@ -113,7 +114,7 @@ def test_dynamic_sampling_admits_groups_whose_scores_differ():
         True,
         False,
     ]
-    assert AdmitAll().admits(zeros)
+    assert Rules().admits(zeros) and Rules().max_rounds == 1
 
 
 def test_statistics_are_taken_once():

@@ -17,8 +17,8 @@ METHODS = {
     "spear_turns": (
         "algorithm=spear_turns",
         "regime=spear",
-        "algorithm.sample_filter.repeats=2",
-        "algorithm.sample_filter.ngram=2",
+        "algorithm.rules.sample_filter.repeats=2",
+        "algorithm.rules.sample_filter.ngram=2",
     ),
     "pipo": ("algorithm=pipo", "regime=pipo", "algorithm.stages.replay.window=2"),
     "aepo": ("algorithm=aepo", "regime=replay", "regime.epochs=1"),

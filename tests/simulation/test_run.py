@@ -13,6 +13,7 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.simulation.fleet import EngineTimes, Failures
 from bapo_lightning.simulation.lengths import length_table
 from bapo_lightning.simulation.outcome import outcome_of
@@ -106,7 +107,11 @@ def test_random_regimes_end_with_whole_batches_and_ages_within_the_bound(seed):
     rng = random.Random(seed)
     regime = random_regime(rng)
     lengths = length_table("geometric", 3.0, regime.max_new_tokens, 0.0)
-    admission = {"admission": DynamicSampling(2), "uniform_share": 0.5} if rng.random() < 0.5 else {}
+    admission = (
+        {"rules": Rules({"admission": DynamicSampling(2)}), "uniform_share": 0.5}
+        if rng.random() < 0.5
+        else {}
+    )
     options = {"failures": Failures(rng.choice([0, 200]), 5.0), "seed": seed, **admission}
     setting = Setting(regime, 2, regime.minibatches * rng.randint(1, 2), 6, lengths, 5, **options)
     engine = EngineTimes(rng.random(), rng.random(), rng.random() / 10, rng.random() / 10, slots=2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
-from bapo_lightning.data.rollouts.turn_rules import num_calling_turns
+from bapo_lightning.data.rollouts.turn_rules import TurnShaping, needs_turns, num_calling_turns
+from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
@@ -121,6 +122,13 @@ class SelfImitation(ReplayRule):
     def __post_init__(self) -> None:
         self._means = deque(maxlen=self.window)
 
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that nothing is kept, or that nothing is called."""
+        yield from ReplayRule.run_problems(options, run)
+        if options["needs_call"]:
+            yield from needs_turns("needs_call", run)
+
     @property
     def is_ready(self) -> bool:
         """True once there is a baseline."""
@@ -161,3 +169,25 @@ class SelfImitation(ReplayRule):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a state."""
         self._means, self._batches = deque(state["means"], maxlen=self.window), state["batches"]
+
+
+@dataclass(frozen=True)
+class ToolCallReward(TurnShaping):
+    """Reward for calling tools, in right and in wrong answers. After t updates it is
+
+    mu(t) * min(most, per_call * turns that called a tool),    mu(t) = (1 + cos(pi t / decay_updates)) / 2,
+
+    and 0 from `decay_updates` on. Failed calls count. The defaults are the authors', whose right and wrong
+    answers have rewards of 1 and -1: where these are 1 and 0, half of `per_call` and `most` weighs as much.
+    """
+
+    per_call: Positive = 0.1
+    most: Positive = 1.0
+    decay_updates: Count = 200
+
+    def shape(self, rollout: Rollout, version: int) -> float:
+        """Returns the reward at policy `version`, in [0, most]."""
+        if version >= self.decay_updates:
+            return 0.0
+        left = (1 + math.cos(math.pi * version / self.decay_updates)) / 2
+        return left * min(self.most, self.per_call * num_calling_turns(rollout))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bapo_lightning.configuration.sections import AlgorithmNodes, Section
+from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.values import Count, CountOrZero, Name
@@ -45,22 +45,4 @@ def environment_problems(environment: Environment | None, max_feedback_tokens: i
         yield (
             f"environment={environment.name} with scale.max_feedback_tokens=0: no reply would fit; write "
             f"scale.max_feedback_tokens={needed}, which is room for every reply"
-        )
-
-
-def turn_rule_problems(environment: Environment | None, algorithm: AlgorithmNodes) -> Iterator[str]:
-    """Rules about turns, where nobody answers between them."""
-    nodes = {
-        "sample_filter.void_turns": algorithm.sample_filter,
-        "stages.replay.needs_call": algorithm.stages.get("replay"),
-    }
-    asked = ["turn_shaping"] if algorithm.turn_shaping is not None else []
-    asked += [
-        name for name, node in nodes.items() if node is not None and node.options.get(name.rpartition(".")[2])
-    ]
-    if environment is None and asked:
-        keys = ", ".join(f"algorithm.{name}" for name in asked)
-        yield (
-            f"{keys} without an environment: a response is one turn, and calls nothing; write "
-            "environment=NAME, or another algorithm"
         )

@@ -12,11 +12,7 @@ from typing import Any
 import torch
 
 from bapo_lightning.callbacks.alarm import Alarm
-from bapo_lightning.configuration.environment import (
-    Environment,
-    environment_problems,
-    turn_rule_problems,
-)
+from bapo_lightning.configuration.environment import Environment, environment_problems
 from bapo_lightning.configuration.sections import (
     AlgorithmNodes,
     Callbacks,
@@ -37,6 +33,7 @@ from bapo_lightning.configuration.trainer_flags import (
     trainer_problems,
 )
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
@@ -169,10 +166,13 @@ class RunConfig(Composed):
         for name, node in self.callbacks.nodes.items():
             yield from stock_problems(f"callbacks.{name}", node, REFUSED_CALLBACKS)
         yield from environment_problems(self.environment, self.scale.max_feedback_tokens)
-        yield from self._conversation_problems()
         facts = self.facts
         for name, part in self.algorithm.parts.items():
             yield from run_problems(part, f"algorithm.{name}", facts)
+            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                if name.startswith("rules.") and not part.is_a(GroupRule):
+                    wanted = f"derive it from {GroupRule.__module__}.{GroupRule.__name__}"
+                    yield f"algorithm.{name}={part.name} is no rule; {wanted}"
         yield from self._batch_problems()
         yield from self._optimizer_problems()
         limit = self.regime.options["max_new_tokens"]
@@ -191,10 +191,6 @@ class RunConfig(Composed):
                 "algorithm.bounds.scope=minibatch"
             )
 
-    def _conversation_problems(self) -> Iterator[str]:
-        """Yields parts that cannot handle conversations, or that need them."""
-        yield from turn_rule_problems(self.environment, self.algorithm)
-
     def _optimizer_problems(self) -> Iterator[str]:
         """Yields what the optimizer's own constructor refuses."""
         node = self.optimizer.optimizer
@@ -208,8 +204,7 @@ class RunConfig(Composed):
 
     def _batch_problems(self) -> Iterator[str]:
         """Groups, minibatches and advantages fit together."""
-        prompts, group_size = self.scale.prompts_per_batch, self.scale.group_size
-        minibatches = self.staleness.minibatches
+        prompts, minibatches = self.scale.prompts_per_batch, self.staleness.minibatches
         if prompts % minibatches:
             small = [count for count in range(1, isqrt(prompts) + 1) if prompts % count == 0]
             fits = [*small, *(prompts // count for count in small)]
@@ -219,21 +214,10 @@ class RunConfig(Composed):
                 "minibatches hold whole groups of equal number; write regime.minibatches="
                 f"{nearest} or scale.prompts_per_batch={(prompts // minibatches + 1) * minibatches}"
             )
-        if group_size == 1 and self.algorithm.advantages.options.get("scale") == "std":
-            yield (
-                "scale.group_size=1 with algorithm.advantages.scale=std: one sample has no standard "
-                "deviation; write scale.group_size=8"
-            )
-        elif group_size == 1:
+        if self.scale.group_size == 1:
             yield from self._single_sample_problems()
         yield from self._window_problems()
-        yield from self._replay_problems()
-        share = self.staleness.reuse_share
-        if 0 < share < 1 and int(share * prompts) == 0:
-            yield (
-                f"regime.reuse_share={share} of scale.prompts_per_batch={prompts} groups is none; write a "
-                "larger share"
-            )
+        yield from self._reuse_problems()
 
     def _single_sample_problems(self) -> Iterator[str]:
         """Yields why the advantages cannot work with one sample per problem."""
@@ -255,17 +239,21 @@ class RunConfig(Composed):
                 f"{remedy}"
             )
 
-    def _replay_problems(self) -> Iterator[str]:
-        """Groups of earlier batches, enough for minibatches of their own."""
+    def _reuse_problems(self) -> Iterator[str]:
+        """Some groups of earlier batches, and enough for minibatches of their own."""
         regime, prompts = self.staleness, self.scale.prompts_per_batch
-        if regime.reuse_share and regime.reuse_minibatches != "mixed":
-            size = prompts // regime.minibatches
-            if 0 < int(regime.reuse_share * prompts) < size:
-                yield (
-                    f"regime.reuse_minibatches={regime.reuse_minibatches} with regime.reuse_share="
-                    f"{regime.reuse_share}: earlier groups never fill a minibatch of {size}; write a larger "
-                    "regime.reuse_share, or more regime.minibatches"
-                )
+        share, size = regime.reuse_share, prompts // regime.minibatches
+        if 0 < share < 1 and int(share * prompts) == 0:
+            yield (
+                f"regime.reuse_share={share} of scale.prompts_per_batch={prompts} groups is none; write a "
+                "larger share"
+            )
+        elif share and regime.reuse_minibatches != "mixed" and int(share * prompts) < size:
+            yield (
+                f"regime.reuse_minibatches={regime.reuse_minibatches} with regime.reuse_share={share}: "
+                f"earlier groups never fill a minibatch of {size}; write a larger regime.reuse_share, or "
+                "more regime.minibatches"
+            )
 
     def _window_problems(self) -> Iterator[str]:
         """Room for the next rollout batch behind a window that is held up."""

@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from bapo_lightning.configuration.targets import UNREADABLE, Target
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
 from bapo_lightning.values import Advice, Count, CountOrZero, Name, NonNegative, Share, Size, TrainDtype
@@ -72,14 +73,9 @@ class AlgorithmNodes(Section):
     objective: Target
     weighting: Target
     advantages: Target
-    experts: Target | None
-    hints: Target | None
-    admission: Target
     bounds: Target
+    rules: dict[str, Target | None]
     stages: dict[str, Target | None]
-    length_shaping: Target | None
-    turn_shaping: Target | None
-    sample_filter: Target | None
     positive_share_target: Annotated[
         float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
     ]
@@ -93,6 +89,10 @@ class AlgorithmNodes(Section):
             inner = value.items() if isinstance(value, Mapping) else ()
             nodes |= {name: value, **{f"{name}.{key}": node for key, node in inner}}
         return {name: node for name, node in nodes.items() if isinstance(node, Target)}
+
+    def make_rules(self) -> Rules:
+        """Makes the rules about single groups. Raises ConfigError, see `Target.make`."""
+        return Rules({name: node.make() for name, node in self.rules.items() if node is not None})
 
     @property
     def stage_nodes(self) -> dict[str, Target]:

@@ -192,15 +192,12 @@ def _meant(target: str) -> str | None:
 
 
 def _rules_of(called: Any, name: str) -> Any:
-    """The method `name` of a class or function; not `problems` of a base class whose constructor is another
-    one.
-    """
-    for base in called.__mro__ if isclass(called) and name == "problems" else ():
-        if name in vars(base):
-            break
-        if "__init__" in vars(base):
-            return None
-    return getattr(called, name, None)
+    """The method `name` of a class or function; not that of a base class whose constructor is another one."""
+    rules = getattr(called, name, None)
+    if rules is None or not isclass(called):
+        return rules
+    owner: Any = next(base for base in called.__mro__ if name in vars(base))
+    return rules if owner.__init__ in (called.__init__, object.__init__) else None
 
 
 def _with_path(text: str, options: Iterable[str], path: str, end: str = "") -> str:

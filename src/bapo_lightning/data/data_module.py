@@ -47,7 +47,6 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
 from bapo_lightning.data.loader import RolloutLoader
 from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
@@ -73,7 +72,6 @@ class RolloutDataModule(L.LightningDataModule):
         self,
         sampler: RolloutSampler,
         stream: ProblemStream,
-        admission: Admission,
         regime: Regime,
         group_size: int,
         prompts_per_batch: int,
@@ -88,7 +86,6 @@ class RolloutDataModule(L.LightningDataModule):
         Args:
             sampler: samples and scores groups with the rollout engine.
             stream: problem stream.
-            admission: chooses the sampled groups that are trained on.
             regime: what is generated when, and for how long it may be trained on.
             group_size: G, responses per problem.
             prompts_per_batch: P, problems per rollout batch.
@@ -104,7 +101,7 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler, self.regime = sampler, regime
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._prompts_per_batch = prompts_per_batch
-        self._stages, self._admits = stages or {}, admission.admits
+        self._stages = stages or {}
         self._share_policy, self._stream = share_policy, stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed, regime.reuse_minibatches)
         rules = [stage for stage in self._stages.values() if isinstance(stage, ReplayRule)]
@@ -115,7 +112,7 @@ class RolloutDataModule(L.LightningDataModule):
         ledger = Ledger(folder / "ledger.jsonl" if folder else None)
         recorder = ScheduleRecorder(folder / SCHEDULE_FILE if folder and regime.async_generation else None)
         parts = (ledger, group_size, prompts_per_batch, num_rollout_batches, recorder)
-        self._scheduler = RolloutScheduler(stream, sampler, admission, regime, *parts)
+        self._scheduler = RolloutScheduler(stream, sampler, regime, *parts)
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
         if schedule is not None:
             asked = (self.push_weights, prompts_per_batch, schedule)
@@ -194,6 +191,7 @@ class RolloutDataModule(L.LightningDataModule):
                 for name, stage in self._stages.items()
                 if isinstance(stage, Remembers)
             },
+            "rules": self.sampler.rules.state_dict(),
             "arrays": store.state_dict(),
         }
 
@@ -212,6 +210,7 @@ class RolloutDataModule(L.LightningDataModule):
         for name, stage in self._stages.items():
             if isinstance(stage, Remembers):
                 stage.load_state_dict(state["stages"][name])
+        self.sampler.rules.load_state_dict(state["rules"])
 
     def teardown(self, stage: str) -> None:
         """Records the fate of all that is left if the run is complete, and closes."""
@@ -261,7 +260,7 @@ class RolloutDataModule(L.LightningDataModule):
             self._policy,
             self.sampler,
             self.refresh_engine,
-            self._admits,
+            self.sampler.rules.admits,
             device=lambda: self.trainer.strategy.root_device,  # type: ignore[union-attr]
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage, BatchStage
 from bapo_lightning.modules.bound_rules import BoundRule
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages
@@ -22,7 +23,8 @@ class Algorithm:
     objective: Objective  # table -> objective of each token
     bounds: BoundRule  # chooses the clipping bounds of each update
     weighting: Callable[..., Tensor]  # mask[B, T], counts -> weights[B, T], from `objectives.weighting`
-    stages: Mapping[str, BatchStage] = field(default_factory=dict)  # on a batch's way to training
+    rules: Rules = field(default_factory=Rules)  # about single groups, on their way to training
+    stages: Mapping[str, BatchStage] = field(default_factory=dict)  # of a batch, likewise
 
     def new_batch_advantages(self) -> BatchAdvantages | None:
         """Returns advantages of whole batches, with a memory of their own; None if it has no such stage."""

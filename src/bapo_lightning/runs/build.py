@@ -20,13 +20,11 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import AlgorithmNodes
 from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
-from bapo_lightning.data.problems.solutions import require_solutions
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.stages import BatchStage, EntryStage, ReferenceStage
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
-from bapo_lightning.errors import DataError
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.fsdp import ShardedStrategy
@@ -43,7 +41,6 @@ from bapo_lightning.runs.callbacks import build_callbacks, build_loggers
 from bapo_lightning.runs.conversations import build_conversations, turn_ends
 from bapo_lightning.runs.inputs import Inputs, read_inputs, read_recorded_schedule, stop_token_ids
 from bapo_lightning.runs.resume import RunStart
-from bapo_lightning.types import Group
 
 VALIDATION_SEED = 20251021  # the same in every run, so that validation curves differ by the policy alone
 
@@ -95,6 +92,7 @@ def build_algorithm(nodes: AlgorithmNodes) -> Algorithm:
         objective=nodes.objective.make(),
         bounds=nodes.bounds.make(),
         weighting=nodes.weighting.make(),
+        rules=nodes.make_rules(),
         stages={name: node.make() for name, node in nodes.stage_nodes.items()},
     )
 
@@ -130,20 +128,19 @@ def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Ro
 
 def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict[str, Any]:
     """Arguments of a RolloutDataModule that samples with `engine`."""
-    scale, algorithm, problems = config.scale, config.algorithm, inputs.problems
+    scale, algorithm, problems = config.scale, build_algorithm(config.algorithm), inputs.problems
     weight_sync, vocab_size = config.rollout.weight_sync.make(), inputs.tokenizer.vocab_size
     max_restarts = config.rollout.max_restarts
     restarting = RestartingEngine(engine, weight_sync, vocab_size, max_restarts)
     return {
-        "sampler": build_sampler(config, inputs, restarting),
+        "sampler": build_sampler(config, inputs, restarting, algorithm),
         "stream": ProblemStream(problems.train, config.seed, problems.overlong, problems.mixing),
-        "admission": algorithm.admission.make(),
         "regime": config.staleness,
         "group_size": scale.group_size,
         "prompts_per_batch": scale.prompts_per_batch,
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
-        "stages": algorithm.stages | dict(_scoring_stages(config)),
+        "stages": {**algorithm.stages, **dict(_scoring_stages(config))},
         "schedule": read_recorded_schedule(config),
     }
 
@@ -156,11 +153,12 @@ def _scoring_stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
         yield "entry_scores", EntryStage(config.entry_scores)
 
 
-def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -> RolloutSampler:
-    """Returns the sampler, which turns problems into scored groups. Raises DataError where the problems have
-    no expert's answers or hints and the algorithm wants them.
+def build_sampler(
+    config: RunConfig, inputs: Inputs, engine: RestartingEngine, algorithm: Algorithm
+) -> RolloutSampler:
+    """Returns the sampler, which turns problems into scored groups. Raises DataError where the problems lack
+    what a rule of the algorithm needs.
     """
-    algorithm, problems = config.algorithm, inputs.problems.train
     environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
     ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
     limits = scale.max_new_tokens, scale.max_feedback_tokens
@@ -172,22 +170,11 @@ def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -
         sampling=SamplingParams(config.rollout.temperature, ends),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
-        length_shaping=algorithm.length_shaping.make() if algorithm.length_shaping else None,
-        turn_shaping=algorithm.turn_shaping.make() if algorithm.turn_shaping else None,
-        sample_filter=algorithm.sample_filter.make() if algorithm.sample_filter else None,
-        advantages=algorithm.advantages.make(),
-        experts=algorithm.experts.make() if algorithm.experts else None,
-        hints=algorithm.hints.make() if algorithm.hints else None,
+        advantages=algorithm.advantages,
+        rules=algorithm.rules,
         conversations=build_conversations(environment, tokenizer, *limits),
     )
-    for name in ("experts", "hints"):
-        if (column := getattr(getattr(sampler, name), "column", None)) is not None:
-            require_solutions(problems, column, f"algorithm.{name}.column")
-    if sampler.hints is not None and not any(sampler.begun_again(Group(each, ())) for each in problems):
-        raise DataError(
-            f"no training problem's prompt with a hint has at most {sampler.hints.max_prompt_tokens} tokens; "
-            "write a larger scale.max_prompt_tokens, or a shorter text for data.hint"
-        )
+    sampler.rules.check(inputs.problems.train, sampler.encode_prompt)
     return sampler
 
 

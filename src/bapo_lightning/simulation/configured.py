@@ -13,7 +13,7 @@ from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
 from bapo_lightning.configuration.validate import parse, read_run
-from bapo_lightning.data.rollouts.admission import DynamicSampling
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.run_folder import record
 from bapo_lightning.simulation.fleet import Failures
@@ -149,7 +149,8 @@ def world_of(config: RunConfig, options: SimulateOptions) -> World:
             options.lengths if options.lengths != "empirical" else "constant",
             mean, scale.max_new_tokens, options.spread,
         )  # fmt: skip
-    admission = config.algorithm.admission.make()
+    rules = config.algorithm.make_rules().by_name
+    admission = Rules({name: rule for name, rule in rules.items() if rule.has("admits")})
     setting = Setting(
         regime=config.staleness,
         group_size=scale.group_size,
@@ -157,8 +158,8 @@ def world_of(config: RunConfig, options: SimulateOptions) -> World:
         num_batches=options.num_batches,
         lengths=lengths,
         prompt_tokens=scale.max_prompt_tokens,
-        admission=admission,
-        uniform_share=options.uniform_share if isinstance(admission, DynamicSampling) else 0.0,
+        rules=admission,
+        uniform_share=options.uniform_share if admission.by_name else 0.0,
         failures=Failures(options.failures_per_hour, 60 * options.repair_minutes),
         seed=config.seed,
     )

@@ -1,4 +1,4 @@
-"""One run in virtual time. The scheduler, its admission, the collectors' rules and the replay queue are those
+"""One run in virtual time. The scheduler, its rules, the collectors' rules and the replay queue are those
 of training; only tokens, weights and the clock are not real.
 """
 
@@ -13,11 +13,11 @@ import numpy as np
 
 from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.admission import Admission, AdmitAll
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
@@ -39,7 +39,7 @@ class Setting:
     num_batches: int  # that are simulated
     lengths: np.ndarray  # of responses, equally likely, int64
     prompt_tokens: int = 0
-    admission: Admission = field(default_factory=lambda: cast(Admission, AdmitAll()))
+    rules: Rules = field(default_factory=Rules)  # of admission
     uniform_share: float = 0.0  # of groups whose scores are all equal
     failures: Failures = field(default_factory=Failures)
     seed: int = 0
@@ -74,6 +74,7 @@ class VirtualRun:
             sampling=SamplingParams(1.0, ()),
             max_new_tokens=regime.max_new_tokens,
             seed=setting.seed,
+            rules=setting.rules,
             lengths=setting.lengths,
             uniform_share=setting.uniform_share,
         )
@@ -82,7 +83,6 @@ class VirtualRun:
         self.scheduler = RolloutScheduler(
             ProblemStream(problems, setting.seed),
             self.sampler,
-            setting.admission,
             regime,
             Ledger(None),
             setting.group_size,

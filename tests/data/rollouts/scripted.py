@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.admission import Admission, AdmitAll
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, SamplingParams
@@ -85,6 +87,13 @@ class NumberTokenizer:
         return " ".join(map(str, token_ids))
 
 
+def ruled(**methods: Any) -> Rules:
+    """One rule, whose methods are these functions."""
+    rule = GroupRule()
+    vars(rule).update(methods)
+    return Rules({"own": rule})
+
+
 def number_prompt(tokenizer: object, problem: Problem) -> array[int]:
     return array("i", [int(problem.id)])
 
@@ -118,7 +127,7 @@ def scheduler(
     num_problems: int = 40,
     group_size: int = 2,
     ledger: Ledger | None = None,
-    admission: Admission | None = None,
+    rules: Mapping[str, GroupRule] = {},
     max_restarts: int = 10_000,
 ) -> RolloutScheduler:
     stream = ProblemStream(
@@ -128,8 +137,7 @@ def scheduler(
     )
     return RolloutScheduler(
         stream,
-        sampler(engine, regime.max_new_tokens, max_restarts),
-        admission or AdmitAll(),
+        replace(sampler(engine, regime.max_new_tokens, max_restarts), rules=Rules(rules)),
         regime,
         ledger or Ledger(None),
         group_size,

@@ -4,8 +4,9 @@ import pytest
 import torch
 from tests.builders import group, rollout
 
-from bapo_lightning.data.rollouts.admission import AdmitAll, DynamicSampling
+from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.batch_advantages import with_batch_advantages
+from bapo_lightning.data.rollouts.rules import Rules
 
 
 def groups(scores):
@@ -23,7 +24,7 @@ def groups(scores):
 def test_the_batch_holds_rewards_lengths_and_ids_and_its_answer_becomes_the_advantages():
     seen, made = [], groups([[1.0, 0.0], [0.0, 0.0]])
     found = with_batch_advantages(
-        lambda batch: seen.append(batch) or batch.rewards - 0.25, made, 1, AdmitAll().admits
+        lambda batch: seen.append(batch) or batch.rewards - 0.25, made, 1, Rules().admits
     )
     (batch,) = seen
     assert batch.rewards.tolist() == [[1, 0], [0, 0]] and batch.lengths.tolist() == [[3, 4], [3, 4]]

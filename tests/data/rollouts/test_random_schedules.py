@@ -18,14 +18,14 @@ import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 from tests.data.rollouts.turns import FEEDBACK, Counting, TurnEngine, TurnTokenizer, random_turns, talking
 
-from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
-from bapo_lightning.data.rollouts.admission import AdmitAll, DynamicSampling
+from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
+from bapo_lightning.data.rollouts.solutions import ExpertTraces, Hints
 
 NUM_SCHEDULES = 2000
 NUM_PROBLEMS = 7
@@ -43,7 +43,7 @@ class Schedule:
         self.random = rng = random.Random(seed)
         self.groups_per_batch, self.num_batches = rng.randint(1, 4), rng.randint(1, 5)
         self.regime = random_regime(rng)
-        self.admission = DynamicSampling(rng.randint(1, 3)) if rng.random() < 0.4 else AdmitAll()
+        self.rules = {"admission": DynamicSampling(rng.randint(1, 3))} if rng.random() < 0.4 else {}
         self.slow_engine, self.slow_trainer = rng.choice([(0, 0), (0, 0), (1e-4, 0), (0, 1e-4), (1e-4, 1e-4)])
         self.death_rate = rng.choice([0, 0, 0.02])
         self.path = folder / f"{seed}.jsonl"
@@ -58,13 +58,10 @@ class Schedule:
         make_engine = ScriptedEngine if self.environment is None else TurnEngine
         engine = make_engine(self.regime.max_new_tokens, seed=1, dies=self.engine_dies)
         sizes = (self.groups_per_batch, self.num_batches, NUM_PROBLEMS)
+        helps = {"experts": ExpertTraces(), "hints": Hints(9, "{problem}{hint}")} if self.helped else {}
         self.scheduler = scheduler(
-            engine, self.regime, *sizes, ledger=Ledger(self.path), admission=self.admission
+            engine, self.regime, *sizes, ledger=Ledger(self.path), rules={**self.rules, **helps}
         )
-        if self.helped:
-            self.scheduler.sampler = replace(
-                self.scheduler.sampler, experts=ExpertTraces(), hints=Hints(9, "{problem}{hint}")
-            )
         if self.environment is not None:
             talking_sampler = replace(self.scheduler.sampler, tokenizer=TurnTokenizer())
             self.scheduler.sampler = talking(talking_sampler, self.environment, workers=self.workers)
@@ -211,9 +208,7 @@ def test_every_schedule_ends_with_whole_batches_in_time_and_one_fate_for_every_d
             fates += schedule.check_ledger()
             helps += schedule.helps
         except AssertionError as error:
-            raise AssertionError(
-                f"schedule {seed} ({schedule.regime}, {schedule.admission}): {error}"
-            ) from error
+            raise AssertionError(f"schedule {seed} ({schedule.regime}, {schedule.rules}): {error}") from error
         finally:
             with suppress(Exception):
                 schedule.collector.close()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine, sampler
+from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine, ruled, sampler
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -61,7 +61,7 @@ def test_requests_continue_what_runs_and_name_group_and_sample():
 
 def test_scored_groups_have_texts_rewards_and_advantages():
     source = made(
-        length_shaping=lambda length: -0.1 * length,
+        rules=ruled(shape=lambda rollout, version: -0.1 * rollout.length),
         advantages=lambda rewards: rewards - rewards.mean(1, True),
     )
     first, second = source.score(finished(source.start(ITEMS, 2), 2, 3, 1, 4), version=9)
@@ -77,7 +77,7 @@ def test_advantages_of_a_group_do_not_depend_on_those_scored_beside_it():
     rewards = torch.tensor([[0.7351, 0.7357], [0.0, 1.0], [0.3, 0.2]])
     source = made(
         advantages=lambda table: group_advantages(table, scale="std"),
-        length_shaping=lambda length: float(rewards.flatten()[length - 1]),
+        rules=ruled(shape=lambda rollout, version: float(rewards.flatten()[rollout.length - 1])),
         reward=lambda problems, completions: [Score(0.0, ScoreStatus.WRONG) for _ in completions],
     )
     items = [*ITEMS, WorkItem(Problem("6", "", ""), epoch=0)]

@@ -11,7 +11,7 @@ from dataclasses import asdict
 import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 
-from bapo_lightning.data.rollouts.admission import AdmitAll, DynamicSampling
+from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
@@ -50,7 +50,7 @@ class TrainingRun:
             stale_action=rng.choice(["evict", "mask"]) if partial else "evict",
             partial_tokens=rng.randint(1, 6) if partial else None,
         )
-        self.admission = DynamicSampling(rng.randint(1, 3)) if rng.random() < 0.4 else AdmitAll()
+        self.rules = {"admission": DynamicSampling(rng.randint(1, 3))} if rng.random() < 0.4 else {}
         self.slow_engine, self.slow_trainer = rng.choice([(0, 0), (3e-4, 0), (0, 3e-4), (3e-4, 3e-4)])
         self.version = self.clock = 0
         self.seen, self.kills = [], 0
@@ -66,7 +66,7 @@ class TrainingRun:
             self.num_batches,
             NUM_PROBLEMS,
             ledger=Ledger(self.folder / "ledger.jsonl"),
-            admission=self.admission,
+            rules=self.rules,
         )
         self.scheduler.recorder = recorder
         sampler = self.scheduler.sampler

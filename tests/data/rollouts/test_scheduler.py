@@ -23,7 +23,7 @@ def test_groups_of_equal_scores_fill_a_batch_without_a_gradient():
         Regime(name="replay", epochs=1, minibatches=1, max_new_tokens=9),
         2,
         num_batches=1,
-        admission=DynamicSampling(max_rounds=1),
+        rules={"admission": DynamicSampling(max_rounds=1)},
     )
     source.schedule(clock=0, needed=2, version=0)
     source.running.clear()

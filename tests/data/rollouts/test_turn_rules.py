@@ -8,13 +8,14 @@ from itertools import pairwise
 import pytest
 import torch
 from tests.configuration.compositions import found
-from tests.data.rollouts.scripted import ScriptedEngine, sampler
+from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
 from tests.data.rollouts.test_random_schedules import Schedule
 from tests.data.rollouts.test_sampler import ITEMS, finished
 
 from bapo_lightning.algorithms.aepo import SecondSampling
 from bapo_lightning.algorithms.spear import SelfImitation
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.data.rollouts.turn_rules import (
     SampleFilter,
@@ -51,12 +52,12 @@ def sample(rollout, status=ScoreStatus.WRONG):
 
 def test_turns_with_a_call_are_rewarded_up_to_a_limit_and_less_and_less():
     rule = ToolCallReward(per_call=0.1, most=0.25, decay_updates=4)
-    counts = {n: rule(talk(*[CALL] * n, ANSWER), 0) for n in range(5)}
+    counts = {n: rule.shape(talk(*[CALL] * n, ANSWER), 0) for n in range(5)}
     assert list(counts.values()) == pytest.approx([0.0, 0.1, 0.2, 0.25, 0.25])
     several = replace(CALL, calls=7)
     # One for each turn, whatever came of it.
-    assert rule(talk(several, FAILED, VOID), 0) == pytest.approx(0.2)
-    over_time = [rule(talk(CALL, CALL), version) for version in range(7)]
+    assert rule.shape(talk(several, FAILED, VOID), 0) == pytest.approx(0.2)
+    over_time = [rule.shape(talk(CALL, CALL), version) for version in range(7)]
     assert over_time == pytest.approx([0.2, 0.2 * (1 + 0.5**0.5) / 2, 0.1, 0.2 * (1 - 0.5**0.5) / 2, 0, 0, 0])
     assert all(earlier >= later for earlier, later in pairwise(over_time))
 
@@ -73,29 +74,30 @@ def test_turns_with_a_call_are_rewarded_up_to_a_limit_and_less_and_less():
     ],
 )
 def test_a_bonus_for_the_format_is_added_and_a_malus_for_its_lack(rollout, kept):
-    assert TurnFormatReward(0.2)(rollout, 3) == (0.2 if kept else 0.0)
-    assert TurnFormatReward(-0.2)(rollout, 3) == (0.0 if kept else -0.2)
+    assert TurnFormatReward(0.2).shape(rollout, 3) == (0.2 if kept else 0.0)
+    assert TurnFormatReward(-0.2).shape(rollout, 3) == (0.0 if kept else -0.2)
 
 
 def test_samples_with_a_void_turn_are_left_out():
-    keeps = SampleFilter(void_turns=True)
-    assert keeps(sample(talk(CALL, ANSWER))) and keeps(sample(talk(FAILED, ANSWER)))
-    assert not keeps(sample(talk(CALL, VOID))) and not keeps(sample(talk(VOID, ANSWER)))
+    rule = SampleFilter(void_turns=True)
+    assert rule.keeps(sample(talk(CALL, ANSWER))) and rule.keeps(sample(talk(FAILED, ANSWER)))
+    assert not rule.keeps(sample(talk(CALL, VOID))) and not rule.keeps(sample(talk(VOID, ANSWER)))
     # The last turn that is allowed called a tool: no answer, but not void either.
     unanswered = ScoreStatus.UNPARSABLE
-    assert keeps(sample(talk(CALL, CALL, finish=FinishReason.LENGTH), unanswered))
+    assert rule.keeps(sample(talk(CALL, CALL, finish=FinishReason.LENGTH), unanswered))
     within = talk(CALL, finish=FinishReason.LENGTH, cut_off=True)
-    assert not keeps(sample(within, unanswered)) and keeps(sample(within))
-    assert keeps(sample(talk(), unanswered))  # an expert's answer, which nobody replied to
+    assert not rule.keeps(sample(within, unanswered)) and rule.keeps(sample(within))
+    assert rule.keeps(sample(talk(), unanswered))  # an expert's answer, which nobody replied to
 
 
 def test_samples_without_an_answer_cut_or_repeating_themselves_are_left_out():
     unparsable, cut = sample(talk(ANSWER), ScoreStatus.UNPARSABLE), talk(CALL, finish=FinishReason.LENGTH)
-    assert not SampleFilter(unanswered=True)(unparsable) and SampleFilter(cut=True)(unparsable)
-    assert not SampleFilter(cut=True)(sample(cut)) and SampleFilter(unanswered=True)(sample(cut))
+    assert not SampleFilter(unanswered=True).keeps(unparsable) and SampleFilter(cut=True).keeps(unparsable)
+    assert not SampleFilter(cut=True).keeps(sample(cut)) and SampleFilter(unanswered=True).keeps(sample(cut))
     babble = sample(talk(CALL, ANSWER, tokens=(5, 6, 5, 6, 5)))  # in each turn 5 6 and 6 5 twice
-    assert SampleFilter(repeats=5, ngram=2)(babble) and not SampleFilter(repeats=4, ngram=2)(babble)
-    assert SampleFilter(repeats=3, ngram=4)(babble) and not SampleFilter(repeats=2, ngram=4)(babble)
+    for ngram, copies in ((2, 4), (4, 2)):
+        assert SampleFilter(repeats=copies + 1, ngram=ngram).keeps(babble)
+        assert not SampleFilter(repeats=copies, ngram=ngram).keeps(babble)
 
 
 def test_repeats_are_those_of_a_plain_count_and_never_reach_over_two_turns():
@@ -122,8 +124,10 @@ def scored(source, version=0):
 def test_rules_change_rewards_and_leave_out_tokens_but_not_the_baseline():
     source = made(
         advantages=lambda rewards: rewards - rewards.mean(1, True),
-        turn_shaping=lambda rollout, version: 0.1 * version * rollout.length,
-        sample_filter=lambda sample: sample.reward > 0.5,
+        rules=ruled(
+            shape=lambda rollout, version: 0.1 * version * rollout.length,
+            keeps=lambda sample: sample.reward > 0.5,
+        ),
     )
     first, second = scored(source, version=2)
     assert first.rewards == pytest.approx((1.4, 0.6)) and second.rewards == pytest.approx((0.2, 1.8))
@@ -140,7 +144,7 @@ def test_rules_change_rewards_and_leave_out_tokens_but_not_the_baseline():
 
 def test_a_group_without_any_sample_left_has_no_advantages():
     source = made(
-        advantages=lambda rewards: rewards - rewards.mean(1, True), sample_filter=lambda sample: False
+        advantages=lambda rewards: rewards - rewards.mean(1, True), rules=ruled(keeps=lambda sample: False)
     )
     for group in scored(source):
         assert group.advantages == (0.0, 0.0) and group.trained_samples == group.samples
@@ -148,25 +152,25 @@ def test_a_group_without_any_sample_left_has_no_advantages():
 
 
 def test_ages_are_those_of_the_samples_that_are_trained_on():
-    source = made(sample_filter=lambda sample: sample.rollout.length > 2)
+    source = made(rules=ruled(keeps=lambda sample: sample.rollout.length > 2))
     groups = source.start(ITEMS[:1], 2)
     for index, (length, version) in enumerate([(2, 7), (3, 4)]):
         segment = Segment(array("i", range(length)), array("f", [-1.0] * length), version)
         groups[0].rollouts[index] = groups[0].rollouts[index].extended(segment, FinishReason.STOP, 6)
     (group,) = source.score(groups, 8)
     assert (group.oldest_version, group.newest_version) == (4, 4)
-    (whole,) = replace(source, sample_filter=None).score(groups, 8)
+    (whole,) = replace(source, rules=Rules()).score(groups, 8)
     assert (whole.oldest_version, whole.newest_version) == (4, 7)
 
 
 def test_held_out_answers_are_scored_without_rules():
-    source = made(turn_shaping=lambda rollout, version: 1 / 0, sample_filter=lambda sample: 1 / 0)
+    source = made(rules=ruled(shape=lambda rollout, version: 1 / 0, keeps=lambda sample: 1 / 0))
     (group,) = finished(source.start(ITEMS[:1], 2), 2, 3)
     assert len(source.judge([ITEMS[0].problem] * 2, group.rollouts)) == 2
 
 
 def test_a_checkpoint_keeps_what_is_not_trained_on():
-    (group, _) = scored(made(sample_filter=lambda sample: sample.rollout.length > 2))
+    (group, _) = scored(made(rules=ruled(keeps=lambda sample: sample.rollout.length > 2)))
     store = ArrayStore()
     packed = pack_group(store, group)
     restored = ArrayStore.from_state_dict(store.state_dict())
@@ -194,7 +198,7 @@ def test_a_second_sampling_follows_the_same_rules():
     source = replace(
         sampler(engine, max_new_tokens=6, max_restarts=0),
         advantages=lambda rewards: rewards - rewards.mean(1, True),
-        sample_filter=lambda sample: False,
+        rules=ruled(keeps=lambda sample: False),
     )
     engine.load_weights(None, 0)
     groups = source.score(finished(source.start(ITEMS, 2), 2, 3, 1, 4), 0)
@@ -205,22 +209,21 @@ def test_a_second_sampling_follows_the_same_rules():
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["algorithm=simpletir"], "algorithm.sample_filter.void_turns without an environment: a response is"),
         (
-            ["algorithm=spear_turns", "regime=spear"],
-            "algorithm.turn_shaping, algorithm.stages.replay.needs_call without an environment",
+            ["algorithm=simpletir"],
+            "algorithm.rules.sample_filter.void_turns without an environment: a response is",
         ),
         (
-            [*TURNS, "algorithm=simpletir", "algorithm.sample_filter.void_turns=false"],
-            "void_turns, unanswered, cut and repeats are all off; write algorithm.sample_filter=null",
+            [*TURNS, "algorithm=simpletir", "algorithm.rules.sample_filter.void_turns=false"],
+            "void_turns, unanswered, cut and repeats are all off; write null in the place of the rule",
         ),
         (
-            [*TURNS, "algorithm=simpletir", "+algorithm.sample_filter.repeats=1"],
-            "write algorithm.sample_filter.repeats=10",
+            [*TURNS, "algorithm=simpletir", "+algorithm.rules.sample_filter.repeats=1"],
+            "write algorithm.rules.sample_filter.repeats=10",
         ),
-        ([*TURNS, "algorithm=simpletir", "+algorithm.sample_filter.ngram=0"], "ngram=0 must be"),
+        ([*TURNS, "algorithm=simpletir", "+algorithm.rules.sample_filter.ngram=0"], "ngram=0 must be"),
         (
-            [*TURNS, "algorithm=spear_turns", "regime=spear", "algorithm.turn_shaping.decay_updates=0"],
+            [*TURNS, "algorithm=spear_turns", "regime=spear", "algorithm.rules.turn_shaping.decay_updates=0"],
             "decay_updates=0 must be",
         ),
     ],
@@ -230,9 +233,15 @@ def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     assert complaint in text
 
 
+def test_all_that_needs_turns_is_named_where_there_are_none():
+    replay, shaping = sorted(found("algorithm=spear_turns", "regime=spear"))
+    assert shaping.startswith("algorithm.rules.turn_shaping without an environment: a response is one turn")
+    assert replay.startswith("algorithm.replay.needs_call without an environment: a response is one turn")
+
+
 def test_filters_that_need_no_turns_go_without_an_environment():
     target = "bapo_lightning.data.rollouts.turn_rules.SampleFilter"
-    assert found("algorithm=grpo", f"+algorithm.sample_filter={{_target_: {target}, cut: true}}") == []
+    assert found("algorithm=grpo", f"+algorithm.rules.sample_filter={{_target_: {target}, cut: true}}") == []
     assert found(*TURNS, "algorithm=simpletir") == []
     assert found(*TURNS, "algorithm=spear_turns", "regime=spear") == []
 
@@ -244,7 +253,9 @@ class FilteredSchedule(Schedule):
         super().open()
         self.scheduler.sampler = self.collector.sampler = replace(
             self.scheduler.sampler,
-            sample_filter=lambda sample: (sample.rollout.length + int(sample.rollout.prompt_ids[0])) % 3 > 0,
+            rules=ruled(
+                keeps=lambda sample: (sample.rollout.length + int(sample.rollout.prompt_ids[0])) % 3 > 0
+            ),
         )
 
 

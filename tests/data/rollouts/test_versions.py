@@ -10,7 +10,6 @@ from tests.builders import VOCAB_SIZE, module, random_model, random_policy
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.prompts import PlainPrompt
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.admission import AdmitAll
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.bound_rules import FixedBounds
@@ -85,7 +84,6 @@ def data_module(engine, regime, num_rollout_batches=3, folder=None):
             advantages=lambda rewards: group_advantages(rewards, scale="std"),
         ),
         stream=ProblemStream([Problem(letter, letter, "") for letter in "defghijk"], seed=0),
-        admission=AdmitAll(),
         regime=regime,
         group_size=4,
         prompts_per_batch=4,

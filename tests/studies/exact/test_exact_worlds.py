@@ -52,7 +52,7 @@ def bapo(target=0.5, **options):
 
 def method(rule, batch_advantages=None):
     stages = {} if batch_advantages is None else {"of_batch": BatchAdvantageStage(batch_advantages)}
-    return Algorithm(group_advantages, clip, rule, mean_of_tokens, stages)
+    return Algorithm(group_advantages, clip, rule, mean_of_tokens, stages=stages)
 
 
 def protocol(**changes):

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from inspect import isclass
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +26,7 @@ from transformers.utils import logging
 from bapo_lightning.algorithms.direct_advantage.steps import Split, StepSplitter, states_of, step_advantages
 from bapo_lightning.data.batches.layout import padded_ids
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.rollouts.rules import GroupRule
 from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
@@ -54,11 +56,11 @@ class StepCritic(BatchStage):
                 f" with environment={run.environment}: a critic values steps of responses that nobody "
                 "answers; write environment=none, or another algorithm"
             )
-        for name in run.parts:
-            if name.endswith("_shaping"):
+        for name, part in run.parts.items():
+            if isclass(part) and issubclass(part, GroupRule) and part.has("shape"):
                 yield (
-                    f" gives every step its advantage by the verifier's scores, and algorithm.{name} changes "
-                    "rewards; leave one of the two out"
+                    " gives every step its own advantage, by the verifier's scores, and algorithm."
+                    f"{name} changes rewards; leave one of the two out"
                 )
 
     @staticmethod

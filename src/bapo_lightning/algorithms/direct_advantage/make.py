@@ -42,7 +42,7 @@ from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.rank_group import ALONE, uses_cuda
 from bapo_lightning.rollout.recovery import RestartingEngine
-from bapo_lightning.runs.build import build_engine, build_sampler
+from bapo_lightning.runs.build import build_algorithm, build_engine, build_sampler
 from bapo_lightning.runs.inputs import Inputs, read_inputs
 from bapo_lightning.runs.train import quiet_libraries
 from bapo_lightning.types import Problem
@@ -193,7 +193,7 @@ def policy_sampler(config: RunConfig, inputs: Inputs) -> RolloutSampler:
     rollout = config.rollout
     weight_sync, vocab_size = rollout.weight_sync.make(), inputs.tokenizer.vocab_size
     engine = RestartingEngine(build_engine(config, ALONE), weight_sync, vocab_size, rollout.max_restarts)
-    sampler = build_sampler(config, inputs, engine)
+    sampler = build_sampler(config, inputs, engine, build_algorithm(config.algorithm))
     options = ModelOptions.of(config.model, model_path(config.model.path))
     engine.load_weights(build_policy(options, rollout.temperature), 0)
     return sampler

@@ -12,6 +12,7 @@ from bapo_lightning.types import Problem
 
 # transformers tokenizer, problem -> token ids (typecode "i") of its prompt
 PromptRule = Callable[[Any, Problem], "array[int]"]
+Encode = Callable[[Problem], "array[int]"]  # problem -> token ids of its prompt
 
 PLACEHOLDER = "{problem}"
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bapo_lightning.data.problems.filters import Filter, Filtered, apply_filters
 from bapo_lightning.data.problems.mixture import Mixing, Mixture
+from bapo_lightning.data.problems.prompts import Encode
 from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import Problem
-
-Encode = Callable[[Problem], "array[int]"]  # problem -> token ids of its prompt
 
 
 @dataclass(frozen=True, slots=True)

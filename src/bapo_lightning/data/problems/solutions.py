@@ -1,25 +1,14 @@
-"""Solutions in a problem's metadata: whole answers of an expert, or hints at one.
+"""Solutions in a problem's metadata: whole answers of an expert, or what hints are taken from.
 
 A solution is a text, or a list of texts, in a column that a table keeps (`mapping.keep`).
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Annotated, Any
+from collections.abc import Iterable
 
-from annotated_types import MinLen
-
-from bapo_lightning.data.problems.prompts import PLACEHOLDER
-from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import DataError
-from bapo_lightning.types import NO_VERSION, FinishReason, Group, Origin, Problem, Rollout, Segment
-from bapo_lightning.values import Advice, Count, Share, Size
-
-HINT = "{hint}"
+from bapo_lightning.types import Problem
 
 
 def solutions(problem: Problem, column: str) -> list[str]:
@@ -28,82 +17,10 @@ def solutions(problem: Problem, column: str) -> list[str]:
     return [text for text in (cell if isinstance(cell, list) else [cell]) if isinstance(text, str) and text]
 
 
-def require_solutions(problems: Iterable[Problem], column: str, key: str) -> None:
-    """Raises DataError when no problem has a solution in the column, which is the option `key`."""
+def require_solutions(problems: Iterable[Problem], column: str) -> None:
+    """Raises DataError when no problem has a solution in the column."""
     if not any(solutions(problem, column) for problem in problems):
         raise DataError(
-            f"{key}={column}: no training problem has a text in that column of its metadata; keep it, as in "
+            f"column={column}: no training problem has a text in that column of its metadata; keep it, as in "
             f"data.train.mapping.keep=[{column}], or name another one"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertTraces:
-    """Puts answers of an expert into the group of their problem, in the place of sampled ones, as LUFFY does
-    (arXiv 2504.14945). Those longer than a response may be are left out.
-    """
-
-    column: str = "solution"  # of the problem's metadata
-    count: Count = 1  # answers in a group, as far as there are any; the paper: 1 of 8
-
-    @staticmethod
-    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
-        """Yields that the experts' answers leave no room for the policy's."""
-        if options["count"] >= run.group_size:
-            yield (
-                f"count={options['count']} leaves none of scale.group_size={run.group_size} answers to the "
-                "policy; write count=1"
-            )
-
-    def __call__(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
-        """Returns answers to the prompt of `start`, tokenized and ended as the policy's own would be."""
-        texts = solutions(problem, self.column)[: self.count]
-        found = []
-        for text in texts:
-            token_ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
-            segment = Segment(array("i", token_ids), array("f", [0.0] * len(token_ids)), NO_VERSION)
-            found.append(Rollout(start.prompt_ids, (segment,), FinishReason.STOP, Origin.EXPERT))
-        return found
-
-
-Shares = Annotated[
-    tuple[Share, ...], MinLen(1), Advice("must be rising shares of the solution, e.g. [0.25, 0.5, 0.75]")
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """Shows a part of the solution in the prompt of a group without a right answer, and more of it if that
-    does not help, as GHPO does (arXiv 2507.10628). The group is sampled again, and trained on with the hint
-    in its prompt.
-
-    The paper's start with hints for all problems in the first updates is left out.
-    """
-
-    max_prompt_tokens: Size  # a longer prompt gets no hint; the authors cut its beginning off
-    template: str  # of the problem with the hint; the authors': conf/data/base.yaml
-    column: str = "solution"  # of the problem's metadata
-    shares: Shares = (0.25, 0.5, 0.75)  # of its characters, one after another
-
-    @staticmethod
-    def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with options of the right types."""
-        shares, template = options["shares"], options["template"]
-        if not all(smaller < larger for smaller, larger in pairwise(shares)):
-            yield f"shares={list(shares)} must rise: each hint shows more; write [0.25, 0.5, 0.75]"
-        if not all(part in template for part in (PLACEHOLDER, HINT)):
-            yield f"template={template!r} must show {PLACEHOLDER} and {HINT}, where their texts go"
-
-    def __call__(self, group: Group) -> tuple[float, Problem] | None:
-        """Returns the next share for a group and its problem with the hint; None if the group has a right
-        answer, its problem no solution, or the largest hint did not help.
-        """
-        share = next((share for share in self.shares if share > group.hint), None)
-        texts = solutions(group.problem, self.column)
-        if share is None or not texts or any(sample.score.value > 0 for sample in group.samples):
-            return None
-        shown = texts[0][: round(len(texts[0]) * share)]
-        # The hint goes in last, so that a placeholder in a problem's text stays as it is.
-        parts = self.template.split(HINT)
-        text = shown.join(part.replace(PLACEHOLDER, group.problem.prompt) for part in parts)
-        return share, replace(group.problem, prompt=text)

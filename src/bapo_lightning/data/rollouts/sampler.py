@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from bapo_lightning.data.problems.prompts import PromptRule
-from bapo_lightning.data.problems.solutions import ExpertTraces, Hints
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.reply_journal import REPLY_FILE, ReplyJournal
 from bapo_lightning.data.rollouts.rounds import Rounds
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.running_group import RunningGroup
-from bapo_lightning.data.rollouts.turn_rules import SampleRule, TurnShaping
 from bapo_lightning.phases import phase
 from bapo_lightning.rewards.scores import checked
 from bapo_lightning.rollout.engine import Generation, GenerationRequest, SamplingParams
@@ -43,7 +42,6 @@ from bapo_lightning.types import (
 
 RewardFunction = Callable[[list[Problem], list[Completion]], list[Score]]
 AdvantageFunction = Callable[[torch.Tensor], torch.Tensor]  # rewards[P, G] -> advantages[P, G], row by row
-LengthShaping = Callable[[int], float]  # response length in tokens -> addition to the reward
 DECODING = ("decode", "_decode")  # methods of a tokenizer that make a text
 
 
@@ -70,34 +68,27 @@ class RolloutSampler:
     sampling: SamplingParams
     max_new_tokens: int
     seed: int  # of the run; part of each request's seed, see `request_seed`
-    length_shaping: LengthShaping | None = None
     advantages: AdvantageFunction | None = None  # None: groups are not trained on
-    experts: ExpertTraces | None = None  # answers of an expert in each group
-    hints: Hints | None = None  # in the prompts of groups without a right answer
+    rules: Rules = field(default_factory=Rules)  # about single groups
     conversations: Conversations | None = None  # None: a response is one turn
-    turn_shaping: TurnShaping | None = None
-    sample_filter: SampleRule | None = None  # which samples are trained on; None: all
 
     def start(self, items: Sequence[WorkItem], group_size: int) -> list[RunningGroup]:
-        """Returns groups without any sampled token; an expert's answers come first."""
+        """Returns groups without any sampled token; answers that a rule gives come first."""
         groups = []
         for item in items:
             open_rollout = Rollout(self.encode_prompt(item.problem))
-            given = [] if self.experts is None else self.experts(self.tokenizer, item.problem, open_rollout)
+            given = self.rules.open(self.tokenizer, item.problem, open_rollout)
             given = [rollout for rollout in given if rollout.length <= self.max_new_tokens]
             groups.append(RunningGroup(item, given + [open_rollout] * (group_size - len(given))))
         return groups
 
     def begun_again(self, group: Group) -> RunningGroup | None:
-        """Returns a scored group without a right answer as one without sampled tokens whose prompt has the
-        next hint; None where there is nothing to hint at, or no hint left.
+        """Returns a scored group as one without sampled tokens and with another prompt, if a rule wants that;
+        else None.
         """
-        if self.hints is None or (hinted := self.hints(group)) is None:
+        if (again := self.rules.again(group, self.encode_prompt)) is None:
             return None
-        hint, problem = hinted
-        prompt = self.encode_prompt(problem)
-        if len(prompt) > self.hints.max_prompt_tokens:
-            return None
+        hint, prompt = again
         return RunningGroup(group.item, [Rollout(prompt)] * len(group.samples), hint)
 
     def requests(self, groups: Sequence[RunningGroup], partial_tokens: int) -> list[GenerationRequest]:
@@ -148,8 +139,7 @@ class RolloutSampler:
         """
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         problems = [group.item.problem for group in groups for _ in group.rollouts]
-        judged = self.judge(problems, rollouts)
-        samples = iter([self._ruled(sample, version) for sample in judged])
+        samples = (self.rules.applied(sample, version) for sample in self.judge(problems, rollouts))
         rows = [tuple(next(samples) for _ in group.rollouts) for group in groups]
         return [
             Group(group.item.problem, row, advantages, group.item.epoch, version, hint=group.hint)
@@ -158,22 +148,15 @@ class RolloutSampler:
 
     @phase("scoring")
     def judge(self, problems: list[Problem], rollouts: Sequence[Rollout]) -> list[Sample]:
-        """Scores each rollout against the problem at its place. Raises ValueError for an unfinished one."""
+        """Scores each rollout against the problem at its place, without any rule. Raises ValueError for an
+        unfinished one.
+        """
         completions = self._completions(rollouts)
         scores = checked(self.reward(problems, completions), len(completions))
-        shaping = self.length_shaping or (lambda length: 0.0)
         return [
-            Sample(rollout, completion.text, score, score.value + shaping(rollout.length))
+            Sample(rollout, completion.text, score, score.value)
             for rollout, completion, score in zip(rollouts, completions, scores, strict=True)
         ]
-
-    def _ruled(self, sample: Sample, version: int) -> Sample:
-        """Returns the sample as it is trained on by policy `version`, if it is."""
-        if self.turn_shaping is not None:
-            sample = replace(sample, reward=sample.reward + self.turn_shaping(sample.rollout, version))
-        if self.sample_filter is None:
-            return sample
-        return replace(sample, is_trained=bool(self.sample_filter(sample)))
 
     def keep_replies(self, folder: Path | None) -> None:
         """Keeps the environment's replies in a run's folder, for a resume after a kill."""

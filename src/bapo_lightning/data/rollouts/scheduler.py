@@ -5,7 +5,7 @@ threads, no engine.
                             |                               |              |
                             +-> too old: dropped            |              +-> too old: dropped
                                                             +-> rejected --take_batch--> filtered, or
-                                                                (refused by admission)   fills the batch
+                                                                (refused by a rule)      fills the batch
 
 A collector calls these methods while it holds `lock`. Sizes: P groups in a rollout batch, U updates on it.
 """
@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.admission import Admission
 from bapo_lightning.data.rollouts.group_state import (
     ArrayStore,
     pack_group,
@@ -47,7 +46,6 @@ class RolloutScheduler:
 
     stream: ProblemStream
     sampler: RolloutSampler  # turns work items into scored groups
-    admission: Admission  # chooses those that are trained on
     regime: Regime  # how old they may get, and how far generation runs ahead
     ledger: Ledger  # of every work item's fate
     group_size: int  # G, responses per problem
@@ -159,7 +157,7 @@ class RolloutScheduler:
         self.statistics.count_groups(groups)
         self.statistics.count_hinted([group for group, running in again if running is not None])
         groups = [group for group, running in again if running is None]
-        verdicts = [(group, self.admission.admits(group)) for group in groups]
+        verdicts = [(group, self.sampler.rules.admits(group)) for group in groups]
         ready = [group for group, admitted in verdicts if admitted]
         rejected = [group for group, admitted in verdicts if not admitted]
         self._ready.extend(ready)
@@ -260,7 +258,7 @@ class RolloutScheduler:
 
     @property
     def _rounds_are_over(self) -> bool:
-        return self._rounds >= self.admission.max_rounds
+        return self._rounds >= self.sampler.rules.max_rounds
 
     def _next_ready(self, needed: int) -> list[Group]:
         return self._order.choose(tuple(self._ready), (group.item for group in self.running), needed)

@@ -4,45 +4,40 @@ trained on.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bapo_lightning.data.rollouts.rules import GroupRule
+from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.types import FinishReason, Rollout, Sample, ScoreStatus
-from bapo_lightning.values import Count, CountOrZero, Positive
-
-TurnShaping = Callable[[Rollout, int], float]  # rollout, policy version -> addition to the reward
-SampleRule = Callable[[Sample], bool]  # whether a sample is trained on
+from bapo_lightning.values import Count, CountOrZero
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallReward:
-    """SPEAR's reward for calling tools, in right and in wrong answers (arXiv 2509.22601). After t updates it
-    is
-
-    mu(t) * min(most, per_call * turns that called a tool),    mu(t) = (1 + cos(pi t / decay_updates)) / 2,
-
-    and 0 from `decay_updates` on. Failed calls count. The defaults are the authors', whose right and wrong
-    answers have rewards of 1 and -1: where these are 1 and 0, half of `per_call` and `most` weighs as much.
+def needs_turns(option: str, run: RunFacts) -> Iterator[str]:
+    """Yields that nobody answers the policy in a run, for the `run_problems` of what an option, or "" for all
+    of it, says about turns.
     """
-
-    per_call: Positive = 0.1
-    most: Positive = 1.0
-    decay_updates: Count = 200
-
-    def __call__(self, rollout: Rollout, version: int) -> float:
-        """Returns the reward at policy `version`, in [0, most]."""
-        if version >= self.decay_updates:
-            return 0.0
-        left = (1 + math.cos(math.pi * version / self.decay_updates)) / 2
-        return left * min(self.most, self.per_call * num_calling_turns(rollout))
+    if run.environment is None:
+        yield (
+            f"{option} without an environment: a response is one turn, and calls nothing; write "
+            "environment=NAME, or another algorithm"
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFormatReward:
+class TurnShaping(GroupRule):
+    """A rule that adds to the reward what happened in the turns of a conversation."""
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that there are no turns."""
+        yield from needs_turns("", run)
+
+
+@dataclass(frozen=True)
+class TurnFormatReward(TurnShaping):
     """A bonus for conversations that keep to the format: they ended by themselves, within all limits, with an
     answer or a call in every turn, and no call failed.
 
@@ -52,24 +47,24 @@ class TurnFormatReward:
 
     bonus: float = 0.1
 
-    def __call__(self, rollout: Rollout, version: int) -> float:
+    def shape(self, rollout: Rollout, version: int) -> float:
         """Returns the bonus or 0, whatever the policy version."""
         failed = any(reply.is_void or reply.errors for reply in rollout.replies)
         kept = rollout.finish is FinishReason.STOP and not failed
         return self.bonus if kept == (self.bonus > 0) else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SampleFilter:
+@dataclass(frozen=True)
+class SampleFilter(GroupRule):
     """Decides whether a sample is trained on; each option leaves out some samples.
 
     Args:
-        void_turns: samples with a turn without a call and without an answer (SimpleTIR, arXiv 2509.02479). A
+        void_turns: samples with a turn without a call and without an answer (arXiv 2509.02479). A
             turn that a limit cut off counts as one unless the verifier found an answer in it.
         unanswered: samples in which the verifier finds no final answer.
         cut: samples that a limit of tokens or turns ended.
-        repeats: copies of one n-gram of tokens that leave a sample out; 0: any number stays. SPEAR: 10.
-        ngram: n, in tokens of one turn. SPEAR's code takes 20.
+        repeats: copies of one n-gram of tokens that leave a sample out; 0: any number stays.
+        ngram: n, in tokens of one turn.
     """
 
     void_turns: bool = False
@@ -82,11 +77,17 @@ class SampleFilter:
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
         """Yields what is wrong between the options."""
         if not any(options[name] for name in ("void_turns", "unanswered", "cut", "repeats")):
-            yield "void_turns, unanswered, cut and repeats are all off; write algorithm.sample_filter=null"
+            yield "void_turns, unanswered, cut and repeats are all off; write null in the place of the rule"
         if options["repeats"] == 1:
             yield "repeats=1 leaves out every response of ngram tokens; write repeats=10"
 
-    def __call__(self, sample: Sample) -> bool:
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that there are no turns that could be void."""
+        if options["void_turns"]:
+            yield from needs_turns("void_turns", run)
+
+    def keeps(self, sample: Sample) -> bool:
         """Returns whether the sample is trained on."""
         is_unanswered = sample.score.status is ScoreStatus.UNPARSABLE
         return not (

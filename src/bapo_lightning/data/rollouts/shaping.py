@@ -1,14 +1,16 @@
-"""Terms added to a reward for the form of a response, whatever it answers."""
+"""DAPO's term for the length of a response, whatever it answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bapo_lightning.data.rollouts.rules import GroupRule
+from bapo_lightning.types import Rollout
 from bapo_lightning.values import Count, Positive
 
 
-@dataclass(frozen=True, slots=True)
-class OverlongPenalty:
+@dataclass(frozen=True)
+class OverlongPenalty(GroupRule):
     """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13) of a response of L tokens:
 
     0                                        L <= limit - buffer
@@ -26,7 +28,7 @@ class OverlongPenalty:
         if not 0 < self.buffer <= self.limit:
             raise ValueError(f"the overlong buffer must be in 1..limit ({self.limit}), got {self.buffer}")
 
-    def __call__(self, length: int) -> float:
+    def shape(self, rollout: Rollout, version: int) -> float:
         """Returns the penalty, in [-factor, 0]."""
-        over = length - (self.limit - self.buffer)
+        over = rollout.length - (self.limit - self.buffer)
         return -self.factor * min(max(over / self.buffer, 0.0), 1.0)

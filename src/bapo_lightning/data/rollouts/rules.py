@@ -1,0 +1,126 @@
+"""Rules of an algorithm about single groups, on their way from a problem to training (`algorithm.rules`).
+
+    problem --open--> running --shape, keeps--> scored --again--> running, with another prompt
+                                                  |
+                                                  +--admits--> ready, or rejected
+
+Where generation goes on beside training, its thread calls them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bapo_lightning.data.problems.prompts import Encode
+from bapo_lightning.errors import DataError
+from bapo_lightning.types import Group, Problem, Rollout, Sample
+
+
+class GroupRule:
+    """A rule that changes nothing: one that does overrides the methods it needs."""
+
+    max_rounds: int = 1  # of generation per rollout batch, see `admits`
+
+    @classmethod
+    def has(cls, method: str) -> bool:
+        """Returns whether the rule overrides a method."""
+        return getattr(cls, method) is not getattr(GroupRule, method)
+
+    def check(self, problems: Sequence[Problem], encode: Encode) -> None:
+        """Raises DataError, its text beginning with an option, if the training problems lack what the rule
+        needs.
+        """
+
+    def open(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
+        """Returns finished rollouts to the prompt of `start`, which come first in the problem's group. Those
+        longer than a response may be are left out.
+        """
+        return []
+
+    def shape(self, rollout: Rollout, version: int) -> float:
+        """Returns an addition to the reward, at policy `version`. Held-out answers get none."""
+        return 0.0
+
+    def keeps(self, sample: Sample) -> bool:
+        """Returns whether a sample, with its final reward, is trained on. Others count in their group's
+        baseline alone.
+        """
+        return True
+
+    def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
+        """Returns the share of the solution that the next prompt of a scored group shows, and that prompt's
+        token ids; None if the group is not sampled again.
+        """
+        return None
+
+    def admits(self, group: Group) -> bool:
+        """Returns whether a scored group is trained on. Rejected ones are replaced by fresh ones, for at most
+        `max_rounds` rounds of generation per rollout batch; then they fill it, with advantages of zero, so
+        that its size never changes.
+        """
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a checkpoint holds of the rule, as primitives and tensors."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores it."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of a run, by name and in their order, as one."""
+
+    by_name: Mapping[str, GroupRule] = field(default_factory=dict)
+
+    @property
+    def max_rounds(self) -> int:
+        """Rounds of generation per rollout batch, at most."""
+        return max((rule.max_rounds for rule in self._rules), default=1)
+
+    def check(self, problems: Sequence[Problem], encode: Encode) -> None:
+        """Raises DataError, with the key of a rule, if the training problems lack what it needs."""
+        for name, rule in self.by_name.items():
+            try:
+                rule.check(problems, encode)
+            except DataError as error:
+                raise DataError(f"algorithm.rules.{name}.{error}") from None
+
+    def open(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
+        """Returns the finished rollouts of all rules."""
+        return [rollout for rule in self._rules for rollout in rule.open(tokenizer, problem, start)]
+
+    def applied(self, sample: Sample, version: int) -> Sample:
+        """Returns the sample as it is trained on, if it is: with all additions, and kept by every rule."""
+        reward = sample.reward
+        for rule in self._rules:
+            reward += rule.shape(sample.rollout, version)
+        shaped = sample if reward == sample.reward else replace(sample, reward=reward)
+        is_trained = all(rule.keeps(shaped) for rule in self._rules)
+        return shaped if is_trained else replace(shaped, is_trained=False)
+
+    def again(self, group: Group, encode: Encode) -> tuple[float, array[int]] | None:
+        """Returns what the first rule that samples the group again gives it."""
+        found = (rule.again(group, encode) for rule in self._rules)
+        return next((again for again in found if again is not None), None)
+
+    def admits(self, group: Group) -> bool:
+        """Returns whether every rule admits the group."""
+        return all(rule.admits(group) for rule in self._rules)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the states of those that have one, by name."""
+        return {name: state for name, rule in self.by_name.items() if (state := rule.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores them."""
+        for name, own in state.items():
+            self.by_name[name].load_state_dict(own)
+
+    @property
+    def _rules(self) -> Sequence[GroupRule]:
+        return tuple(self.by_name.values())

@@ -1,0 +1,97 @@
+"""Rules about single groups, composed."""
+
+import pytest
+from tests.builders import group, rollout
+from tests.configuration.compositions import found
+from tests.data.rollouts.scripted import ruled
+
+from bapo_lightning.data.rollouts.rules import GroupRule, Rules
+from bapo_lightning.data.rollouts.shaping import OverlongPenalty
+
+SCORED = group("p", [rollout([1], [2], [-1.0])] * 2, [1.0, 0.0])
+(SAMPLE, _) = SCORED.samples
+
+
+class Counting(GroupRule):
+    """A rule with a state."""
+
+    seen = 0
+
+    def admits(self, group):
+        self.seen += 1
+        return True
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+def both(first, second):
+    return Rules({"first": first.by_name["own"], "second": second.by_name["own"]})
+
+
+def test_no_rules_change_nothing():
+    rules = Rules()
+    assert rules.applied(SAMPLE, 3) is SAMPLE and rules.admits(SCORED) and rules.max_rounds == 1
+    assert rules.open(None, None, None) == [] and rules.again(SCORED, None) is None
+
+
+def test_rewards_add_up_in_the_order_of_the_rules_and_every_rule_must_keep_a_sample():
+    rules = both(
+        ruled(shape=lambda rollout, version: 0.1 * version),
+        ruled(shape=lambda rollout, version: 0.2, keeps=lambda sample: sample.reward < 2),
+    )
+    assert rules.applied(SAMPLE, 3).reward == 1.0 + 0.1 * 3 + 0.2 and rules.applied(SAMPLE, 3).is_trained
+    assert not rules.applied(SAMPLE, 30).is_trained
+
+
+def test_all_must_admit_the_first_begins_again_and_the_longest_patience_holds():
+    strict = ruled(admits=lambda group: False, max_rounds=3)
+    assert not both(ruled(), strict).admits(SCORED) and both(ruled(), strict).max_rounds == 3
+    asked = []
+    first = ruled(again=lambda group, encode: asked.append(group))
+    second, third = (ruled(again=lambda group, encode, share=share: (share, [])) for share in (0.5, 0.7))
+    assert both(first, second).again(SCORED, None) == (0.5, []) and asked == [SCORED]
+    assert both(second, third).again(SCORED, None) == (0.5, [])
+
+
+def test_finished_rollouts_of_all_rules_come_first():
+    opened = both(ruled(open=lambda *asked: [1, 2]), ruled(open=lambda *asked: [3])).open(None, None, None)
+    assert opened == [1, 2, 3]
+
+
+def test_states_are_kept_by_name():
+    rules = Rules({"counting": Counting(), "plain": GroupRule()})
+    rules.admits(SCORED)
+    state = rules.state_dict()
+    assert state == {"counting": {"seen": 1}}
+    restored = Counting()
+    Rules({"plain": GroupRule(), "counting": restored}).load_state_dict(state)
+    assert restored.seen == 1
+
+
+def test_a_rule_knows_what_it_overrides():
+    assert OverlongPenalty.has("shape") and not OverlongPenalty.has("admits")
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        (
+            "+algorithm.rules.x={_target_: builtins.len}",
+            "algorithm.rules.x=builtins.len is no rule; derive it from bapo_lightning.data.rollouts.rules.",
+        ),
+        ("+algorithm.rules.x=3", "algorithm.rules.x=3 has no _target_; write {_target_: "),
+        ("algorithm.rules=3", "algorithm.rules=3 must be a mapping"),
+        ("algorithm.rules.admission.max_rounds=0", "algorithm.rules.admission.max_rounds=0 must be a whole"),
+    ],
+)
+def test_one_mistake_gives_one_complaint_that_names_it(override, complaint):
+    (text,) = found("algorithm=dapo", override)
+    assert complaint in text
+
+
+def test_null_removes_a_rule():
+    assert found("algorithm=dapo", "algorithm.rules.admission=null") == []
