@@ -28,8 +28,7 @@ Shares = Annotated[
 @dataclass(frozen=True)
 class Hints(GroupRule):
     """Shows a part of the solution in the prompt of a group without a right answer, and more of it if that
-    does not help, The group is sampled again, and trained on with the hint
-    in its prompt.
+    does not help. The group is trained on with the hint in its prompt.
 
     The paper's start with hints for all problems in the first updates is left out.
     """

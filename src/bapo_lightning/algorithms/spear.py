@@ -23,7 +23,7 @@ from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
-from bapo_lightning.types import Group, Origin
+from bapo_lightning.types import Group, Origin, Rollout
 from bapo_lightning.values import Count, NonNegative, Positive, Share
 
 KEPT = "kept"

@@ -8,8 +8,10 @@ import pytest
 from tests.builders import group, rollout
 from tests.configuration.compositions import found
 
+from bapo_lightning.algorithms.ghpo import Hints
+from bapo_lightning.algorithms.luffy import ExpertTraces
+from bapo_lightning.data.problems.solutions import solutions
 from bapo_lightning.data.rollouts.rules import Rules
-from bapo_lightning.data.rollouts.solutions import ExpertTraces, Hints, solutions
 from bapo_lightning.errors import DataError
 from bapo_lightning.types import NO_VERSION, FinishReason, Origin, Problem, Rollout
 
