@@ -17,6 +17,7 @@ from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.evaluation.metrics import evaluation_metrics
 from bapo_lightning.objectives.divergence import mismatch
 from bapo_lightning.objectives.entropy_rule import QuadrantMasses
+from bapo_lightning.report.metrics import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -160,6 +161,11 @@ def test_the_glossary_has_every_metric_by_its_own_name_and_no_other() -> None:
     assert len(of_other_names) == 9
     assert sorted(set(explained) - logged - of_other_names) == []
     assert len(explained) == len(set(explained))
+
+
+def test_the_catalogue_has_a_row_for_every_metric_of_the_glossary_and_no_other() -> None:
+    rows = [metric.name.replace("<k>", "k") for metric in CATALOGUE if not metric.source]
+    assert sorted(rows) == sorted(glossary())
 
 
 def test_the_glossary_has_every_metric_of_an_evaluation() -> None:

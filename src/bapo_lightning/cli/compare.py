@@ -1,7 +1,8 @@
 """Compares finished runs: `python -m bapo_lightning.cli.compare RUNS [RUNS...] [--reference SETTING]`.
 
-RUNS are run folders, globs, folders of runs such as those of sweeps, or wandb:ENTITY/PROJECT/GROUP. Writes
-compare.html (one file that needs nothing else), compare.png, results.csv and curves.csv.
+RUNS are run folders, globs, folders of runs such as those of sweeps, or wandb:ENTITY/PROJECT/GROUP. Prints a
+table and writes compare.html (one file that needs nothing else), compare.csv and compare.json. One run alone
+gets its summary and plots again.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bapo_lightning.cli.command import command, table_parser
-from bapo_lightning.cli.report import RUNS, compare_runs
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.phases import phase
-from bapo_lightning.report.comparison.files import write_curves, write_results
+from bapo_lightning.report.comparison.console import print_comparison
+from bapo_lightning.report.comparison.files import write_numbers, write_table
 from bapo_lightning.report.comparison.page import render_page
-from bapo_lightning.report.comparison.picture import draw_comparison
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.progress.display import phases_shown
-from bapo_lightning.run_folder.find import find_runs, swept_folder
+from bapo_lightning.report.run.console import print_summary
+from bapo_lightning.report.run.plots import plot_run
+from bapo_lightning.report.run.summary import write_summary
+from bapo_lightning.run_folder.find import common_folder, find_runs, swept_folder
 from bapo_lightning.run_folder.text_file import write_text
 
 if TYPE_CHECKING:
@@ -34,31 +39,44 @@ WANDB = "wandb:"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command; its exit code is 2 when there is nothing to compare."""
     text = "run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP"
-    parser = table_parser("compare", __doc__, *RUNS, metavar="RUNS", help=text)
+    things = ("runs", ("SETTING", "algorithm or setting"))
+    parser = table_parser("compare", __doc__, *things, metavar="RUNS", help=text)
     parser.add_argument("--title", help="of the page (default: the name of the folder)")
     text = "also make a report at W&B, of RUNS=wandb:ENTITY/PROJECT/GROUP"
     parser.add_argument("--wandb-report", action="store_true", help=text)
     parsed = parser.parse_args(arguments)
     groups = wandb_groups(parsed.folders, parsed.wandb_report)
     folders = find_runs(fetch_groups(parsed.folders, groups, parsed.output))
-    comparison, target = compare_runs(
-        folders, parsed.output or swept_folder(parsed.folders), parsed.reference
-    )
+    if len(folders) == 1 and not parsed.wandb_report:
+        show_run(folders[0], parsed.output)
+        return
+    with phases_shown(), phase("reading runs", len(folders)):
+        comparison = compare(collect(folders), parsed.reference)
+    print_comparison(comparison)
+    target = parsed.output or swept_folder(parsed.folders) or common_folder(folders)
+    target.mkdir(parents=True, exist_ok=True)
     title = parsed.title or f"Comparison: {target.resolve().name}"
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     with phases_shown(), phase("drawing the comparison"):
         page = render_page(comparison, title, command_of(parsed.folders, parsed.reference), made_at)
         written = (
             write_text(target / "compare.html", page),
-            draw_comparison(comparison, target / "compare.png"),
-            write_results(comparison, target / "results.csv"),
-            write_curves(comparison, target / "curves.csv"),
+            write_table(comparison, target / "compare.csv"),
+            write_numbers(comparison, target / "compare.json"),
         )
     print("\n".join(f"  {path}" for path in written))
     if parsed.wandb_report:
         from bapo_lightning.callbacks.loggers.wandb_report import make_report, publish
 
         print(f"  {publish(make_report(comparison, [*groups.values()], title))}")
+
+
+def show_run(folder: Path, output: Path | None) -> None:
+    """Makes summary and plots of one run again, by default in its folder, and prints the summary."""
+    with phases_shown(), phase("drawing plots"):
+        summary = write_summary(folder, output)
+        plot_run(folder, output)
+    print_summary(summary, output or folder)
 
 
 def wandb_groups(named: Sequence[str], for_report: bool) -> dict[str, Group]:

@@ -13,7 +13,7 @@ from bapo_lightning.report.comparison.runs import Run
 from bapo_lightning.report.figures.catalogue import Figure, read_figure, read_protocol
 from bapo_lightning.report.figures.means import draw_bars, draw_curves, draw_shares
 from bapo_lightning.report.figures.values import CURVES
-from bapo_lightning.report.run.curves import HELD_OUT
+from bapo_lightning.report.metrics import HELD_OUT
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 PROTOCOL = read_protocol(CONF)

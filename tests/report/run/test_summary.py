@@ -8,6 +8,7 @@ import pytest
 from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.report.run.summary import (
+    TIME_PARTS,
     count_fates,
     moving_average,
     summarise,
@@ -82,8 +83,8 @@ def test_time_is_split_into_parts_and_the_rest_of_the_wall_time() -> None:
         {"step": 1, "time/update_seconds": 1.5},
     ]
     seconds = summarise(rows, {"wall_seconds": 6.0})["seconds"]
-    unknown = dict.fromkeys(("reward", "sync", "proximal", "wait"))
-    assert seconds == {"total": 6.0, "rollout": 2.0, "update": 2.5, "other": 1.5} | unknown
+    unknown = dict.fromkeys(TIME_PARTS)
+    assert seconds == unknown | {"total": 6.0, "rollout": 2.0, "update": 2.5, "other": 1.5}
 
 
 def test_without_wall_time_the_parts_are_the_total() -> None:

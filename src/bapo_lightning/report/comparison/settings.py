@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import DataError, taken
-from bapo_lightning.report.comparison.runs import COMPARED_CURVES, Run, read
+from bapo_lightning.report.comparison.runs import Run, read
 from bapo_lightning.report.style import algorithm_rank
 from bapo_lightning.run_folder.config_keys import is_listed, is_setting, leaves, short_names, value_text
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
-def collect(folders: Iterable[str | Path], curves: Sequence[str] = COMPARED_CURVES) -> list[Run]:
-    """Reads runs with the series of the metrics `curves`, and names their settings.
+def collect(folders: Iterable[str | Path], curves: Sequence[str] | None = None) -> list[Run]:
+    """Reads runs with the curves of these metrics, by default of all that are compared; names their settings.
 
     Of two finished runs with one setting, condition and seed the later one counts, and the earlier one's
     problem names it.

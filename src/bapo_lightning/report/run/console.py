@@ -89,7 +89,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("drops", _drops(summary["drops"])),
         *((f"epoch {epoch}", _counts(fates.items())) for epoch, fates in newest_epochs),
         ("irregular", _irregularities(summary)),
-        *_compared_to_recorded(summary.get("beside")),
+        *_compared_to_recorded(summary.get("compared_to_recorded")),
         ("to go on", GO_ON if summary.get("status") in ("interrupted", "failed") else ""),
     ]
 

@@ -13,18 +13,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bapo_lightning.report.metrics import in_group
 from bapo_lightning.report.run.curves import bound_start, is_raised
 from bapo_lightning.report.run.recorded import find_recorded
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
 from bapo_lightning.run_folder.text_file import write_json
 
-TIME_PARTS = ("rollout", "reward", "update", "sync", "proximal", "wait")
-DROP_KINDS = (
-    *("dropped", "evicted", "resumed", "cut", "wasted_tokens", "unparsable", "reward_timeouts"),
-    *("reward_failures", "uniform_groups", "engine_restarts"),
-)
+TIME_PARTS = tuple(metric.name[len("time/") : -len("_seconds")] for metric in in_group("time"))
+DROP_KINDS = tuple(metric.name.removeprefix("rollout/") for metric in in_group("drops"))
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
-COMPARED = ("train/reward", "policy/entropy")  # with recorded curves, as held-out accuracy is
+COMPARED = ("train/reward", "policy/entropy")  # to recorded curves, as held-out accuracy is
 _Values = dict[str, list[float]]  # metric -> its finite values, update after update
 
 
@@ -79,7 +77,7 @@ def summarise_record(record: RunRecord) -> dict[str, Any]:
     """Summary of a run as its folder holds it: `summarise`, fates of the problems, and irregular lines."""
     return {
         **summarise(record.rows, record.manifest, record.config),
-        "beside": compared_to_recorded(record),
+        "compared_to_recorded": compared_to_recorded(record),
         "draws": count_fates(record.ledger),
         "unreadable_lines": record.unreadable_lines,
         "rolled_back_rows": record.rolled_back_rows,
