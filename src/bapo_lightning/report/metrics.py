@@ -35,8 +35,6 @@ class Metric:
     log: bool = False  # rare large values matter: means are geometric, axes logarithmic
     jumps: bool = False  # few values, far apart: every update is drawn, and no average, which none has
     signed: bool = False
-    compared: bool = False
-    optional: bool = False  # many runs have none of it, which needs no note
     short: str = ""  # on the console, while training
     decimals: int = 3  # there
     source: str = ""  # metrics that it is made of, where it is in no log itself
@@ -52,14 +50,19 @@ class Metric:
         return "<" in self.name
 
     @property
+    def is_peak(self) -> bool:
+        """Whether its extreme is that of single values, not of a moving average."""
+        return self.log or self.name.endswith("max")
+
+    @property
     def is_largest_watched(self) -> bool:
         """Whether the extreme to be shown is the largest value, not the least."""
-        return self.better == "more" or (not self.better and self.watch == "largest")
+        return self.extreme == "largest" or (self.extreme == "best" and self.better == "more")
 
     @property
     def extreme(self) -> str:
         """Word for the extreme to be shown."""
-        return "best" if self.better else self.watch
+        return "largest" if self.is_peak else "best" if self.better else self.watch
 
     @property
     def limits(self) -> tuple[float, float] | None:
@@ -95,41 +98,42 @@ PANELS = {
     "turn_shares": Panel("Positive share, turn by turn", "fraction", rule="target"),
 }
 
-# What is compared, headlines first; then the others, in the order of docs/metrics.md.
-CATALOGUE = (
+# Those that every run is compared by, headlines first.
+EXPECTED = (
     Metric("train/reward", "Training reward", "mean per sample", "reward", "in training",
-           better="more", signed=True, compared=True, short="reward"),
+           better="more", signed=True, short="reward"),
     Metric(HELD_OUT, "Held-out accuracy", "share of right answers, avg@k", "reward", "held out", "grey",
-           better="more", compared=True, source="val/*"),
+           better="more", source="val/*"),
     Metric("policy/entropy", "Policy entropy", "nats per token", "entropy", "entropy",
-           watch="lowest", compared=True, short="entropy"),
+           watch="lowest", short="entropy"),
     Metric("bapo/positive_share", "Positive share of the gradient", "fraction", "positive_share",
-           "at the chosen bounds", watch="lowest", compared=True, short="positive share"),
+           "at the chosen bounds", watch="lowest", short="positive share"),
     Metric("train/grad_norm", "Gradient norm", "L2 before clipping, geom. mean", "grad_norm",
-           "gradient norm", log=True, compared=True, short="grad norm", decimals=2),
-    Metric("train/clip_fraction", "Clipped tokens", "fraction", "clip_fraction", "of all tokens",
-           compared=True),
-    Metric(HIGH_RAISED, "Upper bound raised", "share of updates", compared=True, source="bapo/clip_high"),
-    Metric(LOW_RAISED, "Lower bound raised", "share of updates", compared=True, source="bapo/clip_low"),
-    Metric("policy/approx_kl", "KL to the behaviour policy", "nats per token, k3", compared=True),
-    Metric("train/response_length", "Response length", "tokens", "length", "all", compared=True),
+           "gradient norm", log=True, short="grad norm", decimals=2),
+    Metric("train/clip_fraction", "Clipped tokens", "fraction", "clip_fraction", "of all tokens"),
+    Metric(HIGH_RAISED, "Upper bound raised", "share of updates", source="bapo/clip_high"),
+    Metric(LOW_RAISED, "Lower bound raised", "share of updates", source="bapo/clip_low"),
+    Metric("policy/approx_kl", "KL to the behaviour policy", "nats per token, k3"),
+    Metric("train/response_length", "Response length", "tokens", "length", "all"),
     Metric("staleness/age_mean", "Age of the data", "updates, mean over tokens", "age", "mean",
-           compared=True, short="age", decimals=1),
-    Metric("staleness/age_generating_mean", "Age: part until generated", "updates", compared=True),
-    Metric("staleness/age_queueing_mean", "Age: part in the queue", "updates", compared=True),
-    Metric("turns/mean", "Turns of a conversation", "mean", "turns", "turns", compared=True, optional=True),
-    Metric("turns/calls_mean", "Calls of tools", "per conversation", "turns", "calls", "negative",
-           compared=True, optional=True),
-    Metric("turns/error_share", "Failed calls", "share of the calls", "faults", "failed calls", "positive",
-           compared=True, optional=True),
+           short="age", decimals=1),
+    Metric("staleness/age_generating_mean", "Age: part until generated", "updates"),
+    Metric("staleness/age_queueing_mean", "Age: part in the queue", "updates"),
+)  # fmt: skip
+# Those that runs are compared by which recorded them.
+OPTIONAL = (
+    Metric("turns/mean", "Turns of a conversation", "mean", "turns", "turns"),
+    Metric("turns/calls_mean", "Calls of tools", "per conversation", "turns", "calls", "negative"),
+    Metric("turns/error_share", "Failed calls", "share of the calls", "faults", "failed calls", "positive"),
     Metric("turns/void_share", "Conversations with a void turn", "fraction", "faults", "void turn",
-           "negative", compared=True, optional=True),
-    Metric("turns/cut_share", "Conversations that a limit ended", "fraction", "faults", "cut", "grey",
-           compared=True, optional=True),
-    Metric("turns/feedback_tokens_mean", "Feedback", "tokens per conversation", compared=True, optional=True),
+           "negative"),
+    Metric("turns/cut_share", "Conversations that a limit ended", "fraction", "faults", "cut", "grey"),
+    Metric("turns/feedback_tokens_mean", "Feedback", "tokens per conversation"),
     Metric("turns/positive_share_<turn>", "Positive share, turn <turn>", "fraction", "turn_shares",
-           "turn <turn>", watch="lowest", compared=True, optional=True),
-
+           "turn <turn>", watch="lowest"),
+)  # fmt: skip
+# In the order of docs/metrics.md.
+OTHERS = (
     Metric("train/shaped_reward", "Reward with length shaping", "mean per sample", signed=True),
     Metric("train/response_length_positive", "Response length, positive samples", "tokens", "length",
            "positive", "positive"),
@@ -157,10 +161,7 @@ CATALOGUE = (
     Metric("bapo/target_met", "Searches that met the target", "share of the searches", better="more"),
     Metric("entropy_rule/predicted_delta", "Predicted change of entropy", "nats", signed=True),
     Metric("entropy_rule/measured_delta", "Measured change of entropy", "nats", signed=True),
-    Metric("entropy_rule/positive_high_prob", "Positive advantage, high probability", "share of the mass"),
-    Metric("entropy_rule/positive_low_prob", "Positive advantage, low probability", "share of the mass"),
-    Metric("entropy_rule/negative_high_prob", "Negative advantage, high probability", "share of the mass"),
-    Metric("entropy_rule/negative_low_prob", "Negative advantage, low probability", "share of the mass"),
+    Metric("entropy_rule/<sign>_<level>_prob", "Unclipped advantage: <sign>, <level> probability", "share"),
 
     Metric("staleness/age_max", "Largest age", "updates", "age", "largest", "grey"),
     Metric("staleness/segments_mean", "Segments of a rollout", "mean"),
@@ -182,8 +183,7 @@ CATALOGUE = (
     Metric("sync/logp_diff_mean", "Probe: mean difference", "nats", better="less", log=True),
     Metric("sync/logp_diff_max", "Probe: largest difference", "nats", better="less", log=True),
     Metric("sync/compared_share", "Modules compared after a sync", "share of modules", better="more"),
-    Metric("turns/max", "Most turns of a conversation", "number", "turns", "most turns", "grey",
-           optional=True),
+    Metric("turns/max", "Most turns of a conversation", "number", "turns", "most turns", "grey"),
 
     Metric("rollout/num_samples", "Responses generated", "samples"),
     Metric("rollout/num_tokens", "Tokens generated", "tokens"),
@@ -206,21 +206,12 @@ CATALOGUE = (
     Metric("rollout/hinted_groups", "Groups sampled again with a hint", "number"),
     Metric("rollout/running", "Groups begun", "number"),
     Metric("rollout/ready", "Groups waiting for training", "number"),
-    Metric("fleet/engines", "Engines ready", "number"),
-    Metric("fleet/nodes", "Nodes with engines", "number"),
-    Metric("fleet/joined", "Engines that joined", "number"),
-    Metric("fleet/lost", "Engines lost", "number"),
-    Metric("fleet/refused", "Engines refused", "number"),
-    Metric("fleet/reissued", "Requests of lost engines", "number"),
-    Metric("rollout/second_temperature", "Second sampling: temperature"),
-    Metric("rollout/second_right", "Second sampling: right answers", "number"),
-    Metric("rollout/second_used", "Second sampling: answers used", "number"),
-    Metric("rollout/second_tokens", "Second sampling: tokens", "tokens"),
+    Metric("fleet/<what>", "Fleet: <what>", "number"),
+    Metric("rollout/second_<what>", "Second sampling: <what>"),
     Metric("critic/value", "Mean value of the prompts", "score", signed=True),
     Metric("critic/brier", "Squared error of the critic", "score squared", better="less"),
     Metric("reuse/share", "Groups used before", "fraction"),
-    Metric("reuse/kept", "Groups in the reuse buffer", "number"),
-    Metric("reuse/outdated", "Groups given up for their age", "number"),
+    Metric("reuse/<what>", "Reuse: groups <what>", "number"),
 
     Metric("time/rollout_seconds", "Generation", "seconds", "time"),
     Metric("time/reward_seconds", "Rewards", "seconds", "time"),
@@ -237,14 +228,14 @@ CATALOGUE = (
     Metric("val/<set>/pass@<k>", "pass@<k>, <set>", "share of problems", better="more"),
     Metric("val/<set>/maj@<k>", "maj@<k>, <set>", "share of problems", better="more"),
     Metric("val/<set>/response_length", "Response length, <set>", "tokens"),
-    Metric("val/<set>/cut_fraction", "Cut responses, <set>", "fraction"),
-    Metric("val/<set>/unparsable_fraction", "Unparsable responses, <set>", "fraction"),
-    Metric("val/<set>/timeout_fraction", "Verdicts not reached in time, <set>", "fraction"),
-    Metric("val/<set>/failed_fraction", "Verdicts not reached, <set>", "fraction"),
+    Metric("val/<set>/<what>_fraction", "Responses <what>, <set>", "fraction"),
     Metric("alarms/<name>", "Alarm <name>", "updates"),
 )  # fmt: skip
-EXPECTED = tuple(metric for metric in CATALOGUE if metric.compared and not metric.optional)
+CATALOGUE = (*EXPECTED, *OPTIONAL, *OTHERS)
 HEADLINES = EXPECTED[:5]
+MAIN = [
+    next(metric for metric in CATALOGUE if metric.group == name) for name in PANELS
+]  # first of each panel
 SPIKY = {metric.name for metric in CATALOGUE if metric.log}
 
 _PLACE = re.compile(r"<(\w+)>")
@@ -258,7 +249,7 @@ def metric_of(name: str) -> Metric:
         if found := pattern.fullmatch(name):
             title, label = (_filled(text, found.groupdict()) for text in (row.title, row.label))
             return replace(row, name=name, title=title, label=label)
-    return Metric(name, name, signed=True, compared=True, optional=True)
+    return Metric(name, name, signed=True)
 
 
 def _filled(text: str, parts: Mapping[str, str]) -> str:
@@ -269,8 +260,9 @@ def compared_among(names: Iterable[str]) -> tuple[Metric, ...]:
     """The metrics that runs are compared by which logged `names`: those that are expected of every run, then
     the optional ones among `names`, then those without a row.
     """
-    found = [metric for name in names if (metric := metric_of(name)).compared and metric.optional]
-    return (*EXPECTED, *sorted(found, key=lambda metric: (_position(metric.name), metric.name)))
+    places = sorted((_place(name), name) for name in names)
+    optional = (*range(len(EXPECTED), len(EXPECTED) + len(OPTIONAL)), len(CATALOGUE))
+    return (*EXPECTED, *(metric_of(name) for place, name in places if place in optional))
 
 
 def in_group(group: str) -> list[Metric]:
@@ -283,5 +275,6 @@ def limits_of(name: str) -> tuple[float, float] | None:
     return metric_of(name).limits
 
 
-def _position(name: str) -> int:
+def _place(name: str) -> int:
+    """The number of a metric's row; one without a row comes last."""
     return next((place for place, row in enumerate(_PATTERNS) if row.fullmatch(name)), len(_PATTERNS))

@@ -10,9 +10,7 @@ from bapo_lightning.report.comparison.files import write_table
 from bapo_lightning.report.comparison.page import render_page
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import Comparison, compare
-from bapo_lightning.report.metrics import CATALOGUE, EXPECTED
-
-TURNS = [metric for metric in CATALOGUE if metric.compared and metric.optional]
+from bapo_lightning.report.metrics import EXPECTED, OPTIONAL
 
 
 def compared(make_run: RunMaker, turns: dict[tuple[str, int], float]) -> Comparison:
@@ -43,7 +41,7 @@ def test_runs_without_turns_are_compared_as_ever(make_run: RunMaker, tmp_path: P
     comparison = compared(make_run, {})
     assert comparison.metrics == EXPECTED
     page = render_page(comparison, "title", "make compare", "today")
-    assert all(metric.title not in page for metric in TURNS)
+    assert all(metric.title not in page for metric in OPTIONAL)
     assert "turns/" not in write_table(comparison, tmp_path / "compare.csv").read_text()
 
 
@@ -54,7 +52,7 @@ def test_a_setting_may_be_without_turns_but_not_one_of_its_runs(make_run: RunMak
 
 
 def test_shares_end_at_1_and_numbers_of_turns_nowhere() -> None:
-    limits = {metric.name: metric.limits for metric in TURNS}
+    limits = {metric.name: metric.limits for metric in OPTIONAL}
     bounded = {metric for metric, found in limits.items() if found == (0.0, 1.0)}
     assert bounded == {metric for metric in limits if "share" in metric}
     assert len(limits) - len(bounded) == 3

@@ -54,7 +54,7 @@ def test_the_page_has_every_curve_and_the_texts(run):
     page = path.read_text()
     assert path == run / "view.html" and not is_alive and "location.reload" not in page
     charts, places = embedded(page, "charts"), embedded(page, "places")
-    assert [chart["title"] for chart in charts][:9] == [panel.title for panel in PANELS.values()][:9]
+    assert [chart["title"] for chart in charts][:6] == [panel.title for panel in PANELS.values()][:6]
     training, held_out = (places[curve["x"]] for curve in charts[0]["curves"])
     assert training["updates"] == list(range(1, 41)) and training["samples"][-1] == 312
     assert held_out["updates"] == [8, 16, 24, 32, 40] and charts[0]["curves"][1]["mean"] == [0.5] * 5
@@ -100,10 +100,10 @@ def test_bounds_are_counted_as_pairs_and_times_add_up(run):
 def test_what_has_no_panel_is_on_the_page_under_its_title_or_else_its_name(run):
     rows = [row(step, **{"my/own": step, "rollout/cut": 1}) for step in range(4)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
-    charts = {chart["name"]: chart for chart in embedded(write_view(run, 5.0)[0].read_text(), "charts")[9:]}
+    charts = {chart["name"]: chart for chart in embedded(write_view(run, 5.0)[0].read_text(), "charts")}
     assert charts["rollout/cut"]["title"] == "Responses at the token limit"
     assert charts["my/own"]["title"] == "my/own" and charts["my/own"]["curves"][0]["mean"] == [0, 1, 2, 3]
-    assert "reward" not in charts and "turns" not in charts
+    assert "train/reward" not in charts and "turns" not in charts
 
 
 def test_of_many_updates_texts_of_some_are_shown_and_long_ones_are_cut():

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger, log_again
 from bapo_lightning.callbacks.run_manifest import git_commit
-from bapo_lightning.report.metrics import CATALOGUE
+from bapo_lightning.report.metrics import EXPECTED
 from bapo_lightning.run_folder.text_file import write_text
 
 STEP = "trainer/global_step"
@@ -119,12 +119,9 @@ class RunWandbLogger(WandbLogger, RunLogger):
         run.config.update(dict(config), allow_val_change=True)
         if STALENESS in config:
             run.tags = (*(run.tags or ()), staleness_tag(config[STALENESS]))
-        for metric in CATALOGUE:
-            if (
-                metric.compared and not metric.is_family
-            ):  # W&B sums up by the last value alone, which is noisy
-                summary = f"last,{'max' if metric.is_largest_watched else 'min'},mean"
-                run.define_metric(metric.logged, step_metric=STEP, summary=summary)
+        for metric in EXPECTED:  # W&B's default is the last value alone, which is noisy
+            summary = f"last,{'max' if metric.is_largest_watched else 'min'},mean"
+            run.define_metric(metric.logged, step_metric=STEP, summary=summary)
 
     @rank_zero_only
     @survived

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from bapo_lightning.errors import DataError
@@ -16,7 +15,7 @@ from bapo_lightning.phases import advance
 from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, compared_among, metric_of
 from bapo_lightning.report.page.charts import COSTS
 from bapo_lightning.report.run.curves import Curve, recorded_names, series
-from bapo_lightning.report.run.summary import moving_average, summarise_record
+from bapo_lightning.report.run.summary import statistics_of, summarise
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import Columns, RunRecord, read_run
 
@@ -88,7 +87,7 @@ def read(path: Path, curves: Sequence[str] | None) -> Run:
     if curves is None:
         compared = compared_among(recorded_names(record))
         curves = (*COSTS.values(), *(metric.name for metric in compared))
-    summary = summarise_record(record)
+    summary = summarise(record)
     return Run(
         path=str(path),
         problem=_problem(record),
@@ -121,24 +120,10 @@ def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
     Args:
         run: with the curve of the metric.
         metric: its name.
-        statistic: one of `STATISTICS`, `gain` (last minus first tenth), or `last` (the last value).
+        statistic: one of `statistics_of`.
     """
-    values, row = run.curves.get(metric, NOTHING)[1], metric_of(metric)
-    if not values:
-        return None
-    averages = moving_average(values, max(1, len(values) // 10))
-    match statistic:
-        case "final":
-            return averages[-1]
-        case "gain":
-            return averages[-1] - averages[0]
-        case "mean":
-            return fmean(values)
-        case "last":
-            return values[-1]
-    if row.log:
-        return max(values)
-    return max(averages) if row.is_largest_watched else min(averages)
+    values = run.curves.get(metric, NOTHING)[1]
+    return statistics_of(values, metric_of(metric))[statistic] if values else None
 
 
 def damage(run: Run) -> dict[str, int]:

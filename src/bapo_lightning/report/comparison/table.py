@@ -30,7 +30,7 @@ from bapo_lightning.report.comparison.settings import (
     settings_in_order,
 )
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
-from bapo_lightning.report.metrics import Metric, compared_among
+from bapo_lightning.report.metrics import EXPECTED, Metric, compared_among
 from bapo_lightning.report.style import Look, setting_looks
 from bapo_lightning.run_folder.config_keys import leaves, should_be_alike
 
@@ -219,7 +219,7 @@ def _limits(
             )
         for metric in metrics:
             lacking = [run.seed for run in cell if not run.curves.get(metric.name, NOTHING)[1]]
-            if lacking and not (metric.optional and len(lacking) == len(cell)):
+            if lacking and (metric in EXPECTED or len(lacking) < len(cell)):
                 runs = "any run" if len(lacking) == len(cell) else f"seeds {lacking}"
                 notes.append(f"{where}: {metric.title} was not recorded by {runs}")
     return notes

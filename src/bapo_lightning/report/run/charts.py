@@ -39,14 +39,14 @@ class Chart:
 
 
 def panel_charts(record: RunRecord) -> list[Chart]:
-    """A chart for each of `PANELS`, but for those whose metrics are all optional and were not recorded."""
+    """A chart for each of `PANELS`, but for those of the page alone of which nothing was recorded."""
     charts = []
     for name, panel in PANELS.items():
         rows = in_group(name)
         members = [metric_of(member) for member in sorted(recorded_names(record))]
         family = [metric for metric in members if metric.group == name and metric not in rows]
         curves = _curves(record, [row for row in rows if not row.is_family], family)
-        if curves or not all(row.optional for row in rows):
+        if curves or panel.plotted:
             charts.append(Chart(name, panel, rows[0], curves, _rule(panel, record.config)))
     return charts
 

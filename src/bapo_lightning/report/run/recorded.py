@@ -19,15 +19,15 @@ from typing import Any
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.intervals import shown_interval
-from bapo_lightning.report.metrics import PANELS, in_group, metric_of
+from bapo_lightning.report.metrics import MAIN, PANELS, metric_of
 from bapo_lightning.report.run.curves import recorded_names
 from bapo_lightning.run_folder.config_keys import leaves, may_change_on_resume
 from bapo_lightning.run_folder.record import RunRecord, read_run
 
 FOLDER = Path(__file__).with_name("recorded")
 PROTOCOL = ("regime", "scale", "model", "data", "reward", "correction", "optimizer")
-MAIN = [in_group(name)[0] for name, panel in PANELS.items() if panel.plotted]
-METRICS = [metric.name for metric in MAIN if not metric.jumps]  # those that have a mean
+# Of what plots show, that which has a mean.
+METRICS = [metric.name for metric in MAIN if PANELS[metric.group].plotted and not metric.jumps]
 NUM_POINTS = 30  # of a curve: one for each of as many equal parts of the run
 
 
