@@ -83,7 +83,7 @@ def test_one_run_gets_its_summary_and_plots_again(tmp_path: Path, capsys: pytest
         (["compare.csv"], "'compare.csv' is a file, not a run folder"),
         (
             ["sweep", "--reference", "gpro"],
-            "--reference gpro: no finished run has this setting; did you mean grpo? it takes grpo, bapo",
+            "--reference gpro: nothing finished has this name; did you mean grpo? it takes grpo, bapo",
         ),
         (["wandb:me/project"], "wandb:me/project names no group; write wandb:ENTITY/PROJECT/GROUP"),
     ],

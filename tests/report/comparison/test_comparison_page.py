@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from tests.report.synthetic_runs import RunMaker, synthetic_row, write_run
 
-from bapo_lightning.report.comparison.page import duration_text, interval_text, p_text, render_page
+from bapo_lightning.report.comparison.page import interval_text, p_text, render_page
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.metrics import EXPECTED, HIGH_RAISED
+from bapo_lightning.report.run.console import duration_text
 
 FETCHING = {
     "src",
@@ -177,12 +178,7 @@ def test_numbers_for_people() -> None:
         "p = 0.012",
         "p = 0.46",
     ]
-    assert [duration_text(value) for value in (None, 75.0, 600.0, 9000.0)] == [
-        "\N{EN DASH}",
-        "75 s",
-        "10.0 min",
-        "2.5 h",
-    ]
+    assert [duration_text(value) for value in (5.0, 75.0, 9000.0)] == ["5.0 s", "1 min 15 s", "2 h 30 min"]
 
 
 def test_the_page_ships_with_the_package() -> None:

@@ -125,7 +125,7 @@ def test_runs_of_one_algorithm_with_different_values_are_settings_of_their_own(m
     assert comparison.warnings == []
     with pytest.raises(
         DataError,
-        match=r"--reference dapo: no finished run has this setting; it takes grpo low=0.5 high=1.2, ",
+        match=r"--reference dapo: nothing finished has this name; it takes grpo low=0.5 high=1.2, ",
     ):
         compare(runs, "dapo")
 

@@ -15,6 +15,7 @@ from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.metrics import HEADLINES, Metric
 from bapo_lightning.report.page.charts import AXES, DASHES, axis_limits, places, short
 from bapo_lightning.report.page.environment import page_environment
+from bapo_lightning.report.run.console import duration_text
 from bapo_lightning.report.style import png_bytes
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -124,12 +125,3 @@ def p_text(p_value: float | None) -> str:
 def number_text(value: float | None) -> str:
     """Formats a number with separators between thousands."""
     return "\N{EN DASH}" if value is None else f"{value:,.0f}"
-
-
-def duration_text(seconds: float | None) -> str:
-    """Formats a time span in seconds, minutes or hours."""
-    if seconds is None:
-        return "\N{EN DASH}"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -124,8 +124,9 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
     if not usable:
         reasons = "\n  ".join(f"{run.path}: {run.problem}" for run in runs) or "no folder was given"
         raise DataError(f"no finished run to compare:\n  {reasons}")
-    chosen = choose_reference(usable, reference)
     conditions, settings = conditions_in_order(usable), settings_in_order(usable)
+    algorithms = {run.setting: run.algorithm for run in usable}
+    chosen = choose_reference({setting: algorithms[setting] for setting in settings}, reference)
     cells = {
         (setting, condition): found
         for condition in conditions

@@ -59,7 +59,7 @@ def _headline(summary: dict[str, Any]) -> Text:
             line.append(f", {label}{summary[key]}", style="not bold")
     line.append(": ", style="not bold")
     line.append(status, style=_STATUS_STYLES.get(status, "yellow"))
-    cost = f" after {_plural(summary['updates'], 'update')} in {_duration(summary['seconds']['total'])}"
+    cost = f" after {_plural(summary['updates'], 'update')} in {duration_text(summary['seconds']['total'])}"
     return line.append(cost, style="not bold")
 
 
@@ -175,7 +175,8 @@ def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """A time span in seconds, minutes or hours."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
