@@ -8,7 +8,7 @@ gets its summary and plots again.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "also make a report at W&B, of RUNS=wandb:ENTITY/PROJECT/GROUP"
     parser.add_argument("--wandb-report", action="store_true", help=text)
     parsed = parser.parse_args(arguments)
-    groups = wandb_groups(parsed.folders, parsed.wandb_report)
-    folders = find_runs(fetch_groups(parsed.folders, groups, parsed.output))
+    named, groups = fetched(parsed.folders, parsed.output, parsed.wandb_report)
+    folders = find_runs(named)
     if len(folders) == 1 and not parsed.wandb_report:
         show_run(folders[0], parsed.output)
         return
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if parsed.wandb_report:
         from bapo_lightning.callbacks.loggers.wandb_report import make_report, publish
 
-        print(f"  {publish(make_report(comparison, [*groups.values()], title))}")
+        print(f"  {publish(make_report(comparison, groups, title))}")
 
 
 def show_run(folder: Path, output: Path | None) -> None:
@@ -79,17 +79,17 @@ def show_run(folder: Path, output: Path | None) -> None:
     print_summary(summary, output or folder)
 
 
-def wandb_groups(named: Sequence[str], for_report: bool) -> dict[str, Group]:
-    """Groups of W&B among the names of runs, by their names.
+def fetched(named: Sequence[str], output: Path | None, for_report: bool) -> tuple[list[str], list[Group]]:
+    """The names of runs, each group of W&B replaced by the folder that it was fetched into; and the groups.
 
     Raises:
         ConfigError: no report can be made of them, and one is wanted.
-        DataError: a name is incomplete.
+        DataError: a name is incomplete, or a group cannot be fetched.
     """
     chosen = [name for name in named if name.startswith(WANDB)]
     if not chosen and not for_report:
-        return {}  # without a library that takes seconds to import
-    from bapo_lightning.callbacks.loggers.wandb_group import group_of
+        return [*named], []  # without a library that takes seconds to import
+    from bapo_lightning.callbacks.loggers.wandb_group import fetch_group, group_of
 
     groups = {name: group_of(name.removeprefix(WANDB)) for name in chosen}
     if for_report and len({(group.entity, group.project) for group in groups.values()}) != 1:
@@ -97,21 +97,9 @@ def wandb_groups(named: Sequence[str], for_report: bool) -> dict[str, Group]:
     if for_report and find_spec("wandb_workspaces") is None:
         remedy = ".venv/bin/python -m pip install wandb-workspaces"
         raise ConfigError([f"--wandb-report needs a package that is not installed: {remedy}"])
-    return groups
-
-
-def fetch_groups(named: Sequence[str], groups: Mapping[str, Group], output: Path | None) -> list[str]:
-    """Fetches groups of W&B into run folders; returns the names with each group replaced by its folder.
-
-    Raises:
-        DataError: a group cannot be fetched.
-    """
-    if not groups:
-        return [*named]
-    from bapo_lightning.callbacks.loggers.wandb_group import fetch_group
-
     target = output or Path("outputs", "wandb")
-    return [str(fetch_group(groups[name], target)) if name in groups else name for name in named]
+    folders = {name: str(fetch_group(group, target)) for name, group in groups.items()}
+    return [folders.get(name, name) for name in named], [*groups.values()]
 
 
 def command_of(named: Sequence[str], reference: str | None) -> str:

@@ -16,6 +16,7 @@ from typing import Literal
 
 HELD_OUT = "val/avg@k"  # held-out accuracy as one curve, however many validation sets a run has
 HIGH_RAISED, LOW_RAISED = "bapo/clip_high_raised", "bapo/clip_low_raised"
+TARGET_MET = "bapo/target_met"
 # A colour is that of the algorithm, its shade for positive or for negative tokens, or grey.
 Colour = Literal["algorithm", "positive", "negative", "grey"]
 
@@ -158,7 +159,7 @@ OTHERS = (
            short="low", decimals=2),
     Metric("bapo/clip_high", "Upper bound", "ratio", "bounds", "upper bound", "positive", jumps=True,
            short="high", decimals=2),
-    Metric("bapo/target_met", "Searches that met the target", "share of the searches", better="more"),
+    Metric(TARGET_MET, "Searches that met the target", "share of the searches", better="more"),
     Metric("entropy_rule/predicted_delta", "Predicted change of entropy", "nats", signed=True),
     Metric("entropy_rule/measured_delta", "Measured change of entropy", "nats", signed=True),
     Metric("entropy_rule/<sign>_<level>_prob", "Unclipped advantage: <sign>, <level> probability", "share"),

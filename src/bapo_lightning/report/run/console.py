@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, Metric, metric_of
+from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
 
@@ -90,9 +90,10 @@ def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[t
         elif row.group in PANELS:
             typical = found[row.name]["extreme" if row.is_peak else "mean"]
             lines[row.group].append(f"{row.label} {_number(typical)}")
-    if "bapo/target_met" in found:
-        lines["positive_share"].append(f"target met in {_percent(found['bapo/target_met']['mean'])}")
-        lines["bounds"].append(f"upper raised in {_percent(found.get(HIGH_RAISED, {}).get('mean'))}")
+    searched = {TARGET_MET: ("positive_share", "target met in"), HIGH_RAISED: ("bounds", "upper raised in")}
+    for name in searched.keys() & found.keys() if TARGET_MET in found else ():
+        group, text = searched[name]
+        lines[group].append(f"{text} {_percent(found[name]['mean'])}")
     if num_without_gradient:
         lines["grad_norm"].append(f"none in {_plural(num_without_gradient, 'update')}")
     held_out = [row for row in rows if row.name.startswith("val/")]
@@ -159,16 +160,15 @@ def _labelled(texts: Mapping[str, str]) -> str:
 
 
 def _number(value: float) -> str:
-    if 0 < abs(value) < 0.0005:
-        return f"{value:.1g}"
+    if 0 < abs(value) < 0.01:
+        return f"{value:.2g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
 
 
-def _percent(fraction: float | None, decimals: int = 0) -> str:
+def _percent(fraction: float | None) -> str:
     if fraction is None:
         return ""
-    smallest = 10.0**-decimals
-    return f"<{smallest:g}%" if 0 < 100 * fraction < smallest / 2 else f"{100 * fraction:.{decimals}f}%"
+    return "<1%" if 0 < fraction < 0.005 else f"{fraction:.0%}"
 
 
 def _plural(count: int, noun: str) -> str:

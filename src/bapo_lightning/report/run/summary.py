@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bapo_lightning.report.metrics import EXPECTED, HEADLINES, PANELS, Metric, in_group, metric_of
+from bapo_lightning.report.metrics import EXPECTED, HEADLINES, PANELS, TARGET_MET, Metric, in_group, metric_of
 from bapo_lightning.report.run.curves import recorded_names, series
 from bapo_lightning.report.run.recorded import find_recorded
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
@@ -120,7 +120,7 @@ def count_fates(ledger: list[Row]) -> dict[str, Counter[str]]:
 
 def _metrics(record: RunRecord) -> dict[str, dict[str, float]]:
     """Statistics of what panels show, of what every run is compared by, and of validations."""
-    names = {metric.name for metric in EXPECTED} | {"bapo/target_met"}
+    names = {metric.name for metric in EXPECTED} | {TARGET_MET}
     names |= {
         name for name in recorded_names(record) if metric_of(name).group in PANELS or name.startswith("val/")
     }
