@@ -17,6 +17,7 @@ from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.evaluation.metrics import evaluation_metrics
 from bapo_lightning.objectives.divergence import mismatch
 from bapo_lightning.objectives.entropy_rule import QuadrantMasses
+from bapo_lightning.report.metrics import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -160,6 +161,13 @@ def test_the_glossary_has_every_metric_by_its_own_name_and_no_other() -> None:
     assert len(of_other_names) == 9
     assert sorted(set(explained) - logged - of_other_names) == []
     assert len(explained) == len(set(explained))
+
+
+def test_every_metric_of_the_glossary_is_in_a_row_of_the_catalogue_and_every_row_explained() -> None:
+    places = [re.compile(re.sub("<.*?>", ".+", row.name)) for row in CATALOGUE if not row.source]
+    names = [re.sub("[<>]", "", name).replace("@k", "@4") for name in glossary()]
+    assert [name for name in names if not any(place.fullmatch(name) for place in places)] == []
+    assert [place for place in places if not any(map(place.fullmatch, names))] == []
 
 
 def test_the_glossary_has_every_metric_of_an_evaluation() -> None:

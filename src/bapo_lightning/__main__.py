@@ -21,7 +21,6 @@ COMMANDS = {
     "export": ("export", "a checkpoint as a model folder"),
     "serve": ("serve", "vLLM servers for a run"),
     "sweep": ("sweep", "several runs, one table"),
-    "report": ("report", "one table of runs"),
     "compare": ("compare", "runs side by side on one page"),
     "view": ("view", "a run as one page that follows it"),
     "record": ("record", "recorded curves for the summaries of other runs"),

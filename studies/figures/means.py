@@ -12,9 +12,10 @@ from matplotlib.patches import Patch
 
 from bapo_lightning.report import style
 from bapo_lightning.report.comparison.mean_curve import draw_mean, mean_curve
-from bapo_lightning.report.comparison.runs import COLUMNS, Curve
+from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.intervals import shown_interval
-from bapo_lightning.report.run.curves import HIGH_RAISED, LOW_RAISED, SPIKY, limits_of
+from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED, SPIKY, limits_of
+from bapo_lightning.report.run.curves import Curve
 from studies.figures.catalogue import Figure
 from studies.figures.values import LOSS_SHARE, TOKEN_SHARE, VALUES, RunsByVariant
 

@@ -24,5 +24,7 @@ def test_the_console_shows_this_update_and_a_dash_for_what_it_does_not_have(caps
     first, second = capsys.readouterr().out.splitlines()
     assert "reward 0.500" in first and "positive share 0.400" in first
     assert "reward 0.500" in second and "positive share -" in second
-    assert abs(shown[0]["share"] - 0.4) < 1e-6
-    assert shown[1]["share"] != shown[1]["share"]  # NaN: the bar does not repeat the earlier one
+    assert abs(shown[0]["positive share"] - 0.4) < 1e-6
+    assert (
+        shown[1]["positive share"] != shown[1]["positive share"]
+    )  # NaN: the bar does not repeat the earlier one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,11 +37,11 @@ def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(
     (folder / "sweep.json").write_text('{"runs": {"bapo-0": {}, "bapo-2": {}}}')
     assert main([str(folder)]) == 0
     names = {path.name for path in folder.iterdir() if path.is_file()} - {"sweep.json"}
-    assert names == {"compare.html", "compare.png", "results.csv", "curves.csv"}
+    assert names == {"compare.html", "compare.csv", "compare.json"}
     assert "4 of 5 runs" in capsys.readouterr().out
     page = (folder / "compare.html").read_text()
     assert "4 of 5 runs compared" in page and "bapo-2" in page
-    results = list(csv.DictReader((folder / "results.csv").open()))
+    results = list(csv.DictReader((folder / "compare.csv").open()))
     final = next(
         line
         for line in results
@@ -48,10 +49,9 @@ def test_a_folder_of_runs_becomes_a_page_a_picture_and_tables_beside_them(
     )
     assert (final["num_seeds"], final["reference"], final["num_pairs"]) == ("2", "grpo", "2")
     assert float(final["difference"]) > 0 and 0 < float(final["p_value"]) <= float(final["p_adjusted"])
-    curves = list(csv.DictReader((folder / "curves.csv").open()))
-    assert [
-        line["update"] for line in curves if (line["setting"], line["metric"]) == ("grpo", "train/reward")
-    ] == [str(n) for n in range(10)]
+    curves = json.loads((folder / "compare.json").read_text())["curves"]
+    named = {(curve["setting"], curve["metric"]): curve for curve in curves}
+    assert named["grpo", "train/reward"]["updates"] == list(range(10))
 
 
 def test_output_reference_and_title_can_be_chosen(tmp_path: Path) -> None:
@@ -64,7 +64,14 @@ def test_output_reference_and_title_can_be_chosen(tmp_path: Path) -> None:
     )
     page = (tmp_path / "out" / "compare.html").read_text()
     assert "<title>Mine</title>" in page and not (folder / "compare.html").exists()
-    assert next(csv.DictReader((tmp_path / "out" / "results.csv").open()))["reference"] == "bapo"
+    assert next(csv.DictReader((tmp_path / "out" / "compare.csv").open()))["reference"] == "bapo"
+
+
+def test_one_run_gets_its_summary_and_plots_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", rows("bapo", 0))
+    assert main([str(folder)]) == 0
+    assert (folder / "summary.json").exists() and (folder / "plots" / "overview.png").exists()
+    assert "finished after 10 updates" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -73,10 +80,10 @@ def test_output_reference_and_title_can_be_chosen(tmp_path: Path) -> None:
         (["empty"], "'empty' is not a run folder: it has no manifest.json and no config.yaml"),
         (["nowhere"], "'nowhere', which does not exist"),
         (["no*"], "no folder matches 'no*'"),
-        (["results.csv"], "'results.csv' is a file, not a run folder"),
+        (["compare.csv"], "'compare.csv' is a file, not a run folder"),
         (
             ["sweep", "--reference", "gpro"],
-            "--reference gpro: no finished run has this setting; did you mean grpo? it takes grpo, bapo",
+            "--reference gpro: nothing finished has this name; did you mean grpo? it takes grpo, bapo",
         ),
         (["wandb:me/project"], "wandb:me/project names no group; write wandb:ENTITY/PROJECT/GROUP"),
     ],
@@ -90,7 +97,7 @@ def test_what_cannot_be_compared_is_one_clear_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    (tmp_path / "results.csv").touch()
+    (tmp_path / "compare.csv").touch()
     sweep_folder(tmp_path / "sweep")
     assert main(arguments) == 2
     assert complaint in capsys.readouterr().err

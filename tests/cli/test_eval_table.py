@@ -48,6 +48,6 @@ def test_what_cannot_be_compared_is_said(whole, tmp_path, capsys):
     assert eval_table([str(tmp_path / "evaluations.csv")]) == 2
     assert "evaluations.csv'; make one" in capsys.readouterr().err
     assert eval_table([str(whole), "--reference", "nobody"]) == 2
-    assert "--reference nobody is none of the evaluations; it takes model" in capsys.readouterr().err
+    assert "--reference nobody: nothing finished has this name; it takes model" in capsys.readouterr().err
     assert eval_table([str(tmp_path / "nothing*")]) == 2
     assert "no evaluation is at" in capsys.readouterr().err

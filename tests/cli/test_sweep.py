@@ -40,7 +40,7 @@ def test_a_sweep_goes_on_after_a_failure_and_lists_it(swept):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "failed: algorithm_bapo-above_0.03, see " in done.stderr
     assert "[2/2] finished  algorithm=bapo callbacks.alarms.entropy.above=4.0" in done.stdout
-    assert (folder / "study.csv").is_file()
+    assert (folder / "compare.csv").is_file()
     recorded = json.loads((folder / "sweep.json").read_text())["runs"]
     assert {run: entry["exit_code"] for run, entry in recorded.items()} == {
         "algorithm_bapo-above_0.03": 1,

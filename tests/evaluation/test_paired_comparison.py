@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bapo_lightning.evaluation.bootstrap import estimate
-from bapo_lightning.evaluation.comparison import Evaluated, compare, comparison_notes
+from bapo_lightning.evaluation.comparison import Evaluated, compare_evaluations, comparison_notes
 from bapo_lightning.evaluation.outcome import SampleOutcome
 from bapo_lightning.types import ScoreStatus
 
@@ -23,7 +23,7 @@ def evaluated(name, *correct, k=4, digest="same", **settings):
 
 
 def test_a_difference_is_that_of_the_problems_and_its_interval_too():
-    rows = compare([evaluated("before", 0, 1, 2, 4), evaluated("after", 1, 2, 3, 4)], "before")
+    rows = compare_evaluations([evaluated("before", 0, 1, 2, 4), evaluated("after", 1, 2, 3, 4)], "before")
     before, after = rows
     assert not before.differences and (after.num_problems, after.k) == (4, 4)
     assert after.values["avg@4"].value - before.values["avg@4"].value == pytest.approx(3 / 16)
@@ -46,7 +46,7 @@ def test_a_difference_is_that_of_the_problems_and_its_interval_too():
 )
 def test_what_is_not_alike_is_not_paired_and_that_is_said(other, reason):
     reference = evaluated("before", 0, 1, 2, 4)
-    assert not compare([reference, other], "before")[1].differences
+    assert not compare_evaluations([reference, other], "before")[1].differences
     assert comparison_notes([reference, other], "before") == [reason]
 
 
@@ -57,6 +57,8 @@ def test_settings_that_differ_are_named_beside_the_difference():
 
 def test_without_answers_that_vote_there_is_no_majority_to_compare():
     silent = {"p0": [SampleOutcome(ScoreStatus.CORRECT, "", 5, False)] * 4}
-    rows = compare([evaluated("a", 2), Evaluated("b", 4, {"sums": silent}, {"sums": "same"})], "a")
+    rows = compare_evaluations(
+        [evaluated("a", 2), Evaluated("b", 4, {"sums": silent}, {"sums": "same"})], "a"
+    )
     assert "maj@4" in rows[0].values and "maj@4" not in rows[1].values and "maj@4" not in rows[1].differences
     assert rows[1].differences["avg@4"].value == 0.5

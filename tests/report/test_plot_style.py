@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 import bapo_lightning.report
-from bapo_lightning.report.run.plots import run_panels
+from bapo_lightning.report.run.charts import colours_of
 from bapo_lightning.report.style import (
     ALGORITHM_COLOURS,
     FAINT,
@@ -24,7 +24,6 @@ from bapo_lightning.report.style import (
     sign_colours,
     style_axes,
 )
-from bapo_lightning.report.view.charts import charts_of
 
 
 def hue_and_lightness(colour: str) -> tuple[float, float]:
@@ -67,9 +66,7 @@ def test_colours_are_written_in_one_place() -> None:
 @pytest.mark.parametrize("algorithm", list(ALGORITHM_COLOURS))
 def test_everything_about_a_run_has_a_shade_of_its_algorithm(algorithm: str) -> None:
     hue, _ = hue_and_lightness(algorithm_colour(algorithm))
-    panels = {curve.colour for panel in run_panels(algorithm) for curve in panel.curves}
-    charts = {line.colour for chart in charts_of(algorithm) for line in chart.lines}
-    for colour in panels | charts:
+    for colour in colours_of(algorithm).values():
         red, green, blue = to_rgb(colour)
         is_grey = max(red, green, blue) - min(red, green, blue) < 0.1
         assert is_grey or hue_and_lightness(colour)[0] == pytest.approx(hue, abs=0.011), colour

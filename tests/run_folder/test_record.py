@@ -111,7 +111,7 @@ def test_a_corrupt_file_is_named(make_run: RunMaker, name: str, content: str, co
 def test_reports_on_finished_runs_need_none_of_the_libraries_that_train() -> None:
     heavy = "{'torch', 'lightning', 'transformers', 'datasets', 'pandas'}"
     code = (
-        f"import sys, bapo_lightning.cli.report; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & "
+        f"import sys, bapo_lightning.cli.compare; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & "
         "set(sys.modules) else 0)"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

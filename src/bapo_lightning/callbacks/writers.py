@@ -20,6 +20,7 @@ from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.objectives.surrogate import clipped_mask
 from bapo_lightning.objectives.token_table import TokenTable, needed_by, reads
+from bapo_lightning.report.metrics import CATALOGUE
 from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.run_folder.journal import Journal
@@ -27,21 +28,7 @@ from bapo_lightning.run_folder.record import TOKEN_FILE
 from bapo_lightning.types import Group, Reply, Rollout
 from bapo_lightning.values import Count, CountOrZero
 
-IN_PROGRESS_BAR = {
-    "reward": "train/reward",
-    "entropy": "policy/entropy",
-    "share": "bapo/positive_share",
-    "high": "bapo/clip_high",
-}
-ON_CONSOLE = {
-    "reward": ("train/reward", "{:.3f}"),
-    "entropy": ("policy/entropy", "{:.3f}"),
-    "positive share": ("bapo/positive_share", "{:.3f}"),
-    "low": ("bapo/clip_low", "{:.2f}"),
-    "high": ("bapo/clip_high", "{:.2f}"),
-    "grad norm": ("train/grad_norm", "{:.2f}"),
-    "age": ("staleness/age_mean", "{:.1f}"),
-}
+SHOWN = [metric for metric in CATALOGUE if metric.short]  # on the console, and in the progress bar
 
 
 class MetricsWriter(Callback):
@@ -67,7 +54,7 @@ class MetricsWriter(Callback):
         for logger in trainer.loggers:
             logger.log_metrics(values, step=batch_idx)
         if trainer.progress_bar_callback is not None:
-            shown = {short: values.get(name, math.nan) for short, name in IN_PROGRESS_BAR.items()}
+            shown = {metric.short: values.get(metric.name, math.nan) for metric in SHOWN}
             pl_module.log_dict(shown, prog_bar=True, logger=False)
 
 
@@ -87,13 +74,14 @@ class ConsoleLogger(Callback):
         if (batch_idx + 1) % self.every or not trainer.is_global_zero:
             return
         values = outputs["values"]
-        parts = [
-            f"{title} {form.format(values[name]) if name in values else '-'}"
-            for title, (name, form) in ON_CONSOLE.items()
-        ]
+        parts = [f"{metric.short} {_text(values.get(metric.name), metric.decimals)}" for metric in SHOWN]
         head = f"update {batch_idx + 1:>5}/{trainer.num_training_batches}  "
         room = get_console().width - len(head) if on_terminal() else sys.maxsize
         print(head + f"\n{'':{len(head)}}".join(wrapped(parts, room)), flush=True)
+
+
+def _text(value: float | None, decimals: int) -> str:
+    return "-" if value is None else f"{value:.{decimals}f}"
 
 
 @dataclass(eq=False)

@@ -1,27 +1,32 @@
 """Compares finished runs: `python -m bapo_lightning.cli.compare RUNS [RUNS...] [--reference SETTING]`.
 
-RUNS are run folders, globs, folders of runs such as those of sweeps, or wandb:ENTITY/PROJECT/GROUP. Writes
-compare.html (one file that needs nothing else), compare.png, results.csv and curves.csv.
+RUNS are run folders, globs, folders of runs such as those of sweeps, or wandb:ENTITY/PROJECT/GROUP. Prints a
+table and writes compare.html (one file that needs nothing else), compare.csv and compare.json. One run alone
+gets its summary and plots again.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bapo_lightning.cli.command import command, table_parser
-from bapo_lightning.cli.report import RUNS, compare_runs
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.phases import phase
-from bapo_lightning.report.comparison.files import write_curves, write_results
+from bapo_lightning.report.comparison.console import print_comparison
+from bapo_lightning.report.comparison.files import write_numbers, write_table
 from bapo_lightning.report.comparison.page import render_page
-from bapo_lightning.report.comparison.picture import draw_comparison
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.progress.display import phases_shown
-from bapo_lightning.run_folder.find import find_runs, swept_folder
+from bapo_lightning.report.run.console import print_summary
+from bapo_lightning.report.run.plots import plot_run
+from bapo_lightning.report.run.summary import write_summary
+from bapo_lightning.run_folder.find import common_folder, find_runs, swept_folder
 from bapo_lightning.run_folder.text_file import write_text
 
 if TYPE_CHECKING:
@@ -34,44 +39,57 @@ WANDB = "wandb:"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command; its exit code is 2 when there is nothing to compare."""
     text = "run folder, glob, folder of runs, or wandb:ENTITY/PROJECT/GROUP"
-    parser = table_parser("compare", __doc__, *RUNS, metavar="RUNS", help=text)
+    things = ("runs", ("SETTING", "algorithm or setting"))
+    parser = table_parser("compare", __doc__, *things, metavar="RUNS", help=text)
     parser.add_argument("--title", help="of the page (default: the name of the folder)")
     text = "also make a report at W&B, of RUNS=wandb:ENTITY/PROJECT/GROUP"
     parser.add_argument("--wandb-report", action="store_true", help=text)
     parsed = parser.parse_args(arguments)
-    groups = wandb_groups(parsed.folders, parsed.wandb_report)
-    folders = find_runs(fetch_groups(parsed.folders, groups, parsed.output))
-    comparison, target = compare_runs(
-        folders, parsed.output or swept_folder(parsed.folders), parsed.reference
-    )
+    named, groups = fetched(parsed.folders, parsed.output, parsed.wandb_report)
+    folders = find_runs(named)
+    if len(folders) == 1 and not parsed.wandb_report:
+        show_run(folders[0], parsed.output)
+        return
+    with phases_shown(), phase("reading runs", len(folders)):
+        comparison = compare(collect(folders), parsed.reference)
+    print_comparison(comparison)
+    target = parsed.output or swept_folder(parsed.folders) or common_folder(folders)
+    target.mkdir(parents=True, exist_ok=True)
     title = parsed.title or f"Comparison: {target.resolve().name}"
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     with phases_shown(), phase("drawing the comparison"):
         page = render_page(comparison, title, command_of(parsed.folders, parsed.reference), made_at)
         written = (
             write_text(target / "compare.html", page),
-            draw_comparison(comparison, target / "compare.png"),
-            write_results(comparison, target / "results.csv"),
-            write_curves(comparison, target / "curves.csv"),
+            write_table(comparison, target / "compare.csv"),
+            write_numbers(comparison, target / "compare.json"),
         )
     print("\n".join(f"  {path}" for path in written))
     if parsed.wandb_report:
         from bapo_lightning.callbacks.loggers.wandb_report import make_report, publish
 
-        print(f"  {publish(make_report(comparison, [*groups.values()], title))}")
+        print(f"  {publish(make_report(comparison, groups, title))}")
 
 
-def wandb_groups(named: Sequence[str], for_report: bool) -> dict[str, Group]:
-    """Groups of W&B among the names of runs, by their names.
+def show_run(folder: Path, output: Path | None) -> None:
+    """Makes summary and plots of one run again, by default in its folder, and prints the summary."""
+    with phases_shown(), phase("drawing plots"):
+        summary = write_summary(folder, output)
+        plot_run(folder, output)
+    print_summary(summary, output or folder)
+
+
+def fetched(named: Sequence[str], output: Path | None, for_report: bool) -> tuple[list[str], list[Group]]:
+    """The names of runs, each group of W&B replaced by the folder that it was fetched into; and the groups.
 
     Raises:
         ConfigError: no report can be made of them, and one is wanted.
-        DataError: a name is incomplete.
+        DataError: a name is incomplete, or a group cannot be fetched.
     """
     chosen = [name for name in named if name.startswith(WANDB)]
     if not chosen and not for_report:
-        return {}  # without a library that takes seconds to import
-    from bapo_lightning.callbacks.loggers.wandb_group import group_of
+        return [*named], []  # without a library that takes seconds to import
+    from bapo_lightning.callbacks.loggers.wandb_group import fetch_group, group_of
 
     groups = {name: group_of(name.removeprefix(WANDB)) for name in chosen}
     if for_report and len({(group.entity, group.project) for group in groups.values()}) != 1:
@@ -79,21 +97,9 @@ def wandb_groups(named: Sequence[str], for_report: bool) -> dict[str, Group]:
     if for_report and find_spec("wandb_workspaces") is None:
         remedy = ".venv/bin/python -m pip install wandb-workspaces"
         raise ConfigError([f"--wandb-report needs a package that is not installed: {remedy}"])
-    return groups
-
-
-def fetch_groups(named: Sequence[str], groups: Mapping[str, Group], output: Path | None) -> list[str]:
-    """Fetches groups of W&B into run folders; returns the names with each group replaced by its folder.
-
-    Raises:
-        DataError: a group cannot be fetched.
-    """
-    if not groups:
-        return [*named]
-    from bapo_lightning.callbacks.loggers.wandb_group import fetch_group
-
     target = output or Path("outputs", "wandb")
-    return [str(fetch_group(groups[name], target)) if name in groups else name for name in named]
+    folders = {name: str(fetch_group(group, target)) for name, group in groups.items()}
+    return [folders.get(name, name) for name in named], [*groups.values()]
 
 
 def command_of(named: Sequence[str], reference: str | None) -> str:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from bapo_lightning.cli.command import command, table_parser
-from bapo_lightning.errors import DataError, taken
-from bapo_lightning.evaluation.comparison import Evaluated, compare, comparison_notes
+from bapo_lightning.errors import DataError
+from bapo_lightning.evaluation.comparison import Evaluated, compare_evaluations, comparison_notes
+from bapo_lightning.report.comparison.settings import choose_reference
 from bapo_lightning.run_folder.config_keys import value_of
 from bapo_lightning.run_folder.find import common_folder
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.evaluation.folder import outcomes, read_rows
-from bapo_lightning.runs.evaluation.table import print_comparison, write_markdown, write_values
+from bapo_lightning.runs.evaluation.table import print_evaluations, write_markdown, write_values
 
 
 @command(2)
@@ -30,9 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     folders = find_evaluations(parsed.folders)
     evaluations, left_out = collect(folders)
-    reference = choose_reference(evaluations, parsed.reference, left_out)
-    rows, notes = compare(evaluations, reference), [*left_out, *comparison_notes(evaluations, reference)]
-    print_comparison(rows, reference, notes)
+    if not evaluations:
+        raise DataError("no evaluation is finished:\n  " + "\n  ".join(left_out))
+    reference = choose_reference({item.name: item.name for item in evaluations}, parsed.reference)
+    rows = compare_evaluations(evaluations, reference)
+    notes = [*left_out, *comparison_notes(evaluations, reference)]
+    print_evaluations(rows, reference, notes)
     target = parsed.output or common_folder(folders)
     target.mkdir(parents=True, exist_ok=True)
     print(f"  {write_values(rows, reference, target / 'evaluations.csv')}")
@@ -74,16 +78,6 @@ def collect(folders: Sequence[Path]) -> tuple[list[Evaluated], list[str]]:
             Evaluated(name, value_of(config, "k"), outcomes(rows), digests, _shared_settings(config))
         )
     return finished, left_out
-
-
-def choose_reference(evaluations: Sequence[Evaluated], wanted: str | None, left_out: Sequence[str]) -> str:
-    """Name of the evaluation that differences are taken to: the one wanted, or the first."""
-    if not evaluations:
-        raise DataError("no evaluation is finished:\n  " + "\n  ".join(left_out))
-    names = [item.name for item in evaluations]
-    if wanted is not None and wanted not in names:
-        raise DataError(f"--reference {wanted} is none of the evaluations; {taken(wanted, names)}")
-    return wanted or names[0]
 
 
 def _shared_settings(config: dict[str, Any]) -> dict[str, object]:

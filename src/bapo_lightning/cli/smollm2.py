@@ -44,13 +44,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help=text)
     output = parser.parse_args(arguments).output
     if output.exists():
-        check_complete(output)
+        check_usable(output)
         print(f"{output} is complete already")
     else:
         make(output)
 
 
-def check_complete(folder: Path) -> None:
+def check_usable(folder: Path) -> None:
     """Raises DataError when something is missing; deletes nothing, since it may be of use to its owner.
 
     A folder is renamed into place when it is done, so it is complete unless someone changed it.

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich import get_console
 
 from bapo_lightning.cli.command import command
-from bapo_lightning.cli.report import main as report
+from bapo_lightning.cli.compare import main as compare
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.phases import phase
@@ -50,10 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     codes = run_plan(plan)
     if any(codes.get(run, 0) == 0 for run in plan.jobs):  # those without a code finished before
         reference = ["--reference", plan.reference] if plan.reference else []
-        report([str(plan.folder), "--output", str(plan.folder), *reference])
+        compare([str(plan.folder), "--output", str(plan.folder), *reference])
         if earlier := len(find_runs([str(plan.folder)])) - len(plan.jobs):
-            print(f"  runs of earlier calls in this folder: {earlier}")
-        print(f'  to compare them on one page: make compare RUNS="{plan.folder}"', flush=True)
+            print(f"  runs of earlier calls in this folder: {earlier}", flush=True)
     return print_failures(plan, codes)
 
 

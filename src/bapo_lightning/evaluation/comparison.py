@@ -36,7 +36,7 @@ class ComparisonRow:
     differences: Mapping[str, Estimate]
 
 
-def compare(evaluations: Sequence[Evaluated], reference: str) -> list[ComparisonRow]:
+def compare_evaluations(evaluations: Sequence[Evaluated], reference: str) -> list[ComparisonRow]:
     """Returns a row for each set of each evaluation, set by set, evaluations in the order given."""
     against = _named(evaluations, reference)
     set_names = dict.fromkeys(name for item in evaluations for name in item.problems)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -98,10 +99,17 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, layout=spacious, facecolor="white")
 
 
+def png_bytes(figure: Figure) -> bytes:
+    """Renders with Agg, whatever back end the user's process has chosen."""
+    file = BytesIO()
+    FigureCanvasAgg(figure).print_png(file)
+    return file.getvalue()
+
+
 def save_png(figure: Figure, path: Path) -> Path:
-    """Renders with Agg, whatever back end the user's process has chosen; returns `path`."""
+    """Writes a figure; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure).print_png(str(path))
+    path.write_bytes(png_bytes(figure))
     return path
 
 

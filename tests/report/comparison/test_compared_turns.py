@@ -6,12 +6,11 @@ from pathlib import Path
 
 from tests.report.synthetic_runs import RunMaker
 
-from bapo_lightning.report.comparison.files import write_results
+from bapo_lightning.report.comparison.files import write_table
 from bapo_lightning.report.comparison.page import render_page
-from bapo_lightning.report.comparison.runs import QUANTITIES, TURN_QUANTITIES
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import Comparison, compare
-from bapo_lightning.report.run.curves import limits_of
+from bapo_lightning.report.metrics import EXPECTED, OPTIONAL
 
 
 def compared(make_run: RunMaker, turns: dict[tuple[str, int], float]) -> Comparison:
@@ -28,22 +27,22 @@ def compared(make_run: RunMaker, turns: dict[tuple[str, int], float]) -> Compari
 
 def test_runs_with_turns_are_compared_by_them(make_run: RunMaker, tmp_path: Path) -> None:
     comparison = compared(make_run, {("grpo", 0): 1.0, ("grpo", 1): 2.0, ("bapo", 0): 2.0, ("bapo", 1): 4.0})
-    added = [quantity.title for quantity in comparison.quantities[len(QUANTITIES) :]]
+    added = [metric.title for metric in comparison.metrics[len(EXPECTED) :]]
     assert added == ["Turns of a conversation", "Positive share, turn 2"]
     result = comparison.results["bapo", "8", "turns/mean", "final"]
     assert result.value is not None and result.value.mean == 3.0
     assert result.difference is not None and result.difference.mean == 1.5
     page = render_page(comparison, "title", "make compare", "today")
     assert "Turns of a conversation" in page and "Positive share, turn 2" in page
-    assert "turns/mean,final" in write_results(comparison, tmp_path / "results.csv").read_text()
+    assert "turns/mean,final" in write_table(comparison, tmp_path / "compare.csv").read_text()
 
 
 def test_runs_without_turns_are_compared_as_ever(make_run: RunMaker, tmp_path: Path) -> None:
     comparison = compared(make_run, {})
-    assert comparison.quantities == QUANTITIES
+    assert comparison.metrics == EXPECTED
     page = render_page(comparison, "title", "make compare", "today")
-    assert all(quantity.title not in page for quantity in TURN_QUANTITIES)
-    assert "turns/" not in write_results(comparison, tmp_path / "results.csv").read_text()
+    assert all(metric.title not in page for metric in OPTIONAL)
+    assert "turns/" not in write_table(comparison, tmp_path / "compare.csv").read_text()
 
 
 def test_a_setting_may_be_without_turns_but_not_one_of_its_runs(make_run: RunMaker) -> None:
@@ -53,7 +52,7 @@ def test_a_setting_may_be_without_turns_but_not_one_of_its_runs(make_run: RunMak
 
 
 def test_shares_end_at_1_and_numbers_of_turns_nowhere() -> None:
-    limits = {quantity.metric: limits_of(quantity.metric) for quantity in TURN_QUANTITIES}
+    limits = {metric.name: metric.limits for metric in OPTIONAL}
     bounded = {metric for metric, found in limits.items() if found == (0.0, 1.0)}
     assert bounded == {metric for metric in limits if "share" in metric}
     assert len(limits) - len(bounded) == 3

@@ -12,10 +12,13 @@ from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import mean_curve
-from bapo_lightning.report.comparison.runs import METRIC_NAMES, Run, damage, statistic_of
+from bapo_lightning.report.comparison.runs import Run, damage, statistic_of
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import holm, mean_interval, paired_difference, paired_p_value
+from bapo_lightning.report.metrics import EXPECTED
+
+NAMES = [metric.name for metric in EXPECTED]
 
 
 # Student's t of n values 0 +- 1 shifted to a mean whose t is given: tabled two-sided probabilities.
@@ -108,7 +111,7 @@ def test_a_thinned_curve_keeps_its_last_point() -> None:
 
 
 def test_the_statistics_of_a_run() -> None:
-    curves = {name: ([0, 1, 2], [1.0, 5.0, 3.0]) for name in METRIC_NAMES} | {"policy/approx_kl": ([], [])}
+    curves = {name: ([0, 1, 2], [1.0, 5.0, 3.0]) for name in NAMES} | {"policy/approx_kl": ([], [])}
     run = Run("run", None, curves=curves)
     names = ("final", "extreme", "mean", "gain", "last")
     assert [statistic_of(run, "train/reward", name) for name in names] == [3.0, 5.0, 3.0, 2.0, 3.0]
@@ -118,7 +121,7 @@ def test_the_statistics_of_a_run() -> None:
 
 def test_the_extreme_of_a_spiky_metric_is_one_value_and_of_others_a_moving_average() -> None:
     values = [1.0] * 19 + [21.0]  # windows of two
-    run = Run("run", None, curves={name: (list(range(20)), values) for name in METRIC_NAMES})
+    run = Run("run", None, curves={name: (list(range(20)), values) for name in NAMES})
     assert statistic_of(run, "train/grad_norm", "extreme") == 21.0
     assert statistic_of(run, "train/reward", "extreme") == 11.0
     assert statistic_of(run, "train/reward", "final") == 11.0

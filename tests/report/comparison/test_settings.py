@@ -10,11 +10,11 @@ import pytest
 from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
-from bapo_lightning.report.comparison.files import write_study
-from bapo_lightning.report.comparison.picture import draw_comparison
+from bapo_lightning.report.comparison.files import write_numbers, write_table
 from bapo_lightning.report.comparison.runs import COLUMNS, condition_of
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import Comparison, Result, compare
+from bapo_lightning.report.metrics import EXPECTED
 
 
 def result(comparison: Comparison, setting: str, key: str) -> Result:
@@ -125,7 +125,7 @@ def test_runs_of_one_algorithm_with_different_values_are_settings_of_their_own(m
     assert comparison.warnings == []
     with pytest.raises(
         DataError,
-        match=r"--reference dapo: no finished run has this setting; it takes grpo low=0.5 high=1.2, ",
+        match=r"--reference dapo: nothing finished has this name; it takes grpo low=0.5 high=1.2, ",
     ):
         compare(runs, "dapo")
 
@@ -174,7 +174,7 @@ def test_runs_that_differ_only_in_algorithm_seed_and_folder_need_no_note(make_ru
     assert compare(collect(folders)).warnings == []
 
 
-def test_a_study_is_written_as_csv_json_and_png(make_run: RunMaker, tmp_path: Path) -> None:
+def test_the_numbers_are_written_as_csv_and_json(make_run: RunMaker, tmp_path: Path) -> None:
     cells = [(name, staleness, seed) for name in ("grpo", "bapo") for staleness in (1, 8) for seed in (0, 1)]
     folders = [
         make_run(f"{name}-{age}-{seed}", algorithm=name, seed=seed, staleness=age, num_updates=12)
@@ -182,29 +182,34 @@ def test_a_study_is_written_as_csv_json_and_png(make_run: RunMaker, tmp_path: Pa
     ]
     folders.append(constant_run(make_run, "dapo", 0, 0.5, status="interrupted"))
     comparison = compare(collect(folders))
-    paths = write_study(comparison, tmp_path)
-    assert [path.name for path in paths] == ["study.csv", "study.json"]
-    assert draw_comparison(comparison, tmp_path / "study.png").stat().st_size > 30_000
-    lines = list(csv.DictReader(paths[0].open()))
+    lines = [
+        line
+        for line in csv.DictReader(write_table(comparison, tmp_path / "compare.csv").open())
+        if (line["metric"], line["statistic"]) == ("train/reward", "final")
+    ]
     assert [(line["algorithm"], line["staleness"], line["num_seeds"]) for line in lines] == [
         ("grpo", "1", "2"),
         ("bapo", "1", "2"),
         ("grpo", "8", "2"),
         ("bapo", "8", "2"),
     ]
-    assert lines[0]["reward_last_difference"] == ""
-    assert float(lines[1]["reward_last_difference"]) > 0
-    written = json.loads(paths[1].read_text())
-    assert written["reference"] == "grpo"
+    assert lines[0]["difference"] == "" and float(lines[1]["difference"]) > 0
+    written = json.loads(write_numbers(comparison, tmp_path / "compare.json").read_text())
+    assert written["reference"] == "grpo" and "interrupted" in written["notes"][0]
     assert len(written["runs"]) == 9
-    assert [row["setting"] for row in written["rows"]] == ["grpo", "bapo"] * 2
-    assert written["rows"][0]["differences"] == {}
-    assert written["rows"][1]["differences"]["reward_last"]["mean"] == float(
-        lines[1]["reward_last_difference"]
-    )
     bapo = next(run for run in written["runs"] if (run["algorithm"], run["seed"]) == ("bapo", 1))
     assert (bapo["setting"], bapo["staleness"], bapo["updates"]) == ("bapo", 1, 12)
-    assert "interrupted" in written["notes"][0]
+    final = comparison.results["bapo", "1", "train/reward", "final"]
+    assert bapo["values"]["train/reward final"] == final.by_seed[1]
+    curve = next(entry for entry in written["curves"] if entry["metric"] == "train/reward")
+    assert curve["updates"] == list(range(12)) and len(curve["mean"]) == len(curve["upper"]) == 12
+
+
+def test_a_metric_without_a_row_is_compared_under_its_name(make_run: RunMaker) -> None:
+    rows = [{"step": step, "train/reward": 0.5, "my/own": float(step)} for step in range(4)]
+    comparison = compare(collect([make_run("run", rows=rows), make_run("other", rows=rows[:1], seed=1)]))
+    assert comparison.metrics[-1].title == "my/own" and comparison.metrics[:-1] == EXPECTED
+    assert comparison.results["bapo", "8", "my/own", "final"].by_seed == {0: 3.0, 1: 0.0}
 
 
 def test_a_study_without_a_usable_run_says_why(tmp_path: Path) -> None:

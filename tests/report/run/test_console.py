@@ -15,7 +15,7 @@ from bapo_lightning.report.comparison.runs import COLUMNS
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.run.console import GO_ON, print_summary
-from bapo_lightning.report.run.summary import summarise, write_summary
+from bapo_lightning.report.run.summary import write_summary
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 
 
@@ -37,9 +37,9 @@ def test_the_summary_fits_and_names_what_matters(make_run: RunMaker, width: int)
     for label in (
         "reward",
         "entropy",
-        "gradient norm",
+        "grad norm",
         "positive share",
-        "ratio bounds",
+        "bounds",
         "time",
         "throughput",
         "drops",
@@ -63,13 +63,12 @@ def test_on_a_terminal_the_summary_breaks_between_values(make_run: RunMaker, wid
 
 
 def test_the_summary_of_nothing_is_short_and_honest(make_run: RunMaker) -> None:
-    folder = make_run("run", rows=[])
+    folder = make_run("run", rows=[], status="interrupted", wall_seconds=0)
     console = piped_console(80)
-    print_summary(summarise([], {"algorithm": "bapo", "status": "interrupted"}), folder, console)
+    print_summary(write_summary(folder), folder, console)
     text = printed(console)
-    assert "bapo: interrupted after 0 updates in 0.0 s" in text
-    assert text.count("not recorded") == 2
-    assert "drops" not in text
+    assert "bapo, replay, staleness 8, seed 0: interrupted after 0 updates in 0.0 s" in text
+    assert "reward" not in text and "drops" not in text
 
 
 def test_a_run_that_did_not_end_says_how_to_go_on(make_run: RunMaker) -> None:
@@ -89,7 +88,7 @@ def test_a_run_that_searches_no_bounds_has_no_line_about_the_search(make_run: Ru
         rows = [{"step": step, **row, **searched} for step in range(4)]
         print_summary(write_summary(folder := make_run(f"run-{says}", rows=rows)), folder, console)
         text = printed(console)
-        assert "ratio bounds" in text and ("target met in" in text) == says
+        assert "  bounds" in text and ("target met in" in text) == says
         assert says or "raised" not in text
 
 

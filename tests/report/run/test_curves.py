@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.report.synthetic_runs import RunMaker
 
-from bapo_lightning.report.comparison.runs import METRIC_NAMES
-from bapo_lightning.report.run.curves import HELD_OUT, HIGH_RAISED, LOW_RAISED, limits_of, series
+from bapo_lightning.report.metrics import EXPECTED, HELD_OUT, HIGH_RAISED, LOW_RAISED, limits_of
+from bapo_lightning.report.run.curves import series
 from bapo_lightning.run_folder.record import read_run
 
 SEARCHED = {"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}}
@@ -44,7 +44,7 @@ def test_held_out_accuracy_is_the_mean_over_sets_for_the_largest_k(make_run: Run
 
 def test_every_metric_that_is_drawn_has_its_limits() -> None:
     others = (HELD_OUT, HIGH_RAISED, "bapo/target_met", "staleness/age_mean", "val/locks/avg@4")
-    limits = {metric: limits_of(metric) for metric in (*METRIC_NAMES, *others)}
+    limits = {metric: limits_of(metric) for metric in (*(row.name for row in EXPECTED), *others)}
     assert {metric for metric, found in limits.items() if found is None} == {"train/reward"}
     shares = {metric for metric, found in limits.items() if found == (0.0, 1.0)}
     assert {HELD_OUT, HIGH_RAISED, "bapo/target_met", "val/locks/avg@4"} <= shares

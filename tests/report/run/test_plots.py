@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from tests.report.synthetic_runs import RunMaker
 
-from bapo_lightning.report.run.plots import plot_run, run_panels, target_share
-from bapo_lightning.report.style import algorithm_colour, algorithm_rank, smoothed, smoothing_window
+from bapo_lightning.report.run.charts import panel_charts, target_share
+from bapo_lightning.report.run.plots import plot_run
+from bapo_lightning.report.style import Look, algorithm_colour, algorithm_rank, smoothed, smoothing_window
+from bapo_lightning.run_folder.record import read_run
 
 NAMES = [
     "reward.png",
@@ -80,8 +82,10 @@ def test_an_algorithm_keeps_its_colour_and_place() -> None:
     assert sorted(algorithms, key=algorithm_rank) == ["grpo", "dapo", "bapo", "bapo_authors_code", "zebra"]
 
 
-def test_the_leading_curve_has_the_colour_of_the_algorithm() -> None:
-    assert [panel.main.colour for panel in run_panels("grpo")][:3] == ["#D55E00"] * 3
+def test_the_leading_curve_has_the_colour_of_the_algorithm(make_run: RunMaker) -> None:
+    charts = panel_charts(read_run(make_run(algorithm="grpo", num_updates=4)))
+    assert [chart.curves[0].look for chart in charts[:3]] == [Look("#D55E00", "-")] * 3
+    assert [chart.curves[0].metric for chart in charts[:3]] == [chart.main for chart in charts[:3]]
 
 
 def test_smoothing_keeps_the_length_and_shrinks_at_the_ends() -> None:

@@ -65,7 +65,11 @@ def test_only_a_run_of_the_same_protocol_is_shown_beside_them(shipped):
 def test_the_summary_and_the_plots_show_them(shipped, make_run: RunMaker):
     folder = make_run("mine", algorithm="bapo", num_updates=60)
     summary = write_summary(folder)
-    assert summary["beside"]["metrics"].keys() == {"train/reward", "policy/entropy", "val/sums/avg@8"}
+    assert summary["compared_to_recorded"]["metrics"].keys() == {
+        "train/reward",
+        "policy/entropy",
+        "val/sums/avg@8",
+    }
     console = Console(file=io.StringIO(), width=100, color_system=None)
     print_summary(summary, folder, console)
     text = console.file.getvalue()
@@ -73,7 +77,7 @@ def test_the_summary_and_the_plots_show_them(shipped, make_run: RunMaker):
     beside = plot_run(folder)[0].read_bytes()
     module._shipped.cache_clear()
     (module.FOLDER / "mine.json").unlink()
-    assert write_summary(folder)["beside"] is None
+    assert write_summary(folder)["compared_to_recorded"] is None
     assert plot_run(folder)[0].read_bytes() != beside
 
 

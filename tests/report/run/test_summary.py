@@ -3,57 +3,62 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.report.synthetic_runs import RunMaker
 
+from bapo_lightning.report.metrics import HIGH_RAISED, LOW_RAISED
 from bapo_lightning.report.run.summary import (
+    TIME_PARTS,
     count_fates,
     moving_average,
     summarise,
     write_summary,
 )
-from bapo_lightning.run_folder.record import Row
+from bapo_lightning.run_folder.record import Row, RunRecord
 
 
 def rows_of(name: str, values: list[float | None]) -> list[Row]:
     return [{"step": step, name: value} for step, value in enumerate(values)]
 
 
-def test_first_and_last_average_a_tenth_of_the_updates() -> None:
+def summary_of(
+    rows: list[Row], manifest: dict[str, Any], config: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return summarise(RunRecord(Path("run"), config or {}, manifest, rows))
+
+
+def test_first_and_final_average_a_tenth_of_the_updates() -> None:
     values: list[float | None] = [0.0, 0.2, *[0.5] * 8, 0.9, 0.7, *[0.5] * 6, 0.6, 0.4]
-    reward = summarise(rows_of("train/reward", values), {})["reward"]
-    assert reward == pytest.approx({"first": 0.1, "last": 0.5, "best": 0.8, "lowest": 0.1})
+    reward = summary_of(rows_of("train/reward", values), {})["metrics"]["train/reward"]
+    found = {"first": 0.1, "final": 0.5, "gain": 0.4, "extreme": 0.8, "mean": 0.49, "last": 0.4}
+    assert reward == pytest.approx(found)
 
 
-def test_a_short_run_averages_over_one_update() -> None:
-    entropy = summarise(rows_of("policy/entropy", [0.6, 0.2, 0.3]), {})["entropy"]
-    assert entropy == {"first": 0.6, "last": 0.3, "best": 0.6, "lowest": 0.2}
+def test_a_short_run_averages_over_one_update_and_of_an_entropy_the_lowest_counts() -> None:
+    entropy = summary_of(rows_of("policy/entropy", [0.6, 0.2, 0.3]), {})["metrics"]["policy/entropy"]
+    assert [entropy[name] for name in ("first", "final", "extreme")] == [0.6, 0.3, 0.2]
 
 
-def test_one_update_is_first_last_and_best() -> None:
-    summary = summarise(
-        [{"step": 0, "train/reward": 0.25, "bapo/positive_share": 0.4, "bapo/clip_high": 1.2}], {}
-    )
-    assert summary["reward"] == {"first": 0.25, "last": 0.25, "best": 0.25, "lowest": 0.25}
-    assert summary["positive_share"]["first_half"] == 0.4
-    assert summary["bounds"]["clip_high_raised_fraction"] is None
+def test_the_extreme_of_what_has_spikes_or_is_a_maximum_is_one_value() -> None:
+    values: list[float | None] = [1.0] * 19 + [21.0]  # windows of two
+    for name, extreme in (
+        ("train/grad_norm", 21.0),
+        ("staleness/age_max", 21.0),
+        ("staleness/age_mean", 11.0),
+    ):
+        assert summary_of(rows_of(name, values), {})["metrics"][name]["extreme"] == extreme
+
+
+def test_only_what_was_recorded_has_statistics() -> None:
+    rows: list[Row] = [{"step": 0, "train/reward": 0.25, "train/grad_norm": None, "bapo/clip_high": 1.2}]
+    assert summary_of(rows, {})["metrics"].keys() == {"train/reward", "bapo/clip_high"}
 
 
 def test_moving_average_takes_full_windows_only() -> None:
     assert moving_average([1.0, 3.0, 5.0, 9.0], 2) == [2.0, 4.0, 7.0]
-
-
-def test_positive_share_of_the_first_half_and_overall() -> None:
-    rows: list[Row] = rows_of("bapo/positive_share", [0.3, 0.4, 0.5, 0.8])
-    rows = [
-        row | {"bapo/target_met": float(row["step"] > 0), "bapo/positive_share_unclipped": 0.35}
-        for row in rows
-    ]
-    share = summarise(rows, {})["positive_share"]
-    assert share == pytest.approx(
-        {"first_half": 0.35, "overall": 0.5, "unclipped": 0.35, "target_met_fraction": 0.75}
-    )
 
 
 def test_bounds_count_the_updates_above_the_start_that_the_configuration_gives() -> None:
@@ -62,18 +67,10 @@ def test_bounds_count_the_updates_above_the_start_that_the_configuration_gives()
     searched = {
         "algorithm": {"bounds": {"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}}}
     }
-    assert summarise(rows, {}, searched)["bounds"] == pytest.approx(
-        {
-            "clip_low_mean": 0.7,
-            "clip_high_mean": 1.2875,
-            "clip_low_raised_fraction": 1.0,
-            "clip_high_raised_fraction": 0.75,
-        }
-    )
-    fixed = summarise(
-        rows_of("bapo/clip_high", [1.2, 1.2]), {}, {"algorithm": {"bounds": {"low": 0.8, "high": 1.2}}}
-    )["bounds"]
-    assert fixed["clip_high_raised_fraction"] == 0.0
+    found = summary_of(rows, {}, searched)["metrics"]
+    assert (found[HIGH_RAISED]["mean"], found[LOW_RAISED]["mean"]) == (0.75, 1.0)
+    fixed = {"algorithm": {"bounds": {"low": 0.8, "high": 1.2}}}
+    assert summary_of(rows_of("bapo/clip_high", [1.2, 1.2]), {}, fixed)["metrics"][HIGH_RAISED]["mean"] == 0.0
 
 
 def test_time_is_split_into_parts_and_the_rest_of_the_wall_time() -> None:
@@ -81,13 +78,13 @@ def test_time_is_split_into_parts_and_the_rest_of_the_wall_time() -> None:
         {"step": 0, "time/rollout_seconds": 2.0, "time/update_seconds": 1.0},
         {"step": 1, "time/update_seconds": 1.5},
     ]
-    seconds = summarise(rows, {"wall_seconds": 6.0})["seconds"]
-    unknown = dict.fromkeys(("reward", "sync", "proximal", "wait"))
-    assert seconds == {"total": 6.0, "rollout": 2.0, "update": 2.5, "other": 1.5} | unknown
+    seconds = summary_of(rows, {"wall_seconds": 6.0})["seconds"]
+    unknown = dict.fromkeys(TIME_PARTS)
+    assert seconds == unknown | {"total": 6.0, "rollout": 2.0, "update": 2.5, "other": 1.5}
 
 
 def test_without_wall_time_the_parts_are_the_total() -> None:
-    seconds = summarise([{"step": 0, "time/update_seconds": 1.5}], {})["seconds"]
+    seconds = summary_of([{"step": 0, "time/update_seconds": 1.5}], {})["seconds"]
     assert (seconds["total"], seconds["other"]) == (1.5, 0.0)
 
 
@@ -97,9 +94,9 @@ def test_rollout_speed_weighs_each_batch_by_its_duration() -> None:
         {"step": 1},
         {"step": 2, "rollout/tokens_per_second": 2000.0, "time/rollout_seconds": 1.0},
     ]
-    assert summarise(rows, {})["rollout_tokens_per_second"] == 1250.0
+    assert summary_of(rows, {})["rollout_tokens_per_second"] == 1250.0
     assert (
-        summarise(rows_of("rollout/tokens_per_second", [1000.0, 2000.0]), {})["rollout_tokens_per_second"]
+        summary_of(rows_of("rollout/tokens_per_second", [1000.0, 2000.0]), {})["rollout_tokens_per_second"]
         == 1500.0
     )
 
@@ -121,7 +118,7 @@ def test_counts_are_summed_or_taken_from_the_last_update() -> None:
             "rollout/uniform_groups": 4,
         },
     ]
-    summary = summarise(rows, {})
+    summary = summary_of(rows, {})
     assert (summary["updates"], summary["samples"], summary["tokens"], summary["skipped_updates"]) == (
         2,
         128,
@@ -132,50 +129,26 @@ def test_counts_are_summed_or_taken_from_the_last_update() -> None:
     assert summary["drops"]["evicted"] is None
 
 
-def test_gradient_norm_clip_fraction_and_age() -> None:
-    rows: list[Row] = [
-        {
-            "step": 0,
-            "train/grad_norm": 0.5,
-            "train/clip_fraction": 0.0,
-            "staleness/age_mean": 0.0,
-            "staleness/age_max": 0,
-        },
-        {
-            "step": 1,
-            "train/grad_norm": 120.0,
-            "train/clip_fraction": 0.1,
-            "staleness/age_mean": 1.0,
-            "staleness/age_max": 3,
-        },
-    ]
-    summary = summarise(rows, {})
-    assert summary["grad_norm_max"] == 120.0
-    assert summary["clip_fraction"] == {"total": 0.05, "positive": None, "negative": None}
-    assert summary["age"] == {"mean": 0.5, "max": 3.0}
-
-
 def test_validation_keeps_first_and_last_and_the_best_accuracy() -> None:
     rows = [
         row | {"val/sums/response_length": 20.0} for row in rows_of("val/sums/avg@8", [0.5, None, 0.9, 0.7])
     ]
-    assert summarise(rows, {})["validation"] == {
-        "val/sums/avg@8": {"first": 0.5, "last": 0.7, "best": 0.9},
-        "val/sums/response_length": {"first": 20.0, "last": 20.0},
-    }
+    found = summary_of(rows, {})["metrics"]
+    accuracy, length = found["val/sums/avg@8"], found["val/sums/response_length"]
+    assert [accuracy[name] for name in ("first", "last", "extreme")] == [0.5, 0.7, 0.9]
+    assert (length["first"], length["last"]) == (20.0, 20.0)
 
 
 def test_non_finite_values_are_counted_and_enter_no_mean() -> None:
-    summary = summarise(rows_of("train/grad_norm", [1.0, float("nan"), float("inf"), 2.0]), {})
-    assert (summary["grad_norm_max"], summary["non_finite_values"]) == (2.0, 2)
+    summary = summary_of(rows_of("train/grad_norm", [1.0, float("nan"), float("inf"), 2.0]), {})
+    assert (summary["metrics"]["train/grad_norm"]["extreme"], summary["non_finite_values"]) == (2.0, 2)
     rows = rows_of("train/grad_norm", [0.0, 1.0, 0.0])
-    assert summarise(rows, {})["updates_without_gradient"] == 2
+    assert summary_of(rows, {})["updates_without_gradient"] == 2
 
 
 def test_an_interrupted_run_without_updates_has_a_summary() -> None:
-    summary = summarise([], {"status": "interrupted", "algorithm": "bapo"})
-    assert (summary["status"], summary["updates"], summary["grad_norm_max"]) == ("interrupted", 0, None)
-    assert summary["reward"] == {"first": None, "last": None, "best": None, "lowest": None}
+    summary = summary_of([], {"status": "interrupted", "algorithm": "bapo"})
+    assert (summary["status"], summary["updates"], summary["metrics"]) == ("interrupted", 0, {})
     assert summary["seconds"]["total"] == 0.0
 
 
@@ -219,9 +192,9 @@ def test_idle_shares_count_what_each_half_waits_for():
             "time/engine_idle_seconds": 0.5,
         }
     ]
-    assert summarise(synchronous, {})["idle"] == {"trainer": 0.5, "engine": 0.75}
-    assert summarise(overlapping, {})["idle"] == {"trainer": 0.25, "engine": 0.125}
-    assert summarise([{"step": 0}], {})["idle"] == {"trainer": None, "engine": None}
+    assert summary_of(synchronous, {})["idle"] == {"trainer": 0.5, "engine": 0.75}
+    assert summary_of(overlapping, {})["idle"] == {"trainer": 0.25, "engine": 0.125}
+    assert summary_of([{"step": 0}], {})["idle"] == {"trainer": None, "engine": None}
 
 
 def test_fates_are_counted_by_epoch_and_reason():

@@ -6,7 +6,6 @@ import re
 import pytest
 from tests.report.synthetic_runs import write_run
 
-from bapo_lightning.report.view.charts import charts_of
 from bapo_lightning.report.view.page import write_view
 
 TURNS = [
@@ -53,8 +52,8 @@ def embedded(text, name):
 
 def test_a_run_with_turns_has_curves_of_them(page):
     charts = embedded(page([], [metrics(step) for step in range(4)]), "charts")
-    turns, faults, shares = charts[len(charts_of("bapo")) :]
-    assert [curve["mean"][-1] for curve in turns["curves"]] == [1.5, 3, 0.5]
+    turns, faults, shares = (chart for chart in charts if chart["name"].startswith(("turn", "faults")))
+    assert [curve["mean"][-1] for curve in turns["curves"]] == [1.5, 0.5, 3]
     assert [curve["label"] for curve in faults["curves"]] == ["failed calls", "void turn", "cut"]
     assert [curve["label"] for curve in shares["curves"]] == ["turn 1", "turn 2"]
     assert len({curve["colour"] for curve in shares["curves"]}) == 2
@@ -72,7 +71,7 @@ def test_a_response_with_turns_is_shown_turn_by_turn(page):
 def test_a_page_without_turns_has_nothing_of_them(page):
     text = page([row(0, tokens=TOKENS)], [{"step": 0, "train/reward": 0.5}])
     assert "turn 1" not in text and "environment" not in text and "conversation" not in text
-    assert [chart["title"] for chart in embedded(text, "charts")] == [c.title for c in charts_of("bapo")]
+    assert not any("turn" in chart["name"] for chart in embedded(text, "charts"))
 
 
 def test_what_policy_and_environment_wrote_is_cut_each_by_itself(page):

@@ -11,7 +11,8 @@ import pytest
 from tests.report.synthetic_runs import write_run
 
 from bapo_lightning.cli.view import main
-from bapo_lightning.report.view.charts import bound_choices, charts_of, moving_average, phases
+from bapo_lightning.report.metrics import PANELS
+from bapo_lightning.report.view.charts import bound_choices, phases
 from bapo_lightning.report.view.page import samples_by_update, write_view
 from bapo_lightning.run_folder.record import read_run
 
@@ -52,13 +53,13 @@ def test_the_page_has_every_curve_and_the_texts(run):
     path, is_alive = write_view(run, 5.0)
     page = path.read_text()
     assert path == run / "view.html" and not is_alive and "location.reload" not in page
-    charts = embedded(page, "charts")
-    assert [chart["title"] for chart in charts] == [chart.title for chart in charts_of("bapo")]
-    training, held_out = charts[0]["curves"]
-    assert training["x"]["updates"] == list(range(1, 41)) and training["x"]["samples"][-1] == 312
-    assert held_out["x"]["updates"] == [8, 16, 24, 32, 40] and held_out["mean"] == [0.5] * 5
-    norm = charts[4]["curves"][0]
-    assert charts[4]["log"] and 4 not in norm["x"]["updates"]  # an update without gradient has no logarithm
+    charts, places = embedded(page, "charts"), embedded(page, "places")
+    assert [chart["title"] for chart in charts][:6] == [panel.title for panel in PANELS.values()][:6]
+    training, held_out = (places[curve["x"]] for curve in charts[0]["curves"])
+    assert training["updates"] == list(range(1, 41)) and training["samples"][-1] == 312
+    assert held_out["updates"] == [8, 16, 24, 32, 40] and charts[0]["curves"][1]["mean"] == [0.5] * 5
+    norm = places[charts[4]["curves"][0]["x"]]
+    assert charts[4]["log"] and 4 not in norm["updates"]  # an update without gradient has no logarithm
     assert [entry["step"] for entry in embedded(page, "samples")] == [0, 20]
     assert "alarms that are on: gradient" in page and "finished" in page
 
@@ -96,8 +97,13 @@ def test_bounds_are_counted_as_pairs_and_times_add_up(run):
     assert phases([]) == []
 
 
-def test_an_average_looks_back_only():
-    assert moving_average([1.0, 3.0, 5.0], 2) == [1.0, 2.0, 4.0]
+def test_what_has_no_panel_is_on_the_page_under_its_title_or_else_its_name(run):
+    rows = [row(step, **{"my/own": step, "rollout/cut": 1}) for step in range(4)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
+    charts = {chart["name"]: chart for chart in embedded(write_view(run, 5.0)[0].read_text(), "charts")}
+    assert charts["rollout/cut"]["title"] == "Responses at the token limit"
+    assert charts["my/own"]["title"] == "my/own" and charts["my/own"]["curves"][0]["mean"] == [0, 1, 2, 3]
+    assert "train/reward" not in charts and "turns" not in charts
 
 
 def test_of_many_updates_texts_of_some_are_shown_and_long_ones_are_cut():
@@ -108,7 +114,7 @@ def test_of_many_updates_texts_of_some_are_shown_and_long_ones_are_cut():
 
 def test_a_run_without_updates_or_texts_has_a_page(tmp_path):
     page = write_view(write_run(tmp_path / "run", []), 5.0)[0].read_text()
-    assert "No texts were recorded yet" in page and embedded(page, "charts")[0]["curves"][0]["mean"] == []
+    assert "No texts were recorded yet" in page and embedded(page, "charts")[0]["curves"] == []
 
 
 def test_it_follows_a_run_as_long_as_a_process_holds_it(run):

@@ -9,7 +9,7 @@ from rich.console import Console
 from bapo_lightning.evaluation.bootstrap import Estimate
 from bapo_lightning.evaluation.comparison import ComparisonRow
 from bapo_lightning.runs.evaluation.console import EvaluationProgress, followed, print_results
-from bapo_lightning.runs.evaluation.table import print_comparison
+from bapo_lightning.runs.evaluation.table import print_evaluations
 from bapo_lightning.types import ScoreStatus
 
 SETS = ["aime24", "aime25", "math500", "olympiadbench"]
@@ -46,7 +46,7 @@ def test_names_that_leave_no_room_stand_above_the_tables(width):
     found = dict.fromkeys(("avg@16", "pass@16", "maj@16"), Estimate(0.467, 0.284, 0.65))
     rows = [ComparisonRow(name, "aime24", 30, 16, found, found) for name in names]
     shown = console(width)
-    print_comparison(rows, names[0], [], shown)
+    print_evaluations(rows, names[0], [], shown)
     assert all(len(line) <= width for line in lines(shown) if "+-" not in line)
     assert (f"  (1) {names[0]}" in lines(shown)) == (width < 160)
     assert shown.file.getvalue().count("+46.7* [+28.4, +65.0]") == 6

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from bapo_lightning.report.comparison.runs import Run
-from bapo_lightning.report.run.curves import HELD_OUT
+from bapo_lightning.report.metrics import HELD_OUT
 from studies.figures.catalogue import Figure, read_figure, read_protocol
 from studies.figures.means import draw_bars, draw_curves, draw_shares
 from studies.figures.values import CURVES

@@ -16,22 +16,13 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from bapo_lightning.callbacks.loggers.run_logger import Row, RunLogger, log_again
 from bapo_lightning.callbacks.run_manifest import git_commit
+from bapo_lightning.report.metrics import EXPECTED
 from bapo_lightning.run_folder.text_file import write_text
 
 STEP = "trainer/global_step"
 MANIFEST = "manifest"  # key of W&B's configuration that holds the run's manifest
 STALENESS = "staleness"  # key of W&B's configuration: updates on each rollout batch
 ROLLOUTS, SAMPLES = "rollouts", "samples"  # tables: all texts at the end, the newest while training
-# Statistics in W&B's summary of a run; its default is the last value alone, which is noisy.
-SUMMARISED = {
-    "train/reward": "last,max,mean",
-    "val/*": "last,max",
-    "policy/entropy": "last,min,mean",
-    "train/grad_norm": "max,mean",
-    "bapo/positive_share": "mean",
-    "bapo/clip_high": "mean",
-    "bapo/clip_low": "mean",
-}
 
 
 def survived(method: Callable[..., None]) -> Callable[..., None]:
@@ -128,8 +119,9 @@ class RunWandbLogger(WandbLogger, RunLogger):
         run.config.update(dict(config), allow_val_change=True)
         if STALENESS in config:
             run.tags = (*(run.tags or ()), staleness_tag(config[STALENESS]))
-        for metric, summary in SUMMARISED.items():
-            run.define_metric(metric, step_metric=STEP, summary=summary)
+        for metric in EXPECTED:  # W&B's default is the last value alone, which is noisy
+            summary = f"last,{'max' if metric.is_largest_watched else 'min'},mean"
+            run.define_metric(metric.logged, step_metric=STEP, summary=summary)
 
     @rank_zero_only
     @survived

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wandb_workspaces.expr import And, Metric, Tags
+from wandb_workspaces import expr
 from wandb_workspaces.reports.v2 import interface as wr
 
 from bapo_lightning.callbacks.loggers.wandb import STEP, staleness_tag
@@ -13,21 +13,9 @@ from bapo_lightning.callbacks.loggers.wandb_group import Group
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import CONDITION_KEYS, Run
 from bapo_lightning.report.comparison.table import Comparison
-from bapo_lightning.report.run.curves import HELD_OUT, SPIKY
+from bapo_lightning.report.metrics import HELD_OUT, Metric, metric_of
 from bapo_lightning.run_folder.config_keys import leaves, value_text
 
-# The template, row by row: metric and title.
-PANELS = {
-    HELD_OUT: "held-out accuracy",
-    "train/reward": "reward",
-    "policy/entropy": "policy entropy [nats]",
-    "bapo/positive_share": "positive share of the gradient",
-    "bapo/clip_low": "lower bound",
-    "bapo/clip_high": "upper bound",
-    "train/clip_fraction": "clipped tokens",
-    "train/grad_norm": "gradient norm",
-    "staleness/age_mean": "age of tokens [updates]",
-}
 HELD_OUT_NAMES = r"^val/.+/avg@\d+$"  # W&B has a metric for each set instead of the mean over them
 ALGORITHM = "algorithm.name"
 _COLUMNS, _WIDTH, _HEIGHT = 3, 8, 6  # of a report's 24 columns
@@ -54,7 +42,7 @@ def make_report(comparison: Comparison, groups: Sequence[Group], title: str) -> 
         runsets = [_runset(group, staleness, keys) for group in groups]
         blocks += [
             wr.H2(f"Staleness {staleness}"),
-            wr.PanelGrid(runsets=runsets, panels=_panels(), custom_run_colors=colours),
+            wr.PanelGrid(runsets=runsets, panels=_panels(comparison.metrics), custom_run_colors=colours),
         ]
     entity, project = groups[0].entity, groups[0].project
     return wr.Report(project, entity, title[:_LONGEST_TITLE], blocks=blocks, width="fluid")
@@ -82,7 +70,7 @@ def grouping(runs: Sequence[Run]) -> list[str]:
 
 def _runset(group: Group, staleness: int, keys: Sequence[str]) -> wr.Runset:
     """Runs of a group at one staleness. Without a project of its own, a run set is of the report's."""
-    filters = And(Metric("Group") == group.name, Tags().isin([staleness_tag(staleness)]))
+    filters = expr.And(expr.Metric("Group") == group.name, expr.Tags().isin([staleness_tag(staleness)]))
     return wr.Runset(name=group.name, filters=filters, groupby=[f"config.{key}" for key in keys])
 
 
@@ -92,17 +80,18 @@ def _group_keys(run: Run, keys: Sequence[str]) -> tuple[wr.RunsetGroupKey, ...]:
     return tuple(wr.RunsetGroupKey(wr.Config(key), value_text(values.get(key))) for key in keys)
 
 
-def _panels() -> list[Any]:
+def _panels(metrics: Sequence[Metric]) -> list[Any]:
     panels = []
-    for number, (metric, title) in enumerate(PANELS.items()):
+    for number, metric in enumerate(metrics):
         row, column = divmod(number, _COLUMNS)
-        shown = {"metric_regex": HELD_OUT_NAMES} if metric == HELD_OUT else {"y": [metric]}
+        shown = {"metric_regex": HELD_OUT_NAMES} if metric.name == HELD_OUT else {"y": [metric.logged]}
+        title = metric.title if metric.name == HELD_OUT else metric_of(metric.logged).title
         panels.append(
             wr.LinePlot(
-                title=title,
+                title=f"{title} [{metric.unit}]" if metric.unit and not metric.source else title,
                 x=STEP,
                 title_x="update",
-                log_y=metric in SPIKY,
+                log_y=metric.log,
                 groupby_aggfunc="mean",
                 groupby_rangefunc="minmax",
                 layout=wr.Layout(_WIDTH * column, _HEIGHT * row, _WIDTH, _HEIGHT),

@@ -10,6 +10,7 @@ import yaml
 
 from bapo_lightning.modules.policy.folder import is_hub_name
 from bapo_lightning.report.markdown import markdown_table
+from bapo_lightning.report.metrics import EXPECTED
 from bapo_lightning.run_folder.config_keys import leaves, value_of
 from bapo_lightning.run_folder.record import Row
 
@@ -22,14 +23,7 @@ write = pipeline("text-generation", model="{name}")  # this folder
 print(write("...", max_new_tokens=64)[0]["generated_text"])
 ```
 """
-METRICS = (
-    "train/reward",
-    "train/response_length",
-    "policy/entropy",
-    "policy/approx_kl",
-    "bapo/clip_low",
-    "bapo/clip_high",
-)
+MEASURED = {metric.logged for metric in EXPECTED}
 SETTINGS = (
     "scale.prompts_per_batch",
     "scale.group_size",
@@ -93,7 +87,7 @@ def _measured(rows: Sequence[Row], update: int) -> str:
     for row in rows[:update]:
         step = int(row["step"]) + 1
         newest |= {
-            key: (step, value) for key, value in row.items() if key in METRICS or key.startswith("val/")
+            key: (step, value) for key, value in row.items() if key in MEASURED or key.startswith("val/")
         }
     if not newest:
         return "Nothing yet.\n"

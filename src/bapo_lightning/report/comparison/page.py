@@ -1,19 +1,25 @@
-"""The comparison as one HTML file that needs nothing else: styles, script and drawings are inside."""
+"""The comparison as one HTML file that needs nothing else: styles, script, picture and curves are inside."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.report.comparison.charts import AXES, make_charts
-from bapo_lightning.report.comparison.runs import QUANTITIES, STATISTICS, damage
+from bapo_lightning.report.comparison.mean_curve import MeanCurve
+from bapo_lightning.report.comparison.picture import draw_comparison
+from bapo_lightning.report.comparison.runs import STATISTICS, damage
 from bapo_lightning.report.comparison.table import Comparison
 from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.metrics import HEADLINES, Metric
+from bapo_lightning.report.page.charts import AXES, DASHES, axis_limits, places, short
 from bapo_lightning.report.page.environment import page_environment
+from bapo_lightning.report.run.console import duration_text
+from bapo_lightning.report.style import png_bytes
 
 TEMPLATES = Path(__file__).with_name("templates")
-HEADLINES = QUANTITIES[:5]  # columns of the table on top
+_MOST_POINTS = 160  # of a curve; more cannot be told apart at this width
 
 
 def render_page(comparison: Comparison, title: str, command: str, made_at: str) -> str:
@@ -21,26 +27,67 @@ def render_page(comparison: Comparison, title: str, command: str, made_at: str) 
     environment = page_environment(TEMPLATES)
     environment.filters |= {"interval": interval_text, "p": p_text, "number": number_text}
     environment.filters |= {"duration": duration_text, "last_part": lambda path: Path(path).name}
-    template = environment.get_template("compare.html.j2")
-    return template.render(title=title, command=command, made_at=made_at, **_content(comparison))
-
-
-def _content(comparison: Comparison) -> dict[str, Any]:
-    """Variables of the template."""
     drawn = {metric for (_, _, metric), curve in comparison.curves.items() if curve.steps}
-    recorded = [quantity for quantity in comparison.quantities if quantity.metric in drawn]
+    recorded = [metric for metric in comparison.metrics if metric.name in drawn]
+    return environment.get_template("compare.html.j2").render(
+        title=title,
+        command=command,
+        made_at=made_at,
+        comparison=comparison,
+        looks=comparison.looks,
+        axes=AXES,
+        statistics=STATISTICS,
+        metrics=recorded,
+        headlines=[metric for metric in HEADLINES if metric in recorded],
+        missing=[metric for metric in comparison.metrics if metric not in recorded],
+        picture=b64encode(png_bytes(draw_comparison(comparison))).decode(),
+        charts=[chart for metric in recorded for chart in make_charts(comparison, metric)],
+        damage=damage,
+        seeds=sorted({run.seed for run in comparison.usable}),
+        environments=environments(comparison),
+    )
+
+
+def make_charts(comparison: Comparison, metric: Metric) -> list[dict[str, Any]]:
+    """Returns a chart for each condition (see `plot.js`), all with the same vertical axis."""
+    cells = {
+        (setting, condition): curve.thinned(_MOST_POINTS)
+        for condition in comparison.conditions
+        for setting in comparison.settings
+        if (curve := comparison.curves.get((setting, condition, metric.name))) and curve.steps
+    }
+    means, lower, upper = (
+        [value for curve in cells.values() for value in getattr(curve, part)]
+        for part in ("means", "lower", "upper")
+    )
+    return [
+        {
+            "title": f"staleness {condition}" if len(comparison.conditions) > 1 else "",
+            "unit": "log scale" if metric.log else "",
+            "log": metric.log,
+            "limits": axis_limits(means, metric.log, lower, upper),
+            "curves": [
+                _curve(comparison, setting, at, curve)
+                for (setting, at), curve in cells.items()
+                if at == condition
+            ],
+        }
+        for condition in comparison.conditions
+    ]
+
+
+def _curve(comparison: Comparison, setting: str, condition: str, curve: MeanCurve) -> dict[str, Any]:
+    look = comparison.looks[setting]
+    band = {"lower": short(curve.lower), "upper": short(curve.upper)} if curve.num_runs > 1 else {}
     return {
-        "comparison": comparison,
-        "looks": comparison.looks,
-        "axes": AXES,
-        "statistics": STATISTICS,
-        "quantities": recorded,
-        "headlines": [quantity for quantity in HEADLINES if quantity in recorded],
-        "missing": [quantity for quantity in QUANTITIES if quantity not in recorded],
-        "charts": [chart for quantity in recorded for chart in make_charts(comparison, quantity)],
-        "damage": damage,
-        "seeds": sorted({run.seed for run in comparison.usable}),
-        "environments": environments(comparison),
+        "index": comparison.settings.index(setting),
+        "label": setting,
+        "colour": look.colour,
+        "dash": DASHES[look.line],
+        "x": places(curve.steps, [run.curves for run in comparison.cells[setting, condition]]),
+        "mean": short(curve.means),
+        **band,
+        "runs": [short(values) for values in curve.runs],
     }
 
 
@@ -78,12 +125,3 @@ def p_text(p_value: float | None) -> str:
 def number_text(value: float | None) -> str:
     """Formats a number with separators between thousands."""
     return "\N{EN DASH}" if value is None else f"{value:,.0f}"
-
-
-def duration_text(seconds: float | None) -> str:
-    """Formats a time span in seconds, minutes or hours."""
-    if seconds is None:
-        return "\N{EN DASH}"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""Run folders read for a comparison, the metrics that are compared, and statistics of a run's curves.
+"""Run folders read for a comparison, and statistics of a run's curves.
 
 Only finished runs enter a mean; every other folder stays in the list with the reason why it is left out.
 """
@@ -7,78 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.phases import advance
-from bapo_lightning.report.run.curves import HELD_OUT, HIGH_RAISED, LOW_RAISED, SPIKY, series
-from bapo_lightning.report.run.summary import moving_average, summarise_record
+from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, compared_among, metric_of
+from bapo_lightning.report.page.charts import COSTS
+from bapo_lightning.report.run.curves import Curve, recorded_names, series
+from bapo_lightning.report.run.summary import statistics_of, summarise
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import Columns, RunRecord, read_run
 
+NOTHING: Curve = ([], [])
 NOT_BEGUN = "it has not begun"  # problem of a run that a sweep has planned
-Curve = tuple[list[int], list[float]]  # updates, values
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A metric that is compared."""
-
-    metric: str  # its name in metrics.jsonl, or `HELD_OUT`
-    title: str
-    unit: str
-    extreme: str  # best, lowest or largest: of its moving average, of spiky metrics the largest value itself
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table on the console and of study.csv."""
+    """A column of the table on the console."""
 
-    key: str  # in study.csv, study.json and the claims of figures
+    key: str  # in the claims of figures
     title: str  # short lines, so that all columns fit a terminal
     metric: str
     statistic: str
 
 
-QUANTITIES = (
-    Quantity("train/reward", "Training reward", "mean per sample", "best"),
-    Quantity(HELD_OUT, "Held-out accuracy", "avg@k, mean over the sets", "best"),
-    Quantity("policy/entropy", "Policy entropy", "nats per token", "lowest"),
-    Quantity("bapo/positive_share", "Positive share of the gradient", "fraction", "lowest"),
-    Quantity("train/grad_norm", "Gradient norm", "L2 before clipping, geom. mean", "largest"),
-    Quantity("train/clip_fraction", "Clipped tokens", "fraction", "largest"),
-    Quantity(HIGH_RAISED, "Upper bound raised", "share of updates", "largest"),
-    Quantity(LOW_RAISED, "Lower bound raised", "share of updates", "largest"),
-    Quantity("policy/approx_kl", "KL to the behaviour policy", "nats per token, k3", "largest"),
-    Quantity("train/response_length", "Response length", "tokens", "largest"),
-    Quantity("staleness/age_mean", "Age of the data", "updates, mean over tokens", "largest"),
-    Quantity("staleness/age_generating_mean", "Age: part until generated", "updates", "largest"),
-    Quantity("staleness/age_queueing_mean", "Age: part in the queue", "updates", "largest"),
-)
-# Compared as well where a run recorded them: those whose policy an environment answers.
-TURN_QUANTITIES = (
-    Quantity("turns/mean", "Turns of a conversation", "mean", "largest"),
-    Quantity("turns/calls_mean", "Calls of tools", "per conversation", "largest"),
-    Quantity("turns/error_share", "Failed calls", "share of the calls", "largest"),
-    Quantity("turns/void_share", "Conversations with a void turn", "fraction", "largest"),
-    Quantity("turns/cut_share", "Conversations that a limit ended", "fraction", "largest"),
-    Quantity("turns/feedback_tokens_mean", "Feedback", "tokens per conversation", "largest"),
-    *(
-        Quantity(f"turns/positive_share_{turn}", f"Positive share, turn {turn}", "fraction", "lowest")
-        for turn in range(1, 9)
-    ),
-)
 # What of the regime sets apart conditions of one staleness.
 CONDITION_KEYS = tuple(
     f"regime.{key}" for key in ("partial_tokens", "async_generation", "max_age", "reuse_share")
 )
-METRIC_NAMES = tuple(quantity.metric for quantity in QUANTITIES)
-# What an update cost, for horizontal axes; the last is of one update, the others of all so far.
-COSTS = {"samples": "progress/samples", "tokens": "progress/tokens", "minutes": "time/step_seconds"}
-COMPARED_CURVES = (*METRIC_NAMES, *COSTS.values(), *(quantity.metric for quantity in TURN_QUANTITIES))
 STATISTICS = {
     "final": "mean of the last tenth",
     "extreme": "best or most extreme moving average",
@@ -94,11 +52,6 @@ COLUMNS = (
     Column("positive_share", "pos.\nshare", "bapo/positive_share", "mean"),
     Column("clip_high_raised_fraction", "bound\nraised", HIGH_RAISED, "mean"),
 )
-# Every (metric, statistic) that a comparison computes.
-COMPARED = dict.fromkeys(
-    [*product(METRIC_NAMES, STATISTICS), *((column.metric, column.statistic) for column in COLUMNS)]
-)
-_EXTREMES = {quantity.metric: quantity.extreme for quantity in (*QUANTITIES, *TURN_QUANTITIES)}
 
 
 @dataclass
@@ -120,8 +73,10 @@ class Run:
     tokens: Columns | None = None  # single tokens, where a figure shows them and the run recorded them
 
 
-def read(path: Path, curves: Sequence[str]) -> Run:
-    """Reads a folder and the curves of the metrics `curves`, and counts it in the present phase."""
+def read(path: Path, curves: Sequence[str] | None) -> Run:
+    """Reads a folder with the curves of these metrics, and counts it in the present phase; without `curves`
+    they are those of all that are compared, and of costs.
+    """
     advance()
     if not path.exists() and (path.parent / SWEEP_RECORD).exists():
         return Run(str(path), NOT_BEGUN)
@@ -129,7 +84,10 @@ def read(path: Path, curves: Sequence[str]) -> Run:
         record = read_run(path)
     except DataError as error:
         return Run(str(path), str(error))
-    summary = summarise_record(record)
+    if curves is None:
+        compared = compared_among(recorded_names(record))
+        curves = (*COSTS.values(), *(metric.name for metric in compared))
+    summary = summarise(record)
     return Run(
         path=str(path),
         problem=_problem(record),
@@ -161,34 +119,11 @@ def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
 
     Args:
         run: with the curve of the metric.
-        metric: one of `METRIC_NAMES`, or of `TURN_QUANTITIES`.
-        statistic: one of `STATISTICS`, `gain` (last minus first tenth), or `last` (the last value).
+        metric: its name.
+        statistic: one of `statistics_of`.
     """
-    values = run.curves[metric][1]
-    if not values:
-        return None
-    averages = moving_average(values, max(1, len(values) // 10))
-    match statistic:
-        case "final":
-            return averages[-1]
-        case "gain":
-            return averages[-1] - averages[0]
-        case "mean":
-            return fmean(values)
-        case "last":
-            return values[-1]
-    if metric in SPIKY:
-        return max(values)
-    return min(averages) if _EXTREMES[metric] == "lowest" else max(averages)
-
-
-def recorded_turns(runs: Sequence[Run]) -> tuple[Quantity, ...]:
-    """Those of `TURN_QUANTITIES` that one of the runs recorded."""
-    return tuple(
-        quantity
-        for quantity in TURN_QUANTITIES
-        if any(run.curves.get(quantity.metric, ([], []))[1] for run in runs)
-    )
+    values = run.curves.get(metric, NOTHING)[1]
+    return statistics_of(values, metric_of(metric))[statistic] if values else None
 
 
 def damage(run: Run) -> dict[str, int]:

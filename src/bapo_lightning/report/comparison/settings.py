@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bapo_lightning.errors import DataError, taken
-from bapo_lightning.report.comparison.runs import COMPARED_CURVES, Run, read
+from bapo_lightning.report.comparison.runs import Run, read
 from bapo_lightning.report.style import algorithm_rank
 from bapo_lightning.run_folder.config_keys import is_listed, is_setting, leaves, short_names, value_text
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
-def collect(folders: Iterable[str | Path], curves: Sequence[str] = COMPARED_CURVES) -> list[Run]:
-    """Reads runs with the series of the metrics `curves`, and names their settings.
+def collect(folders: Iterable[str | Path], curves: Sequence[str] | None = None) -> list[Run]:
+    """Reads runs with the curves of these metrics, by default of all that are compared; names their settings.
 
     Of two finished runs with one setting, condition and seed the later one counts, and the earlier one's
     problem names it.
@@ -66,22 +66,22 @@ def conditions_in_order(usable: Sequence[Run]) -> list[str]:
     return sorted(keys, key=keys.__getitem__)
 
 
-def choose_reference(usable: Sequence[Run], wanted: str | None) -> str:
-    """The setting that differences are taken to: `wanted`, or the first setting of the algorithm `wanted`; by
-    default the first of all.
+def choose_reference(groups: Mapping[str, str], wanted: str | None) -> str:
+    """The name that differences are taken to: `wanted`, or the first name of the group `wanted`; by default
+    the first of all.
+
+    Args:
+        groups: names of what is compared, each with its group, such as the algorithm of a setting.
+        wanted: name or group.
 
     Raises:
-        DataError: there is no such setting.
+        DataError: there is no such name.
     """
-    found = settings_in_order(usable)
-    of_algorithm = {run.setting for run in usable if wanted in (None, run.algorithm)}
-    matching = [wanted] if wanted in found else [setting for setting in found if setting in of_algorithm]
-    if not matching:
-        names = list(dict.fromkeys([*found, *(run.algorithm for run in usable)]))
-        raise DataError(
-            f"--reference {wanted}: no finished run has this setting; {taken(str(wanted), names)}"
-        )
-    return matching[0]
+    for name, group in [*((name, name) for name in groups), *groups.items()]:
+        if wanted in (None, group):
+            return name
+    names = list(dict.fromkeys([*groups, *groups.values()]))
+    raise DataError(f"--reference {wanted}: nothing finished has this name; {taken(str(wanted), names)}")
 
 
 def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -1,8 +1,8 @@
 """Several runs as numbers: statistics per setting and condition with intervals, differences paired by seed
 with p-values, mean curves.
 
-    folders -> collect -> runs -> compare -> Comparison -> console (table), picture (PNG), page (HTML), files
-    (CSV, JSON)
+    folders -> collect -> runs -> compare -> Comparison -> console (table), page (HTML, with
+    picture and charts), files (CSV, JSON)
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from itertools import product
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import MeanCurve, mean_curve
 from bapo_lightning.report.comparison.runs import (
-    COMPARED,
+    COLUMNS,
     NOT_BEGUN,
-    QUANTITIES,
+    NOTHING,
     STATISTICS,
     Column,
-    Quantity,
     Run,
-    recorded_turns,
     statistic_of,
 )
 from bapo_lightning.report.comparison.settings import (
@@ -32,7 +30,7 @@ from bapo_lightning.report.comparison.settings import (
     settings_in_order,
 )
 from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
-from bapo_lightning.report.run.curves import SPIKY, limits_of
+from bapo_lightning.report.metrics import EXPECTED, Metric, compared_among
 from bapo_lightning.report.style import Look, setting_looks
 from bapo_lightning.run_folder.config_keys import leaves, should_be_alike
 
@@ -74,7 +72,7 @@ class Comparison:
     settings: list[str]
     conditions: list[str]
     reference: str
-    quantities: tuple[Quantity, ...]  # `QUANTITIES`, and what was recorded of turns
+    metrics: tuple[Metric, ...]  # those expected of every run, and others that one of them recorded
     cells: dict[Cell, list[Run]]  # usable runs, condition by condition
     results: dict[ResultKey, Result]
     curves: dict[tuple[str, str, str], MeanCurve]  # by (setting, condition, metric)
@@ -117,7 +115,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
-    """Compares runs that were collected with `COMPARED_CURVES`.
+    """Compares runs that were collected with the curves of all metrics that are compared.
 
     Raises:
         DataError: no run can be compared, or none has the setting `reference`.
@@ -126,41 +124,42 @@ def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
     if not usable:
         reasons = "\n  ".join(f"{run.path}: {run.problem}" for run in runs) or "no folder was given"
         raise DataError(f"no finished run to compare:\n  {reasons}")
-    chosen = choose_reference(usable, reference)
     conditions, settings = conditions_in_order(usable), settings_in_order(usable)
+    algorithms = {run.setting: run.algorithm for run in usable}
+    chosen = choose_reference({setting: algorithms[setting] for setting in settings}, reference)
     cells = {
         (setting, condition): found
         for condition in conditions
         for setting in settings
         if (found := [run for run in usable if (run.setting, run.condition) == (setting, condition)])
     }
-    turns = recorded_turns(usable)
-    quantities = (*QUANTITIES, *turns)
+    metrics = compared_among({name for run in usable for name, curve in run.curves.items() if curve[1]})
     curves = {
-        (*cell, quantity.metric): mean_curve(
-            [run.curves[quantity.metric] for run in found],
+        (*cell, metric.name): mean_curve(
+            [run.curves.get(metric.name, NOTHING) for run in found],
             found[0].staleness,
-            quantity.metric in SPIKY,
-            limits_of(quantity.metric),
+            metric.log,
+            metric.limits,
         )
         for cell, found in cells.items()
-        for quantity in quantities
+        for metric in metrics
     }
+    shown = [(column.metric, column.statistic) for column in COLUMNS]
     results: dict[ResultKey, Result] = {}
-    for metric, statistic in (*COMPARED, *product((quantity.metric for quantity in turns), STATISTICS)):
-        results |= _results(cells, chosen, metric, statistic)
+    for name, statistic in dict.fromkeys([*product((metric.name for metric in metrics), STATISTICS), *shown]):
+        results |= _results(cells, chosen, name, statistic)
     return Comparison(
         runs=list(runs),
         settings=settings,
         conditions=conditions,
         reference=chosen,
-        quantities=quantities,
+        metrics=metrics,
         cells=cells,
         results=results,
         curves=curves,
         differing=differing_keys(usable, settings),
         notes=_unlike_runs(usable, conditions),
-        limits=_limits(cells, curves, turns),
+        limits=_limits(cells, curves, metrics),
     )
 
 
@@ -203,10 +202,10 @@ def _unlike_runs(usable: Sequence[Run], conditions: Sequence[str]) -> list[str]:
 def _limits(
     cells: Mapping[Cell, Sequence[Run]],
     curves: Mapping[tuple[str, str, str], MeanCurve],
-    turns: Sequence[Quantity],
+    metrics: Sequence[Metric],
 ) -> list[str]:
-    """Notes on cells with one seed only, curves that end early, and metrics that some runs lack; a cell may
-    lack those of `turns` altogether, since its runs have none.
+    """Notes on cells with one seed only, curves that end early, and metrics that some runs lack; no run of a
+    cell needs to have optional ones.
     """
     notes = []
     for (setting, condition), cell in cells.items():
@@ -219,11 +218,11 @@ def _limits(
                 f"{where}: curves end at update {shortest}, with the shortest of its runs; the longest goes "
                 f"on to {longest}"
             )
-        for quantity in (*QUANTITIES, *turns):
-            lacking = [run.seed for run in cell if not run.curves[quantity.metric][1]]
-            if lacking and not (quantity in turns and len(lacking) == len(cell)):
+        for metric in metrics:
+            lacking = [run.seed for run in cell if not run.curves.get(metric.name, NOTHING)[1]]
+            if lacking and (metric in EXPECTED or len(lacking) < len(cell)):
                 runs = "any run" if len(lacking) == len(cell) else f"seeds {lacking}"
-                notes.append(f"{where}: {quantity.title} was not recorded by {runs}")
+                notes.append(f"{where}: {metric.title} was not recorded by {runs}")
     return notes
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
 
@@ -58,40 +59,47 @@ def _headline(summary: dict[str, Any]) -> Text:
             line.append(f", {label}{summary[key]}", style="not bold")
     line.append(": ", style="not bold")
     line.append(status, style=_STATUS_STYLES.get(status, "yellow"))
-    cost = f" after {_plural(summary['updates'], 'update')} in {_duration(summary['seconds']['total'])}"
+    cost = f" after {_plural(summary['updates'], 'update')} in {duration_text(summary['seconds']['total'])}"
     return line.append(cost, style="not bold")
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Labels and texts; a text is empty where nothing was recorded."""
-    share, bounds = summary["positive_share"], summary["bounds"]
-    shares = {"mean": share["overall"], "first half": share["first_half"], "unclipped": share["unclipped"]}
-    target_met = {"target met in": _percent(share["target_met_fraction"])}
-    means = {"low": bounds["clip_low_mean"], "high": bounds["clip_high_mean"]}
-    is_searched = share["target_met_fraction"] is not None
-    raised = {"high raised in": _percent(bounds["clip_high_raised_fraction"]) if is_searched else ""}
-    clipped = {name: _percent(fraction, 1) for name, fraction in summary["clip_fraction"].items()}
-    ages = _labelled(_numbers(summary["age"]))
     idle = {name: _percent(fraction) for name, fraction in summary["idle"].items()}
-    newest_epochs = list(summary.get("draws", {}).items())[-3:]
+    newest_epochs = list(summary["draws"].items())[-3:]
     return [
-        ("reward", _trend(summary["reward"], "best")),
-        *((name.removeprefix("val/"), _validation(values)) for name, values in summary["validation"].items()),
-        ("entropy", _trend(summary["entropy"], "lowest", " nats")),
-        ("gradient norm", _gradient(summary)),
-        ("positive share", _labelled(_numbers(shares) | target_met)),
-        ("ratio bounds", _labelled(_numbers(means) | raised)),
-        ("clipped tokens", _labelled(clipped)),
-        ("token age", ages and f"{ages} updates"),
+        *_metric_lines(summary["metrics"], summary["updates_without_gradient"]),
         ("time", _time_split(summary["seconds"])),
         ("idle", _labelled(idle)),
         ("throughput", _throughput(summary)),
         ("drops", _drops(summary["drops"])),
         *((f"epoch {epoch}", _counts(fates.items())) for epoch, fates in newest_epochs),
         ("irregular", _irregularities(summary)),
-        *_compared_to_recorded(summary.get("beside")),
+        *_compared_to_recorded(summary["compared_to_recorded"]),
         ("to go on", GO_ON if summary.get("status") in ("interrupted", "failed") else ""),
     ]
+
+
+def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[tuple[str, str]]:
+    """A line for each panel: the course of its main metric, means of the others; and for each validation."""
+    rows = [row for name in found if not (row := metric_of(name)).source]
+    lines: dict[str, list[str]] = {group: [] for group in PANELS}
+    for row in sorted(rows, key=lambda row: row not in MAIN):
+        if row in MAIN and not row.jumps:
+            lines[row.group].append(_trend(found[row.name], row))
+        elif row.group in PANELS:
+            typical = found[row.name]["extreme" if row.is_peak else "mean"]
+            lines[row.group].append(f"{row.label} {_number(typical)}")
+    searched = {TARGET_MET: ("positive_share", "target met in"), HIGH_RAISED: ("bounds", "upper raised in")}
+    for name in searched.keys() & found.keys() if TARGET_MET in found else ():
+        group, text = searched[name]
+        lines[group].append(f"{text} {_percent(found[name]['mean'])}")
+    if num_without_gradient:
+        lines["grad_norm"].append(f"none in {_plural(num_without_gradient, 'update')}")
+    held_out = [row for row in rows if row.name.startswith("val/")]
+    texts = [(group.replace("_", " "), ", ".join(shown)) for group, shown in lines.items()]
+    texts[1:1] = [(row.name.removeprefix("val/"), _trend(found[row.name], row)) for row in held_out]
+    return texts
 
 
 def _compared_to_recorded(compared: dict[str, Any] | None) -> list[tuple[str, str]]:
@@ -107,22 +115,9 @@ def _compared_to_recorded(compared: dict[str, Any] | None) -> list[tuple[str, st
     return lines
 
 
-def _trend(trend: dict[str, float | None], extreme: str, unit: str = "") -> str:
-    if trend["first"] is None:
-        return "not recorded"
-    first, last, most = (_number(trend[name]) for name in ("first", "last", extreme))
-    return f"{first} -> {last}{unit}  ({extreme} {most})"
-
-
-def _gradient(summary: dict[str, Any]) -> str:
-    missing = summary.get("updates_without_gradient")
-    none = {"none in": _plural(missing, "update")} if missing else {}
-    return _labelled(_numbers({"largest": summary["grad_norm_max"]}) | none)
-
-
-def _validation(values: dict[str, float]) -> str:
-    best = f"  (best {_number(values['best'])})" if "best" in values else ""
-    return f"{_number(values['first'])} -> {_number(values['last'])}{best}"
+def _trend(found: Mapping[str, float], metric: Metric) -> str:
+    extreme = f"({metric.extreme} {_number(found['extreme'])})"
+    return f"{_number(found['first'])} -> {_number(found['final'])} {extreme}"
 
 
 def _time_split(seconds: dict[str, float | None]) -> str:
@@ -164,28 +159,24 @@ def _labelled(texts: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in texts.items() if text)
 
 
-def _numbers(values: Mapping[str, float | None]) -> dict[str, str]:
-    return {name: _number(value) for name, value in values.items()}
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
+def _number(value: float) -> str:
+    if 0 < abs(value) < 0.01:
+        return f"{value:.2g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
 
 
-def _percent(fraction: float | None, decimals: int = 0) -> str:
+def _percent(fraction: float | None) -> str:
     if fraction is None:
         return ""
-    smallest = 10.0**-decimals
-    return f"<{smallest:g}%" if 0 < 100 * fraction < smallest / 2 else f"{100 * fraction:.{decimals}f}%"
+    return "<1%" if 0 < fraction < 0.005 else f"{fraction:.0%}"
 
 
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """A time span in seconds, minutes or hours."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -19,13 +19,15 @@ from typing import Any
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.intervals import shown_interval
-from bapo_lightning.report.run.curves import SPIKY, limits_of
+from bapo_lightning.report.metrics import MAIN, PANELS, metric_of
+from bapo_lightning.report.run.curves import recorded_names
 from bapo_lightning.run_folder.config_keys import leaves, may_change_on_resume
 from bapo_lightning.run_folder.record import RunRecord, read_run
 
 FOLDER = Path(__file__).with_name("recorded")
 PROTOCOL = ("regime", "scale", "model", "data", "reward", "correction", "optimizer")
-METRICS = ("train/reward", "policy/entropy", "bapo/positive_share", "train/clip_fraction", "train/grad_norm")
+# Of what plots show, that which has a mean.
+METRICS = [metric.name for metric in MAIN if PANELS[metric.group].plotted and not metric.jumps]
 NUM_POINTS = 30  # of a curve: one for each of as many equal parts of the run
 
 
@@ -76,9 +78,7 @@ def record(folders: Sequence[Path]) -> Recorded:
             raise DataError(f"{run.path} and {first.path} differ in more than their seeds")
         if run.manifest["status"] != "finished" or len(run.rows) != len(first.rows):
             raise DataError(f"{run.path} is {run.manifest['status']} after {len(run.rows)} updates")
-    held_out = sorted(
-        {name for row in first.rows for name in row if name.startswith("val/") and "/avg@" in name}
-    )
+    held_out = sorted(name for name in recorded_names(first) if name.startswith("val/") and "/avg@" in name)
     return Recorded(
         algorithm=first.manifest["algorithm"],
         seeds=[run.manifest["seed"] for run in records],
@@ -127,22 +127,18 @@ def _read(path: Path) -> Recorded:
 
 
 def _band(records: Sequence[RunRecord], metric: str) -> Band:
-    num_updates = len(records[0].rows)
+    num_updates, row = len(records[0].rows), metric_of(metric)
     edges = [round(part * num_updates / NUM_POINTS) for part in range(NUM_POINTS + 1)]
     band = Band([], [], [], [])
     for start, end in pairwise(edges):
         parts = []
         for run in records:
             values = [value for step, value in zip(*run.series(metric), strict=True) if start <= step < end]
-            parts += [_middle(values, metric)] if values else []
-        shown = shown_interval(parts, metric in SPIKY and min(parts) > 0, limits_of(metric))
+            # The value that stands for a part, as in plots.
+            parts += [median(values) if row.log else fmean(values)] if values else []
+        shown = shown_interval(parts, row.log and min(parts) > 0, row.limits)
         if shown is not None and len(parts) > 1:
             band.steps.append((start + end - 1) / 2)
             for found, value in zip((band.mean, band.lower, band.upper), shown, strict=True):
                 found.append(value)
     return band
-
-
-def _middle(values: Sequence[float], metric: str) -> float:
-    """Value that stands for a part of a run: the mean, of spiky metrics the median, as in plots."""
-    return median(values) if metric in SPIKY else fmean(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.report.comparison.charts import AXES
+from bapo_lightning.report.page.charts import AXES
 from bapo_lightning.report.page.environment import page_environment
 from bapo_lightning.report.view.charts import bound_choices, drawn, phases
 from bapo_lightning.run_folder.lock import is_held
@@ -53,7 +53,7 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
         manifest=record.manifest,
         num_updates=_num_updates(record.manifest, config),
         axes=AXES,
-        charts=drawn(record),
+        **drawn(record),
         choices=listed,
         phases=phases(record.rows),
         alarms=sorted(name.removeprefix(ALARM) for name, on in last.items() if name.startswith(ALARM) and on),

@@ -28,7 +28,7 @@ CSV_COLUMNS = (
 )
 
 
-def print_comparison(
+def print_evaluations(
     rows: Sequence[ComparisonRow], reference: str, notes: Sequence[str], console: Console | None = None
 ) -> None:
     """Prints one table for each set: values, and below them the difference to the reference.

@@ -1,4 +1,6 @@
 const content = JSON.parse(document.getElementById("charts").textContent);
+const places = JSON.parse(document.getElementById("places").textContent);
+for (const { curves } of content) for (const curve of curves) curve.x = places[curve.x];
 const samples = JSON.parse(document.getElementById("samples").textContent);
 const element = (name, text, kind) => Object.assign(document.createElement(name), { textContent: text, className: kind || "" });
 // Choices and the place on the page outlive a reload; some browsers keep nothing for files.
