@@ -108,8 +108,8 @@ def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> N
 
 @pytest.mark.slow
 def test_table_and_page_show_the_new_names(shown: dict[str, str], tree: Path) -> None:
-    (numbers,) = tree.glob("outputs/sweep-*/study.csv")
-    assert {row["algorithm"] for row in csv.DictReader(numbers.open())} == set(NEW)
+    (numbers,) = tree.glob("outputs/sweep-*/results.csv")
+    assert {row["setting"] for row in csv.DictReader(numbers.open())} == set(NEW)
     (page,) = tree.glob("outputs/sweep-*/compare.html")
     assert all(name in page.read_text() for name in NEW)
 

@@ -58,7 +58,11 @@ def meant_key(key: str, known: Node) -> str:
         whole = [*parts[:depth], near[0], *parts[depth + 1 :]]
         meant = whole if node_at(known, whole) is not None else whole[: depth + 1]
         return f"did you mean {'.'.join(meant)}?"
-    keys = [found for found in dotted_keys(known) if depth == 0 or found.startswith(f"{parts[0]}.")]
+    keys = [
+        found
+        for found in dotted_keys(known)
+        if (depth == 0 or found.startswith(f"{parts[0]}.")) and not key.startswith(f"{found}.")
+    ]
     same = [found for found in keys if found.rpartition(".")[2] == parts[-1]]
     if meant := same[:3] or get_close_matches(key, keys, 1, cutoff=0.75):
         return f"did you mean {' or '.join(meant)}?"

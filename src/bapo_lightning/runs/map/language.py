@@ -16,7 +16,7 @@ from bapo_lightning.run_folder.record import Row, finite, read_run
 from bapo_lightning.runs.map.jobs import Job
 from bapo_lightning.runs.map.plan import MapConfig
 from bapo_lightning.runs.sweeps.names import hydra_overrides
-from bapo_lightning.runs.sweeps.plan import Plan, read_launcher
+from bapo_lightning.runs.sweeps.plan import Plan
 
 # Curve of the map -> metric of a run, whose mean since the measurement before it is.
 MEANS = {
@@ -36,15 +36,12 @@ SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
 
 
 def plan_runs(config: MapConfig, jobs: Sequence[Job]) -> Plan:
-    """The runs of these jobs, for the launcher of this machine."""
+    """The runs of these jobs."""
     return Plan(
         name="map",
         folder=Path(config.output, "runs"),
         jobs={run_name(job, seed): overrides(config, job, seed) for job in jobs for seed in job.seeds},
         common=tuple(hydra_overrides(config.common)),
-        launcher=read_launcher({}),
-        parallel_runs=config.processes,
-        reference=None,
     )
 
 
