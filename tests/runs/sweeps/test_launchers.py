@@ -98,6 +98,17 @@ def test_jobs_of_hydras_launchers_that_fail_do_not_stop_the_others(tmp_path):
     assert codes == dict(told) == {"a": 0, "b": 3, "c": LOST}
 
 
+def test_a_launcher_of_hydras_that_breaks_leaves_what_has_finished(tmp_path, capsys):
+    class Launcher:
+        def launch(self, overrides, first):
+            jobs["a"]()
+            raise RuntimeError("job 17\n is gone")
+
+    jobs = {name: PretendedRun(("0", "0"), tmp_path / name) for name in "ab"}
+    assert run_by_plugin(Launcher(), jobs, ignore) == {"a": 0, "b": LOST}
+    assert capsys.readouterr().err == "error: Launcher: job 17 is gone\n"
+
+
 class Resubmitted(PretendedRun):
     """A run whose job says that it can go on later, as those of Hydra's submitit launcher do."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -27,6 +28,7 @@ from bapo_lightning.configuration.compose import composed_run
 from bapo_lightning.configuration.targets import Target, target_problems
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.ranks.ray.packages import require_ray
+from bapo_lightning.run_folder.record import read_manifest
 from bapo_lightning.runs.sweeps.job import STOPPED, JobFailed, TrainJob
 from bapo_lightning.values import Count, CountOrZero
 
@@ -130,13 +132,17 @@ def visible_gpus() -> list[str]:
 
 def run_by_plugin(launcher: Plugin, jobs: Jobs, ended: Ended) -> dict[str, int]:
     """Runs all jobs by one of Hydra's launchers, which calls the main function for each, and tells nothing
-    before the last has ended. After a Ctrl-C jobs of a cluster go on.
+    before the last has ended. After a Ctrl-C jobs of a cluster go on, and after the loss of one as well.
     """
     overrides = [[text for text in job.overrides if not text.startswith("--")] for job in jobs.values()]
     try:
         codes = dict(zip(jobs, map(code_of, launcher.launch(overrides, 0)), strict=True))
     except KeyboardInterrupt:
         codes = dict.fromkeys(jobs, STOPPED)
+    except Exception as error:  # of the launcher's library: it refuses an option, or has lost a job
+        print(f"error: {type(launcher).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        states = {name: read_manifest(job.folder).get("status") for name, job in jobs.items()}
+        codes = {name: 0 if state == "finished" else LOST for name, state in states.items()}
     for name, code in codes.items():
         ended(name, code)
     return codes
