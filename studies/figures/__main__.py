@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from bapo_lightning.cli.command import command
-from bapo_lightning.cli.sweep import print_failures, run_plan
+from bapo_lightning.cli.multirun import in_hydra
 from bapo_lightning.configuration.help import listed, usage
 from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.runs.sweeps.run import print_failures, run_plan
 from studies.figures.catalogue import figure_names, read_figure, read_protocol
 from studies.figures.draw import draw_figures
 from studies.figures.findings import print_findings
@@ -37,8 +38,8 @@ def help_text() -> str:
 @command(2, usage=help_text)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
-    plan = read_figures_plan(sys.argv[1:] if arguments is None else arguments)
-    codes = run_plan(plan.runs)
+    plan = read_figures_plan([*map(in_hydra, sys.argv[1:] if arguments is None else arguments)])
+    codes = run_plan(plan.runs, *plan.launcher)
     with phases_shown():
         findings = draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments)
     print_findings(findings)

@@ -14,8 +14,9 @@ import yaml
 
 from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.errors import ConfigError
+from bapo_lightning.runs.sweeps.launchers import Launch, chosen_launcher
 from bapo_lightning.runs.sweeps.names import folder_name
-from bapo_lightning.runs.sweeps.plan import LAUNCHER, ROOT, Plan, read_launcher
+from bapo_lightning.runs.sweeps.plan import ROOT, Plan
 from studies.figures.catalogue import Figure, figure_names, read_figure, read_protocol
 
 FIGURE, SEED = "figure", "seed"
@@ -27,6 +28,7 @@ class FiguresPlan:
 
     figures: tuple[Figure, ...]
     runs: Plan
+    launcher: tuple[Launch, bool]
     variant_of_run: dict[str, str]
     arguments: tuple[str, ...]  # of the command line, but for the choice of figures
 
@@ -67,12 +69,11 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
         folder=Path(own.get(ROOT, "outputs"), folder),
         jobs=jobs,
         common=hydra_overrides(protocol.common | changes),
-        launcher=read_launcher(own),
-        parallel_runs=protocol.parallel_runs,
-        reference=None,
     )
+    of_launcher = [f"{key}={value}" for key, value in own.items() if key.startswith("hydra")]
+    launcher = chosen_launcher([f"hydra.sweeper.parallel_runs={protocol.parallel_runs}", *of_launcher])
     others = tuple(argument for argument in arguments if not argument.startswith("figure="))
-    return FiguresPlan(tuple(figures), plan, variant_of_run, others)
+    return FiguresPlan(tuple(figures), plan, launcher, variant_of_run, others)
 
 
 def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -84,7 +85,7 @@ def _sort_arguments(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str,
         key, equals, value = argument.partition("=")
         if not equals or not key:
             problems.append(f"{argument} cannot be read; write KEY=VALUE")
-        elif key in (FIGURE, SEED, ROOT, LAUNCHER) or key.startswith(f"{LAUNCHER}."):
+        elif key in (FIGURE, SEED, ROOT) or key.lstrip("+").startswith("hydra"):
             own[key] = value
         else:
             changes[key] = yaml.safe_load(value)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bapo_lightning.cli.command import command
-from bapo_lightning.cli.sweep import print_failures, run_plan
 from bapo_lightning.configuration.help import choices, usage
 from bapo_lightning.phases import phase
 from bapo_lightning.report.progress.display import phases_shown
@@ -55,6 +55,8 @@ def compute(config: MapConfig) -> int:
     Raises:
         ConfigError: the folder holds another map, or a method cannot be composed.
     """
+    from bapo_lightning.runs.sweeps.launchers import run_local
+    from bapo_lightning.runs.sweeps.run import print_failures, run_plan
     from studies.map.exact import fill
     from studies.map.jobs import all_jobs, composed, keep_settings
     from studies.map.language import collect, plan_runs
@@ -71,7 +73,7 @@ def compute(config: MapConfig) -> int:
     if not in_language:
         return 0
     plan = plan_runs(config, in_language)
-    if failed := print_failures(plan, run_plan(plan)):
+    if failed := print_failures(plan, run_plan(plan, partial(run_local, parallel_runs=config.processes))):
         return failed
     for job in in_language:
         collect(config, methods, job)

@@ -1,4 +1,4 @@
-"""Sweeps as a user runs them, on a few updates."""
+"""Sweeps as a user runs them, on a few updates: `make sweep` and `make train ARGS=-m` are one."""
 
 import json
 import subprocess
@@ -8,30 +8,28 @@ import pytest
 from tests.commands import Command, run_command, wait_until
 from tests.report.synthetic_runs import write_run
 
-from bapo_lightning.cli import sweep as command
+from bapo_lightning.cli import multirun
 from bapo_lightning.cli.command import overrides_first
-from bapo_lightning.cli.sweep import print_failures
-from bapo_lightning.run_folder.find import find_runs
+from bapo_lightning.cli.multirun import with_sweeps
 from bapo_lightning.runs.sweeps.job import STOPPED
 from bapo_lightning.runs.sweeps.plan import Plan
+from bapo_lightning.runs.sweeps.run import print_failures
+
+SMALL = ["experiment=additions", "debug=fast", "regime=on_policy"]
 
 
-def sweep(tmp_path, *overrides):
-    options = ["sweep=smoke", "experiment=additions", "debug=fast", f"output_root={tmp_path}", *overrides]
-    return run_command("bapo_lightning.cli.sweep", *options, forks=True)
+def sweep(tmp_path, *overrides, **options):
+    arguments = ["sweep=smoke", *SMALL, f"output_root={tmp_path}", *overrides]
+    return run_command("bapo_lightning.cli.sweep", *arguments, forks=True, **options)
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """Options of a sweep of two runs of which one fails, and what came of it."""
-    alarm = [
-        "callbacks.alarms.entropy.above=0.03,4.0",
-        "callbacks.alarms.entropy.patience=1",
-        "callbacks.alarms.entropy.action=stop",
-    ]
-    overrides = ["regime=on_policy", "algorithm=bapo", *alarm, "launcher.parallel_runs=1"]
+    alarm = ["above=0.03,4.0", "patience=1", "action=stop"]
+    overrides = ["algorithm=bapo", *(f"callbacks.alarms.entropy.{option}" for option in alarm)]
     root = tmp_path_factory.mktemp("swept")
-    return root, overrides, sweep(root, *overrides)
+    return root, overrides, sweep(root, *overrides, "launcher.parallel_runs=1", "folder=mine")
 
 
 def test_a_sweep_goes_on_after_a_failure_and_lists_it(swept):
@@ -40,7 +38,8 @@ def test_a_sweep_goes_on_after_a_failure_and_lists_it(swept):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "failed: algorithm_bapo-above_0.03, see " in done.stderr
     assert "[2/2] finished  algorithm=bapo callbacks.alarms.entropy.above=4.0" in done.stdout
-    assert (folder / "compare.csv").is_file()
+    assert "1 of 2 runs" in done.stdout and f'make compare RUNS="{folder}"' in done.stdout
+    assert {"compare.html", "compare.csv"} <= {path.name for path in folder.iterdir()}
     recorded = json.loads((folder / "sweep.json").read_text())["runs"]
     assert {run: entry["exit_code"] for run, entry in recorded.items()} == {
         "algorithm_bapo-above_0.03": 1,
@@ -49,16 +48,38 @@ def test_a_sweep_goes_on_after_a_failure_and_lists_it(swept):
 
 
 @pytest.mark.slow
-def test_a_sweep_that_goes_on_skips_what_is_finished(swept):
+def test_a_sweep_that_goes_on_skips_what_is_finished_whoever_launches_it(swept):
     root, overrides, _ = swept
-    again = sweep(root, *overrides)
-    assert "2 runs in" in again.stdout and "1 finished before" in again.stdout
+    launcher = ["hydra/launcher=basic", "hydra.sweeper.folder=mine"]
+    arguments = ["-m", "sweep=smoke", *SMALL, f"output_root={root}", *overrides, *launcher]
+    again = run_command("bapo_lightning.cli.train", *arguments, forks=True)
+    assert f"2 runs in {root / 'mine'}: 1 finished before" in again.stdout
+    assert (again.returncode, again.stderr) == (0, ""), "the alarm that failed it is over"
+    assert "2 of 2 runs" in again.stdout
 
 
 def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
     done = sweep(tmp_path, "scale.group_size=1")
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert done.stderr.count("scale.group_size=1 with algorithm.advantages.scale=std") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["sweep=nowhere"], "sweep=nowhere is no choice; it takes additions, bapo_target"),
+        (
+            ["sweep=smoke", "launcher=cloud"],
+            "hydra/launcher=cloud is no choice; it takes local, ray, submitit",
+        ),
+        (["sweep=smoke", "launcher.gpus=1"], "did you mean hydra.launcher.gpus_per_run?"),
+        (["sweep=smoke", "a=[1"], "a=[1 cannot be read"),
+        ([], "nothing is varied; write sweep=NAME"),
+    ],
+)
+def test_what_cannot_be_read_is_told(tmp_path, arguments, complaint):
+    done = run_command("bapo_lightning.cli.sweep", *arguments, cwd=tmp_path)
+    assert done.returncode == 2 and complaint in done.stderr and not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -73,32 +94,25 @@ def test_a_run_saves_and_ends_when_its_sweep_is_killed(tmp_path):
 
 
 @pytest.mark.slow
-def test_hydras_joblib_launcher_gives_jobs_that_start_together_folders_of_their_own(tmp_path):
-    launcher = ["experiment=quickstart", "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]  # as make
-    overrides = [
-        "debug=fast",
-        "regime=on_policy",
-        "algorithm.positive_share_target=0.4,0.5",
-        f"output_root={tmp_path}",
-    ]
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_launchers_of_hydra_run_the_jobs_with_files_of_ones_own(tmp_path, launcher):
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    text = "# @package hydra.sweeper\ncases: [{seed: 1}, {seed: 2, algorithm.positive_share_target: 0.4}]\n"
+    (tmp_path / "conf" / "sweep" / "mine.yaml").write_text(text)
+    options = [f"--config-dir={tmp_path / 'conf'}", "sweep=mine", *SMALL, f"launcher={launcher}"]
     # A real process: loky, which starts the jobs, ends its workers by what `multiprocessing` runs at exit.
-    command = [sys.executable, "-m", "bapo_lightning.cli.train", *launcher, *overrides]
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *options, f"output_root={tmp_path}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    runs = sorted((tmp_path / "quickstart").iterdir())
-    assert [run.name.rsplit("-", 1)[1] for run in runs] == ["0", "1"]
-    assert [json.loads((run / "manifest.json").read_text())["status"] for run in runs] == [
-        "finished",
-        "finished",
-    ]
-    (folder,) = (tmp_path / "multirun").iterdir()
-    assert {"compare.html", "sweep.json"} <= {path.name for path in folder.iterdir()}
-    assert "2 of 2 runs" in done.stdout and f'make compare RUNS="{folder}"' in done.stdout
-    assert set(find_runs([str(folder)])) == {folder / ".." / ".." / "quickstart" / run.name for run in runs}
+    assert "2 of 2 runs" in done.stdout
+    (folder,) = tmp_path.glob("sweep-mine-*")
+    manifests = folder.glob("*/manifest.json")
+    statuses = {path.parent.name: json.loads(path.read_text())["status"] for path in manifests}
+    assert statuses == dict.fromkeys(["seed_1", "seed_2-positive_share_target_0.4"], "finished")
 
 
 def test_an_interrupted_sweep_tells_what_is_left_to_do(tmp_path, capsys):
-    plan = Plan("smoke", tmp_path, {name: (name,) for name in "abcde"}, (), {}, None, None)
+    plan = Plan("smoke", tmp_path, {name: (name,) for name in "abcde"}, ())
     for name in "abc":
         (tmp_path / name).mkdir()
     (tmp_path / "c.log").write_text("loading\nit broke\n")
@@ -110,20 +124,22 @@ def test_an_interrupted_sweep_tells_what_is_left_to_do(tmp_path, capsys):
     assert print_failures(plan, {"e": STOPPED}) == STOPPED
 
 
-def test_the_table_tells_of_earlier_runs_and_is_left_out_where_nothing_finished(
-    tmp_path, capsys, monkeypatch
-):
-    arguments = ["sweep=smoke", "folder=mine", f"output_root={tmp_path}"]
-    rows = [{"step": step, "train/reward": 0.5} for step in range(4)]
+def test_the_table_tells_of_earlier_runs(tmp_path, capsys):
     for algorithm in ("grpo", "bapo", "dapo"):
-        write_run(tmp_path / "mine" / f"algorithm_{algorithm}", rows, algorithm)
-    monkeypatch.setattr(command, "run_plan", lambda plan: {"algorithm_bapo": STOPPED})
-    assert command.main(arguments) == STOPPED
+        rows = [{"step": step, "train/reward": 0.5} for step in range(4)]
+        write_run(tmp_path / f"algorithm_{algorithm}", rows, algorithm)
+    multirun.compare(Plan("smoke", tmp_path, {"algorithm_grpo": (), "algorithm_bapo": ()}, ()))
     output = capsys.readouterr().out
     assert "3 of 3 runs" in output and "  runs of earlier calls in this folder: 1\n" in output
-    monkeypatch.setattr(command, "run_plan", lambda plan: dict.fromkeys(plan.jobs, STOPPED))
-    assert command.main(arguments) == STOPPED
-    assert capsys.readouterr().out == ""
+
+
+def test_short_options_of_sweeps_are_hydras():
+    assert with_sweeps(["seed=0"]) == ["seed=0"]
+    chosen = ["hydra/sweeper=runs", "hydra/launcher=local"]
+    assert with_sweeps(["seed=0,1", "-m"]) == ["seed=0,1", "-m", *chosen]
+    assert with_sweeps(["sweep=x", "folder=y"]) == ["sweep=x", "hydra.sweeper.folder=y", *chosen, "-m"]
+    launcher = with_sweeps(["-m", "launcher=ray", "launcher.cpus_per_run=2"])
+    assert launcher == ["-m", "hydra/launcher=ray", "hydra.launcher.cpus_per_run=2", chosen[0]]
 
 
 def test_overrides_come_before_the_options_beside_which_hydra_reads_none():

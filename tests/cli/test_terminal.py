@@ -61,26 +61,13 @@ def test_without_a_progress_bar_nothing_is_drawn(tmp_path):
     assert "finished after 1 update" in "\n".join(drawn(done)) and "\x1b[?25l" not in done.stdout
 
 
-@pytest.mark.slow
 def test_a_sweep_has_a_row_for_each_run(tmp_path):
-    options = ["sweep=smoke", "experiment=additions", "debug=fast", "regime=on_policy", "algorithm=grpo,bapo"]
+    options = ["-m", "experiment=additions", "debug=fast", "regime=on_policy", "algorithm=grpo,bapo"]
     options += [f"output_root={tmp_path}", "launcher.parallel_runs=2", "callbacks.validation.every=0"]
     # A run that ends between two looks at its folder is never seen running.
     options += ["rollout.engine._target_=tests.runs.own_classes.SlowEngine"]
-    lines = drawn(run_command("bapo_lightning.cli.sweep", *options, forks=True, **TERMINAL))
+    lines = drawn(run_command("bapo_lightning.cli.train", *options, forks=True, **TERMINAL))
     assert any(re.match(r"algorithm_grpo +running +0/1 +[\d:]*( s)?$", line) for line in lines)
     assert any(re.match(r"algorithm_bapo +finished +1/1 +\d\.\d{3} +[\d:]+( s)?$", line) for line in lines)
     assert any(line.startswith("runs 0/2 ━") for line in lines)
     assert not any(line.startswith("[1/2]") for line in lines)  # which stands in a pipe
-
-
-def test_a_multirun_has_a_row_for_each_job_above_the_bar_of_its_run(tmp_path):
-    sizes = ["experiment=additions", "debug=fast", "regime=on_policy", f"output_root={tmp_path}"]
-    sizes += ["rollout.engine._target_=tests.runs.own_classes.SlowEngine"]
-    command = ["bapo_lightning.cli.train", *sizes, "-m", "algorithm=grpo,bapo"]
-    lines = drawn(run_command(*command, cwd=tmp_path, **TERMINAL))
-    assert any(re.match(r"algorithm=grpo +running", line) for line in lines)
-    assert any(re.match(r"algorithm=bapo +waiting", line) for line in lines)
-    assert any(re.match(r"algorithm=bapo +finished +1/1 +\d\.\d{3} +\d+ s$", line) for line in lines)
-    rows = next(number for number, line in enumerate(lines) if line.startswith("runs 0/2 ━"))
-    assert any(line.startswith("update 0/1 ━") for line in lines[rows:])

@@ -272,5 +272,5 @@ def test_ranks_other_than_the_first_end_without_a_word(arguments, tmp_path, monk
 @pytest.mark.slow
 def test_a_job_that_cannot_run_is_found_before_the_first_begins(tmp_path):
     done = command("train", "debug=fast", "trainer.devices=1,2", "strategy=ddp", "-m", cwd=tmp_path)
-    assert done.returncode == 1 and "2 needed (trainer.devices=2), 1 found" in done.stderr
+    assert done.returncode == 2 and "2 needed (trainer.devices=2), 1 found" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -28,6 +28,7 @@ for _variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_
 let_segments_grow()
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # variable: Hydra raises errors, whole, instead of printing their ends
+_is_asked = _FULL_ERROR in os.environ  # by the user
 
 
 def command(
@@ -71,34 +72,31 @@ def hydra_command(
     config_name: str,
     usage: Callable[[], str] = help_text,
     rewrite: Callable[[Sequence[str]], Sequence[str]] = list,
+    code: int = 1,
 ) -> Callable[[Callable[[DictConfig], int | None]], Callable[[], int]]:
-    """Decorates a command that gets the configuration composed by Hydra; errors of this package exit with 1.
+    """Decorates a command that gets the configuration composed by Hydra.
 
     Args:
         config_name: file of `conf/`.
         usage: makes the text for `--help`.
         rewrite: turns the command line into Hydra's overrides.
+        code: exit code after an error of this package, before the function is called.
     """
     import hydra
 
     def decorate(main: Callable[[DictConfig], int | None]) -> Callable[[], int]:
-        is_asked = True  # whether the user set the variable
-
         @hydra.main(version_base="1.3", config_path=conf_dir(), config_name=config_name)
         @wraps(main)
         def composed(config: DictConfig) -> None:
-            if not is_asked:
-                os.environ.pop(_FULL_ERROR, None)
-            if code := command(1)(main)(config):
-                sys.exit(code)
+            end_explanations()
+            if failed := command(1)(main)(config):
+                sys.exit(failed)
 
-        @command(1, usage=usage)
+        @command(code, usage=usage)
         def start() -> None:
-            nonlocal is_asked
-            is_asked = _FULL_ERROR in os.environ
             installed_folders()  # whose error Hydra would wrap in its own
             sys.argv[1:] = overrides_first(rewrite(sys.argv[1:]))
-            with nullcontext() if is_asked else composition_explained(config_name):
+            with nullcontext() if _is_asked else composition_explained(config_name):
                 composed()
 
         return start
@@ -122,6 +120,12 @@ def composition_explained(config_name: str) -> Iterator[None]:
         overrides = [argument for argument in sys.argv[1:] if not _is_option(argument)]
         raise ConfigError([explained(error, overrides, config_name)]) from None
     finally:
+        end_explanations()
+
+
+def end_explanations() -> None:
+    """Leaves errors to Hydra, here and in processes that are started from here, once all is composed."""
+    if not _is_asked:
         os.environ.pop(_FULL_ERROR, None)
 
 

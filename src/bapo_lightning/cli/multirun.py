@@ -1,99 +1,125 @@
-"""Hydra's `--multirun`, which knows its jobs only by their folders: how far they are, and at last the table
-and the page.
+"""Several runs, by Hydra's `--multirun`: what its sweeper does here.
+
+    conf/sweep/<name>.yaml, overrides -> plan, checked as a whole -> hydra/launcher -> table and page
+
+Each run is a process of its own, so one that fails does not stop the others and is listed; runs that finished
+before are not repeated, and those that were interrupted go on from their newest checkpoint.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import sys
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf
 
-from bapo_lightning.errors import BapoLightningError
+from bapo_lightning.cli.command import command, end_explanations
+from bapo_lightning.configuration.compose import has_default_folder, run_folder
+from bapo_lightning.configuration.overrides import hydra_value
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.ranks.launch import leads
-from bapo_lightning.report.progress.display import phases_shown
-from bapo_lightning.run_folder.find import SWEEP_RECORD
-from bapo_lightning.run_folder.text_file import write_json
+from hydra_plugins.bapo_lightning import RunsSweeper
 
-_launching = False  # whether this process launches jobs that leave the terminal to it
+if TYPE_CHECKING:
+    from bapo_lightning.runs.sweeps.plan import Plan
 
-
-def job_of_multirun() -> int | None:
-    """Number of this job in a run of Hydra's `--multirun`, None in any other."""
-    settings = HydraConfig.get()
-    return settings.job.num if settings.mode == RunMode.MULTIRUN else None
+SHORT = {"launcher=": "hydra/launcher=", "launcher.": "hydra.launcher.", "folder=": "hydra.sweeper.folder="}
+MULTIRUN = {"-m", "--multirun"}
 
 
-def has_terminal() -> bool:
-    """Whether the run of this process may draw on the terminal; jobs that run beside each other may not."""
-    return job_of_multirun() is None or _launching
-
-
-def record_run(folder: Path) -> None:
-    """Notes in the folder of this job where its run is; does nothing in a run that is no job."""
-    number = job_of_multirun()
-    if number is not None:
-        job_folder = Path(HydraConfig.get().runtime.output_dir)
-        runs: dict[str, Any] = {os.path.relpath(folder, job_folder): {}}
-        write_json(job_folder / SWEEP_RECORD, {"job": number, "runs": runs})
-
-
-def _knows_jobs(config: DictConfig) -> bool:
-    """Whether the command line tells the jobs, and they run on this machine: by Hydra's sweeper, and its
-    launcher or joblib's.
+def with_sweeps(arguments: Sequence[str]) -> list[str]:
+    """Lets Hydra find the sweeper, and returns the command line in its words: `sweep=` makes it a multirun,
+    and a multirun has our sweeper unless another is chosen.
     """
-    sweeper, launcher = config.hydra.sweeper, str(config.hydra.launcher._target_)
-    is_own = str(sweeper._target_).endswith("BasicSweeper") and not sweeper.get("params")
-    return is_own and launcher.endswith(("BasicLauncher", "JoblibLauncher"))
+    Plugins.instance().register(RunsSweeper)  # Hydra does not see what is installed in editable mode
+    if not any(text.startswith("sweep=") or text in MULTIRUN for text in arguments):
+        return [*arguments]
+    found = [*map(in_hydra, arguments)]
+    keys = {text.partition("=")[0] for text in found}
+    if "hydra/sweeper" not in keys:
+        found += ["hydra/sweeper=runs", *(["hydra/launcher=local"] if "hydra/launcher" not in keys else [])]
+    return [*found, *(["-m"] if not keys & MULTIRUN else [])]
 
 
-class MultirunTable(Callback):
-    """Shows how far the jobs are, and compares their runs when the last has ended; `hydra.callbacks` of
-    `conf/train.yaml`.
+def in_hydra(argument: str) -> str:
+    """An override in Hydra's words: `hydra/launcher=ray` for `launcher=ray`."""
+    return re.sub(r"^(launcher[.=]|folder=)", lambda match: SHORT[match[1]], argument)
+
+
+def sweep(
+    context: HydraContext, task_function: TaskFunction, config: DictConfig, arguments: Sequence[str]
+) -> NoReturn:
+    """Runs what has not finished, compares all, and ends the process, with 1 when a run failed and 2 when
+    nothing could be started.
+
+    Args:
+        context: Hydra's, which launchers need.
+        task_function: main function, which its own launchers call for each job.
+        config: composed configuration of all jobs, with Hydra's own.
+        arguments: overrides of the command line, without Hydra's own.
     """
 
-    def __init__(self) -> None:
-        self._shown = ExitStack()
+    @command(2)
+    def run() -> int:
+        from bapo_lightning.runs.sweeps.launchers import launcher_of
+        from bapo_lightning.runs.sweeps.plan import read_plan
+        from bapo_lightning.runs.sweeps.run import print_failures, run_plan
 
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Ends with 1 where a job cannot work. Shows a row for each, unless the jobs write to the terminal
-        themselves, as joblib's do.
-        """
-        from bapo_lightning.runs.sweeps.multirun import check_jobs, jobs_followed
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            raise ConfigError(["torchrun starts the ranks of one run; leave it out for several"])
+        hydra = config.hydra
+        options: Any = OmegaConf.to_container(hydra.sweeper, resolve=False)
+        given = hydra.runtime.choices.get("sweep"), options, arguments, config.output_root
+        plan = read_plan(*given, context.config_loader, hydra_options(hydra))
+        plugin = partial(Plugins.instance().instantiate_launcher, context, task_function, config)
+        codes = run_plan(plan, *launcher_of(hydra.launcher, plugin))
+        if any(codes.get(run, 0) == 0 for run in plan.jobs):  # those without a code finished before
+            compare(plan)
+        return print_failures(plan, codes)
 
-        if _knows_jobs(config):
-            try:
-                with phases_shown(leads()):
-                    check_jobs(config.hydra.overrides.task)
-            except BapoLightningError as error:
-                if leads():
-                    print(f"error: {error}", file=sys.stderr)
-                sys.exit(1)  # Hydra only warns of other exceptions of a callback
-        global _launching
-        _launching = "joblib" not in config.hydra.launcher._target_
-        if _launching:
-            self._shown.enter_context(
-                jobs_followed(Path(config.hydra.sweep.dir), config.hydra.overrides.task)
-            )
+    end_explanations()
+    sys.exit(run() if leads() else 1)  # the first process says why
 
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Prints the table, writes the page, and keeps a list of the runs for later comparisons."""
-        from bapo_lightning.cli.compare import main as compare
 
-        self._shown.close()
-        folder = Path(config.hydra.sweep.dir)
-        runs = dict[str, dict[str, Any]]()
-        for record in sorted(folder.glob(f"*/{SWEEP_RECORD}")):
-            for run in json.loads(record.read_text(encoding="utf-8"))["runs"]:
-                runs[os.path.relpath(record.parent / run, folder)] = {}
-        if runs:
-            write_json(folder / SWEEP_RECORD, {"runs": runs})
-            compare([str(folder)])
-            print(f'  again, or beside other runs: make compare RUNS="{folder}"', flush=True)
+def compare(plan: Plan) -> None:
+    """Prints the table and writes the page."""
+    from bapo_lightning.cli.compare import main
+    from bapo_lightning.run_folder.find import find_runs
+
+    main([str(plan.folder), *(["--reference", plan.reference] if plan.reference else [])])
+    if earlier := len(find_runs([str(plan.folder)])) - len(plan.jobs):
+        print(f"  runs of earlier calls in this folder: {earlier}")
+    print(f'  again, or with other runs: make compare RUNS="{plan.folder}"', flush=True)
+
+
+def is_job() -> bool:
+    """Whether the main function was called by one of Hydra's own launchers."""
+    return HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def run_job(plain: dict[str, Any]) -> None:
+    """Starts the run of this job as a process. Raises JobFailed when it ends with another code than 0."""
+    from bapo_lightning.runs.sweeps.job import JobFailed, TrainJob
+
+    hydra: Any = HydraConfig.get()
+    folder = run_folder(plain)
+    if has_default_folder(plain):  # of another sweeper, all of whose jobs have one time
+        folder = folder.with_name(f"{folder.name}-{hydra.job.num}")
+    overrides = *hydra.overrides.task, f"run_folder={hydra_value(str(folder))}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if code := TrainJob((*hydra_options(hydra), *overrides), folder)():
+        raise JobFailed(code)
+
+
+def hydra_options(hydra: DictConfig) -> tuple[str, ...]:
+    """What a run has to be started with to find the same configuration files."""
+    folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    further = [text for text in hydra.overrides.hydra if text.startswith("hydra.searchpath=")]
+    return (*(f"--config-dir={folder}" for folder in folders), *further)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,9 +33,9 @@ def composed_run(overrides: Sequence[str], with_hydra: bool = False) -> DictConf
     """
     installed_folders()  # whose error Hydra would wrap in its own
     current = GlobalHydra.instance()
-    of_command, current.hydra = current.hydra, None
+    of_command = current.hydra  # knows the folder of --config-dir as well
     try:
-        with initialize_config_dir(conf_dir(), version_base="1.3"):
+        with nullcontext() if of_command else initialize_config_dir(conf_dir(), version_base="1.3"):
             return compose("train", list(overrides), return_hydra_config=with_hydra)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError([explained(error, overrides)]) from None
@@ -54,7 +54,7 @@ def explained(error: Exception, overrides: Sequence[str], file: str = "train") -
                 suppress(HydraException, OmegaConfBaseException),
                 initialize_config_dir(conf_dir(), version_base="1.3"),
             ):
-                composed = compose(file, tried)
+                composed = compose(file, tried, return_hydra_config=key.startswith("hydra."))
                 return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
         return {}
 

@@ -19,10 +19,10 @@ TRAIN = ("train", 'train EXP=quickstart ARGS="algorithm=grpo seed=1 regime.epoch
 KEYS = "[GROUP=CHOICE ...] [KEY=VALUE ...]"
 MORE = """
   --cfg job --resolve   print the composed configuration, with every key that can be set
-  -m KEY=A,B            one run after another (Hydra's multirun); `make sweep` runs several at a time
+  -m KEY=A,B            several runs, compared at the end; sweep=NAME is such a choice of values
   --hydra-help          options of Hydra itself
 """
-NOT_CHOSEN = ("sweeps", "simulate")  # read by `make sweep` and `make simulate`
+NOT_CHOSEN = ("simulate", "hydra")  # read by `make simulate`, and by Hydra
 CHOSEN_BY_OTHERS = ("rollout/engine", "rollout/weight_sync")  # parts that the files of `rollout` choose
 CHOSEN_AT = {"problem_set": "problem_set@data.train"}  # a group that has several places
 

@@ -13,6 +13,7 @@ from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.errors import taken
 
 TABLE = ("data.train.path", "problem_set@data.train")  # as people try to choose their own data
+PLUGINS = ', and those of Hydra\'s plugins (.venv/bin/python -m pip install -e ".[sweep]")'
 SHARED = ("base",)  # files that others build on and that are no choice by themselves
 _KEY = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
 _TAKEN = re.compile(r"An item is already at '([^']+)'")
@@ -35,7 +36,8 @@ def composition_problem(error: Exception, known: Callable[[str], Node]) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         known_names = sorted(name for name in choice_files(group) if name not in SHARED)
-        return f"{group}={name} is no choice; {taken(name, known_names)}"
+        plugins = PLUGINS if group == "hydra/launcher" else ""
+        return f"{group}={name} is no choice; {taken(name, known_names)}{plugins}"
     if match := _TAKEN.search(text):
         return f"{match[1]} is an option already; leave out the + before it"
     if match := _KEY.search(text):
@@ -58,7 +60,11 @@ def meant_key(key: str, known: Node) -> str:
         whole = [*parts[:depth], near[0], *parts[depth + 1 :]]
         meant = whole if node_at(known, whole) is not None else whole[: depth + 1]
         return f"did you mean {'.'.join(meant)}?"
-    keys = [found for found in dotted_keys(known) if depth == 0 or found.startswith(f"{parts[0]}.")]
+    keys = [
+        found
+        for found in dotted_keys(known)
+        if (depth == 0 or found.startswith(f"{parts[0]}.")) and not key.startswith(f"{found}.")
+    ]
     same = [found for found in keys if found.rpartition(".")[2] == parts[-1]]
     if meant := same[:3] or get_close_matches(key, keys, 1, cutoff=0.75):
         return f"did you mean {' or '.join(meant)}?"

@@ -63,12 +63,12 @@ EXPECTED_WARNINGS = (
 )
 
 
-def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> tuple[int, Path]:
+def train(config: dict[str, Any], find_folder: Callable[[], dict[str, Any]]) -> tuple[int, Path]:
     """Train as one of the ranks of a run, or as the only one.
 
     Args:
-        own: the resolved configuration as this process knows it.
-        choose: makes the configuration with the run folder; rank 0's holds for all.
+        config: resolved configuration of this process.
+        find_folder: returns it with the run folder; the answer of rank 0 holds for all ranks.
 
     Returns:
         The exit code, 0 or that of a run that a signal stopped; and the run folder.
@@ -76,18 +76,18 @@ def train(own: dict[str, Any], choose: Callable[[], dict[str, Any]]) -> tuple[in
     Raises:
         ConfigError: everything that is wrong, before any weight is loaded.
     """
-    with phases_shown(wants_display(own)):
+    with phases_shown(wants_display(config)):
         with phase("checking the configuration"):
-            config = validate(own)
-            found = check_machine(config)
+            own = validate(config)
+            found = check_machine(own)
         if leads() and found:
             print("\n".join(found), flush=True)
-        devices = config.accelerator, config.devices, config.num_nodes
-        ranks = join(*devices, config.rank_timeout_minutes, needs_group=config.is_distributed)
+        devices = own.accelerator, own.devices, own.num_nodes
+        ranks = join(*devices, own.rank_timeout_minutes, needs_group=own.is_distributed)
         try:
             with rank_loss_raised():
-                chosen = validate(ranks.on_controller(choose))
-                return run(chosen, ranks), chosen.folder
+                common = validate(ranks.on_controller(find_folder))
+                return run(common, ranks), common.folder
         finally:
             ranks.close()
 

@@ -1,6 +1,4 @@
-"""Launchers and jobs of a sweep, with jobs that only pretend to train; submitit with its executors for one
-machine.
-"""
+"""Launchers and jobs of a sweep, with jobs that only pretend to train."""
 
 import os
 import signal
@@ -8,76 +6,70 @@ import threading
 
 import psutil
 import pytest
+from hydra.core.utils import JobReturn, JobStatus
 from tests.runs.sweeps.pretended import PretendedRun, ignore, manifest, wait_until
 
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.runs.sweeps.job import STOPPED, log_file
+from bapo_lightning.runs.sweeps.job import STOPPED, JobFailed, log_file
 from bapo_lightning.runs.sweeps.launchers import (
     LOST,
+    chosen_launcher,
     local_slots,
     num_cores,
+    run_by_plugin,
     run_local,
-    run_submitit,
     visible_gpus,
 )
 
-LOCAL = {"parallel_runs": None, "gpus_per_run": 0}
-
-
-def jobs(tmp_path, codes):
-    return {name: PretendedRun(("0", str(code)), tmp_path / name, 3) for name, code in codes.items()}
-
-
-def submitit_options(cluster, **parameters):
-    return {
-        "cluster": cluster,
-        "parallel_runs": None,
-        "parameters": {"timeout_min": 5, "slurm_partition": None, **parameters},
-    }
+COMPLETED, FAILED = JobStatus.COMPLETED, JobStatus.FAILED
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
-    told = []
-    codes = run_local(
-        jobs(tmp_path, {"a": 0, "b": 3, "c": 0}), [{}], lambda name, code: told.append((name, code))
-    )
-    assert codes == {"a": 0, "b": 3, "c": 0}
+    told, wanted = [], {"a": 0, "b": 3, "c": 0}
+    jobs = {name: PretendedRun(("0", str(code)), tmp_path / name) for name, code in wanted.items()}
+    assert run_local(jobs, lambda *ended: told.append(ended), parallel_runs=1) == wanted
     assert sorted(told) == [("a", 0), ("b", 3), ("c", 0)]
-    assert "threads 3" in log_file(tmp_path / "b").read_text()
+    assert f"threads {num_cores()}" in log_file(tmp_path / "b").read_text()
 
 
-def test_runs_at_the_same_time_have_gpus_of_their_own(tmp_path):
-    slots = [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
-    together = {name: PretendedRun(("1", "0"), tmp_path / name) for name in "ab"}
-    assert run_local(together, slots, ignore) == {"a": 0, "b": 0}
-    assert sorted(log_file(tmp_path / name).read_text().split("gpus ")[1].strip() for name in "ab") == [
-        "0,1",
-        "2,3",
-    ]
+def test_runs_at_the_same_time_have_gpus_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
+    jobs = {name: PretendedRun(("1", "0"), tmp_path / name) for name in "ab"}
+    assert run_local(jobs, ignore, gpus_per_run=2) == {"a": 0, "b": 0}
+    gpus = [log_file(tmp_path / name).read_text().split("gpus ")[1].strip() for name in "ab"]
+    assert sorted(gpus) == ["0,1", "2,3"]
 
 
 def test_cores_and_gpus_are_shared_out(monkeypatch):
-    assert len(local_slots(LOCAL, None)) == num_cores()
-    assert len(local_slots(LOCAL, 2)) == 2
-    assert len(local_slots({**LOCAL, "parallel_runs": 5}, 2)) == 5
+    assert len(local_slots(99, None, 0)) == num_cores()
+    assert len(local_slots(5, 2, 0)) == 2 and len(local_slots(1, 5, 0)) == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7,8")
     assert visible_gpus() == ["4", "5", "6", "7", "8"]
     shares = [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
-    assert local_slots({**LOCAL, "gpus_per_run": 2}, None) == shares
-    assert local_slots({"parallel_runs": 1, "gpus_per_run": 2}, None) == shares[:1]
+    assert local_slots(9, None, 2) == shares and local_slots(9, 1, 2) == shares[:1]
+    with pytest.raises(ConfigError, match="gpus_per_run=6, but 5 GPUs are visible here"):
+        local_slots(9, None, 6)
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("overrides", "complaint"),
     [
-        ({**LOCAL, "parallel_runs": 0}, "parallel_runs=0 must be a whole number of at least 1"),
-        ({**LOCAL, "gpus_per_run": 3}, "gpus_per_run=3, but 2 GPUs are visible here"),
+        (["hydra/launcher=cloud"], "hydra/launcher=cloud is no choice; it takes local, ray, submitit"),
+        (["hydra.launcher.gpus=1"], "gpus is not an option; did you mean hydra.launcher.gpus_per_run"),
+        (["hydra.launcher.parallel_runs=0"], "parallel_runs=0 must be a whole number of at least 1"),
+        (["hydra/launcher=ray", "hydra.launcher.cpus_per_run=0"], "launcher.cpus_per_run=0 must be"),
     ],
 )
-def test_what_a_machine_does_not_have_is_refused(monkeypatch, options, complaint):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+def test_launchers_and_options_that_do_not_exist_are_told(overrides, complaint):
     with pytest.raises(ConfigError, match=complaint):
-        local_slots(options, None)
+        chosen_launcher(overrides)
+
+
+def test_a_launcher_begins_as_many_runs_as_the_sweep_asks_for_unless_it_is_told_otherwise():
+    for given, number in {"hydra.sweeper.parallel_runs=3": 3, "hydra.launcher.parallel_runs=4": 4}.items():
+        launch, is_here = chosen_launcher([given])
+        assert launch.keywords == {"parallel_runs": number, "gpus_per_run": 0} and is_here
+    assert not chosen_launcher(["hydra/launcher=ray"])[1]
 
 
 def test_ctrl_c_gives_up_what_has_not_begun_and_a_stopped_run_is_not_finished(tmp_path):
@@ -89,17 +81,41 @@ def test_ctrl_c_gives_up_what_has_not_begun_and_a_stopped_run_is_not_finished(tm
         os.kill(long["a"]._process_id, signal.SIGTERM)  # what a terminal does to the whole group
 
     threading.Thread(target=interrupt, daemon=True).start()
-    assert run_local(long, [{}], ignore) == {"b": STOPPED, "a": STOPPED}
+    assert run_local(long, ignore, parallel_runs=1) == {"b": STOPPED, "a": STOPPED}
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize("cluster", ["local", "debug"])
-def test_submitit_runs_the_jobs_and_returns_their_exit_codes(tmp_path, cluster):
-    codes = run_submitit(
-        jobs(tmp_path, {"a": 0, "b": 3}), tmp_path / "submitit", submitit_options(cluster), ignore
-    )
-    assert codes == {"a": 0, "b": 3}
-    assert manifest(tmp_path / "a") == {"status": "finished", "ignores": True}
+def test_jobs_of_hydras_launchers_that_fail_do_not_stop_the_others(tmp_path):
+    class Launcher:
+        def launch(self, overrides, first):
+            assert overrides == [["seed=0"]] * 3
+            ends = (COMPLETED, None), (FAILED, JobFailed(3)), (FAILED, ValueError("it broke"))
+            return [JobReturn(status=status, _return_value=value) for status, value in ends]
+
+    told = []
+    jobs = {name: PretendedRun(("--config-dir=conf", "seed=0"), tmp_path / name) for name in "abc"}
+    codes = run_by_plugin(Launcher(), jobs, lambda *ended: told.append(ended))
+    assert codes == dict(told) == {"a": 0, "b": 3, "c": LOST}
+
+
+def test_a_launcher_of_hydras_that_breaks_leaves_what_has_finished(tmp_path, capsys):
+    class Launcher:
+        def launch(self, overrides, first):
+            jobs["a"]()
+            raise RuntimeError("job 17\n is gone")
+
+    jobs = {name: PretendedRun(("0", "0"), tmp_path / name) for name in "ab"}
+    assert run_by_plugin(Launcher(), jobs, ignore) == {"a": 0, "b": LOST}
+    assert capsys.readouterr().err == "error: Launcher: job 17 is gone\n"
+
+
+class Resubmitted(PretendedRun):
+    """A run whose job says that it can go on later, as those of Hydra's submitit launcher do."""
+
+    def checkpoint(self):
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(type(self)(self.overrides, self.folder))
 
 
 @pytest.mark.slow
@@ -109,28 +125,12 @@ def test_a_job_whose_time_is_up_saves_itself_and_is_submitted_again(tmp_path):
 
     executor = LocalExecutor(tmp_path / "submitit")
     executor.update_parameters(timeout_min=5)
-    job = executor.submit(PretendedRun(("30", "0"), tmp_path / "run"))
+    job = executor.submit(Resubmitted(("30", "0"), tmp_path / "run"))
     wait_until((tmp_path / "run" / "manifest.json").exists)
+    assert manifest(tmp_path / "run")["ignores"]  # the notice, which SLURM sends to the run as well
     (task,) = psutil.Process(int(job.job_id)).children()
     task.send_signal(signal.SIGUSR2)
     wait_until(lambda: manifest(tmp_path / "run")["status"] == "interrupted")
     wait_until(lambda: job.get_info()["jobState"] != "RUNNING")
     again = pickle_load(job.paths.submitted_pickle).function
     assert (again.overrides, again.folder) == (("30", "0"), tmp_path / "run")
-
-
-class UnknownThere(PretendedRun):
-    """Of a module that the job cannot import."""
-
-
-def test_a_job_that_its_cluster_loses_says_why_in_its_log(tmp_path):
-    unpicklable_there = {"a": UnknownThere(("0", "0"), tmp_path / "a")}
-    assert run_submitit(unpicklable_there, tmp_path / "submitit", submitit_options("local"), ignore) == {
-        "a": LOST
-    }
-    assert "the cluster ended the job without a result" in log_file(tmp_path / "a").read_text()
-
-
-def test_a_parameter_that_submitit_does_not_know_is_told(tmp_path):
-    with pytest.raises(ConfigError, match=r"launcher=submitit: .*colour"):
-        run_submitit({}, tmp_path, submitit_options("local", colour="red"), ignore)

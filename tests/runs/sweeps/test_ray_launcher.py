@@ -31,7 +31,9 @@ def test_a_run_that_fails_does_not_stop_the_others(nodes, tmp_path):
     told = []
     wanted = {"a": 0, "b": 3, "c": 0}
     jobs = {name: PretendedRun(("0", str(code)), tmp_path / name) for name, code in wanted.items()}
-    codes = run_on_nodes(jobs, options(nodes, parallel_runs=2), lambda name, code: told.append((name, code)))
+    codes = run_on_nodes(
+        jobs, lambda name, code: told.append((name, code)), **options(nodes, parallel_runs=2)
+    )
     assert codes == wanted and sorted(told) == sorted(codes.items())
     assert "threads 1" in log_file(tmp_path / "b").read_text()
 
@@ -49,7 +51,7 @@ def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
         thread = threading.Thread(target=lose)
         thread.start()
         job = PretendedRun(("40", "0"), tmp_path / "a")
-        assert run_on_nodes({"a": job}, options(nodes, gpus_per_run=1), ignore) == {"a": 0}
+        assert run_on_nodes({"a": job}, ignore, **options(nodes, gpus_per_run=1)) == {"a": 0}
         thread.join()
     assert manifest(tmp_path / "a")["status"] == "finished"
     assert log_file(tmp_path / "a").read_text().count("threads") == 2
@@ -66,7 +68,7 @@ def test_a_run_that_outlives_its_worker_saves_itself_before_it_goes_on(nodes, tm
     thread = threading.Thread(target=lose)
     thread.start()
     job = PretendedRun(("40", "0", "4"), tmp_path / "a")
-    assert run_on_nodes({"a": job}, options(nodes), ignore) == {"a": 0}
+    assert run_on_nodes({"a": job}, ignore, **options(nodes)) == {"a": 0}
     thread.join()
     assert manifest(tmp_path / "a")["status"] == "finished"
     assert "is in use by" not in log_file(tmp_path / "a").read_text()
@@ -81,7 +83,9 @@ def test_a_run_that_no_node_has_room_for_is_refused(nodes, tmp_path):
     from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
 
     with pytest.raises(EngineError, match="has room for a run of 9 CPUs and 0 GPUs"):
-        run_on_nodes({"a": PretendedRun(("0", "0"), tmp_path / "a")}, options(nodes, cpus_per_run=9), ignore)
+        run_on_nodes(
+            {"a": PretendedRun(("0", "0"), tmp_path / "a")}, ignore, **options(nodes, cpus_per_run=9)
+        )
 
 
 def test_a_cluster_that_is_busy_is_said_to_be(nodes, tmp_path, capsys):
@@ -104,7 +108,7 @@ def test_a_cluster_that_is_busy_is_said_to_be(nodes, tmp_path, capsys):
             time.sleep(0.1)
         threading.Timer(2, ray.kill, (others[0],)).start()
         job = PretendedRun(("0", "0"), tmp_path / "a")
-        assert run_on_nodes({"a": job}, options(nodes), ignore) == {"a": 0}
+        assert run_on_nodes({"a": job}, ignore, **options(nodes)) == {"a": 0}
     finally:
         leave()
     assert "the Ray cluster is busy with other work; runs of 1 CPUs" in capsys.readouterr().err
@@ -125,7 +129,7 @@ def test_ctrl_c_lets_runs_save_themselves_and_gives_up_the_others(nodes, tmp_pat
 
     threading.Thread(target=interrupt, daemon=True).start()
     jobs = {name: PretendedRun(("60", "0"), tmp_path / name) for name in "ab"}
-    assert run_on_nodes(jobs, options(nodes, parallel_runs=1), ignore) == {"a": STOPPED, "b": STOPPED}
+    assert run_on_nodes(jobs, ignore, **options(nodes, parallel_runs=1)) == {"a": STOPPED, "b": STOPPED}
     assert manifest(tmp_path / "a")["status"] == "interrupted" and not (tmp_path / "b").exists()
 
 

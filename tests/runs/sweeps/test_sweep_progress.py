@@ -10,9 +10,8 @@ from rich.console import Console
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.report.progress import display
-from bapo_lightning.runs.sweeps import multirun, progress
+from bapo_lightning.runs.sweeps import progress
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
-from bapo_lightning.runs.sweeps.multirun import jobs_followed, planned_jobs
 from bapo_lightning.runs.sweeps.progress import RunRow, RunsTable, State, followed, num_updates
 
 
@@ -32,7 +31,7 @@ def lines(part, width=80, height=24):
 def terminal(monkeypatch):
     """Modules that take the output for a terminal of 80 columns."""
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, color_system=None)
-    for module in (display, progress, multirun):
+    for module in (display, progress):
         monkeypatch.setattr(module, "on_terminal", lambda: True)
         monkeypatch.setattr(module, "get_console", lambda: console)
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.0)
@@ -91,8 +90,8 @@ def test_the_table_fits_and_shortens_names_alone(tmp_path, width):
     assert shown[3].startswith("runs 0/1 ")
 
 
-def test_of_many_runs_those_at_work_are_shown():
-    rows = [RunRow(f"run-{number}", None) for number in range(115)]
+def test_of_many_runs_those_at_work_are_shown(tmp_path):
+    rows = [RunRow(f"run-{number}", tmp_path / str(number), 8) for number in range(115)]
     for row in rows[:60]:
         row.end(State.FINISHED)
     rows[60].begin(time.monotonic())
@@ -130,38 +129,3 @@ def test_the_number_of_updates_is_that_of_the_run():
     plain = compose_run(["experiment=quickstart", "run_folder=unused", "regime.epochs=2"])
     run = validate(plain)
     assert num_updates(plain) == run.scale.num_rollout_batches * run.staleness.updates_per_rollout_batch
-
-
-def test_jobs_of_a_multirun_are_named_by_what_varies_in_hydras_order():
-    overrides = ["experiment=quickstart", "algorithm=grpo,bapo", "seed=range(0,2)", "~model.lora"]
-    assert planned_jobs(overrides) == [
-        *("algorithm=grpo seed=0", "algorithm=grpo seed=1"),
-        *("algorithm=bapo seed=0", "algorithm=bapo seed=1"),
-    ]
-    assert planned_jobs(["algorithm=glob(*)"]) == []  # known to Hydra's sweeper alone
-
-
-def test_jobs_of_a_multirun_are_followed_by_what_they_leave(tmp_path, terminal):
-    def leave(job, run, status):
-        folder = tmp_path / "runs" / run
-        write_updates(folder, 4)
-        (folder / "config.yaml").write_text(
-            "scale: {num_rollout_batches: 2}\nregime: {epochs: 1, minibatches: 4}\n"
-        )
-        (folder / "manifest.json").write_text(json.dumps({"status": status}))
-        (tmp_path / "multirun" / str(job)).mkdir(parents=True)
-        record = {"job": job, "runs": {f"../../runs/{run}": {}}}
-        (tmp_path / "multirun" / str(job) / "sweep.json").write_text(json.dumps(record))
-
-    with jobs_followed(tmp_path / "multirun", ["algorithm=grpo,bapo"]):
-        (table,) = display._parts.values()
-        leave(0, "first", "finished")
-        leave(1, "second", "running")
-        leave(2, "third", "failed")  # from a sweeper that makes jobs of its own
-        shown = [line.split()[:-2] for line in lines(table)[2:5]]
-    assert shown == [
-        ["algorithm=grpo", "finished", "4/8", "0.500"],
-        ["algorithm=bapo", "running", "4/8", "0.500"],
-        ["job", "2", "FAILED", "4/8", "0.500"],
-    ]
-    assert "algorithm=grpo  finished" in terminal.file.getvalue()

@@ -21,13 +21,16 @@ STOPPED = 130  # exit code of a run that was stopped before its end, or never be
 NOTICE = signal.SIGUSR2  # SLURM's notice that a job will be stopped, as submitit asks for it
 
 
+class JobFailed(RuntimeError):
+    """A job of one of Hydra's launchers ended with another exit code than 0, its argument."""
+
+
 @dataclass
 class TrainJob:
-    """Trains or resumes one run. It can be pickled, and submitit submits it again when its time is up."""
+    """Trains or resumes one run. It can be pickled."""
 
-    overrides: tuple[str, ...]  # with `run_folder` and `resume=auto`
+    overrides: tuple[str, ...]  # with `run_folder` and `resume=auto`, and options of Hydra
     folder: Path  # of the run; the console output is appended to a file beside it, `<folder>.log`
-    num_threads: int | None = None  # CPU threads; None: as the environment has it
     began: float | None = field(default=None, init=False)  # time.monotonic, in this process
     _process_id: int | None = field(default=None, init=False)
 
@@ -38,13 +41,24 @@ class TrainJob:
 
     def __call__(self, environment: Mapping[str, str] | None = None) -> int:
         """Trains and returns the exit code. `environment` holds variables of this run alone."""
-        threads = {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
-        variables = {**os.environ, **threads, **started_by_this(), **(environment or {})}
+        variables = {**os.environ, **started_by_this(), **(environment or {})}
         self.began = time.monotonic()
-        with log_file(self.folder).open("a", encoding="utf-8") as log, _notice_ignored():
+        # A new program inherits an ignored signal, but not a handler; the notice would kill the training.
+        with log_file(self.folder).open("a", encoding="utf-8") as log, _at_notice(signal.SIG_IGN):
             process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, env=variables)
         self._process_id = process.pid
-        code = process.wait()
+        resubmit = signal.getsignal(NOTICE)  # of submitit, in its jobs
+
+        def save_first(*notice: Any) -> None:
+            self.stop()
+            resubmit(*notice)  # type: ignore[operator, misc]
+
+        with _at_notice(save_first if callable(resubmit) else resubmit):
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # which the run has got as well
+                process.wait()
+                raise
         return STOPPED if code - 128 in STOPPING else code
 
     def stop(self) -> None:
@@ -57,13 +71,6 @@ class TrainJob:
             except (ProcessLookupError, ChildProcessError):  # it has just ended
                 pass
 
-    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """Lets the run save itself and submits it again; submitit's signal handler calls it at a notice."""
-        from submitit.helpers import DelayedSubmission
-
-        self.stop()
-        return DelayedSubmission(type(self)(self.overrides, self.folder, self.num_threads), *args, **kwargs)
-
 
 def log_file(folder: Path) -> Path:
     """File for the console output of a run: beside its folder, which does not exist beforehand."""
@@ -71,16 +78,14 @@ def log_file(folder: Path) -> Path:
 
 
 @contextmanager
-def _notice_ignored() -> Iterator[None]:
-    """Makes new processes ignore SLURM's notice, sent to every process of a job; it would kill the training.
-
-    A new program inherits an ignored signal, but not a handler. Only the main thread can change signals; the
-    threads of a local sweep need not, for they do not run under SLURM.
+def _at_notice(handler: Any) -> Iterator[None]:
+    """Context with a handler of SLURM's notice, which is sent to every process of a job. Only the main thread
+    can set one; the threads of a local sweep need not, for they do not run under SLURM.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(NOTICE, signal.SIG_IGN)
+    previous = signal.signal(NOTICE, handler)
     try:
         yield
     finally:

@@ -1,7 +1,11 @@
-"""Launchers of a sweep: processes that share this machine's cores and GPUs, or jobs of a cluster (submitit).
+"""Where the runs of a sweep are started: `hydra/launcher=` is one of ours, or a plugin of Hydra's.
 
-Each launcher takes jobs by run name and returns exit codes by run name, in the order in which runs end,
-calling `ended` for each. A run that fails does not stop the others.
+    local                 processes that share this machine's cores and GPUs
+    ray                   processes on the nodes of a Ray cluster
+    joblib, submitit ...  Hydra's, each of whose jobs starts a run as a process
+
+A launcher takes jobs by run name and returns exit codes by run name, calling `ended` for each run. A run that
+fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -9,67 +13,69 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher as Plugin
+from omegaconf import DictConfig, OmegaConf
+
+from bapo_lightning.configuration.compose import composed_run
+from bapo_lightning.configuration.targets import Target, target_problems
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
+from bapo_lightning.ranks.ray.packages import require_ray
+from bapo_lightning.run_folder.record import read_manifest
+from bapo_lightning.runs.sweeps.job import STOPPED, JobFailed, TrainJob
+from bapo_lightning.values import Count, CountOrZero
 
-LOST = 1  # exit code of a job that its cluster ended without a result
-_POLL_SECONDS = 2.0
+LOST = 1  # exit code of a job that ended without a result
+HERE = ("run_local", "BasicLauncher", "JoblibLauncher")  # on this machine, which is asked for what runs need
+Jobs = Mapping[str, TrainJob]  # by the names of their runs
 Ended = Callable[[str, int], None]  # name and exit code of a run
+Launch = Callable[[Jobs, Ended], dict[str, int]]
 
 
-def num_cores() -> int:
-    """Number of cores that this process may use, which containers and schedulers limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def visible_gpus() -> list[str]:
-    """Indices of the NVIDIA GPUs that this environment shows, read from the driver instead of torch."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [index for index in chosen.split(",") if index]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-    listed = subprocess.run(query, capture_output=True, text=True, check=False)
-    return listed.stdout.split() if listed.returncode == 0 else []
-
-
-def local_slots(options: Mapping[str, Any], wanted: int | None) -> list[dict[str, str]]:
-    """Returns an environment for each run that may run at once, with its GPUs if runs have their own.
-
-    Args:
-        options: keys of conf/sweeps/launcher/local.yaml.
-        wanted: number of runs at a time that the sweep asks for; `options` overrules it.
+def launcher_of(node: DictConfig, plugin: Callable[[], Plugin] | None = None) -> tuple[Launch, bool]:
+    """The launcher that `hydra.launcher` of a composed configuration describes, and whether it starts runs on
+    this machine. `plugin` makes one of Hydra's.
 
     Raises:
-        ConfigError: the GPUs do not suffice for one run, or fewer than one run at a time is asked for.
+        ConfigError: an option is wrong, or a library is not installed.
     """
-    per_run, parallel = options["gpus_per_run"], options["parallel_runs"]
-    number = parallel if parallel is not None else wanted
-    if number is not None and (not isinstance(number, int) or number < 1):
-        raise ConfigError([f"launcher.parallel_runs={number} must be a whole number of at least 1, or null"])
-    if not per_run:
-        return [{}] * (number or num_cores())
-    gpus = visible_gpus()
-    shares = [gpus[start : start + per_run] for start in range(0, len(gpus) - per_run + 1, per_run)]
-    if not shares:
-        found = f"{len(gpus)} GPUs are visible here"
-        raise ConfigError([f"launcher.gpus_per_run={per_run}, but {found}; write a smaller number"])
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares[:number]]
+    module, _, name = node._target_.rpartition(".")
+    if plugin is not None and not module.startswith("bapo_lightning."):
+        return partial(run_by_plugin, plugin()), name in HERE
+    if name == "run_on_nodes":
+        require_ray("launcher=ray", "launcher=local")
+    options: Any = OmegaConf.to_container(node, resolve=True)
+    if problems := list(target_problems(options, "launcher")):
+        raise ConfigError(problems)
+    return Target(options).make(), name in HERE
 
 
-def run_local(jobs: Mapping[str, TrainJob], slots: list[dict[str, str]], ended: Ended) -> dict[str, int]:
-    """Runs a job at a time in each of `slots`; Ctrl-C reaches those that run, and cancels the others."""
+def chosen_launcher(overrides: Sequence[str]) -> tuple[Launch, bool]:
+    """The launcher of ours that overrides such as `hydra/launcher=ray` choose. Raises ConfigError."""
+    usual = ["run_folder=unused", "hydra/sweeper=runs", "hydra/launcher=local"]
+    return launcher_of(composed_run([*usual, *overrides], with_hydra=True).hydra.launcher)
+
+
+def run_local(
+    jobs: Jobs, ended: Ended, parallel_runs: Count | None = None, gpus_per_run: CountOrZero = 0
+) -> dict[str, int]:
+    """Runs `parallel_runs` jobs at a time; Ctrl-C reaches those that run, and cancels the others.
+
+    Raises:
+        ConfigError: there are fewer GPUs than one run is to have.
+    """
+    slots = local_slots(len(jobs), parallel_runs, gpus_per_run)
+    print(f"{len(slots)} at a time", flush=True)
     free: SimpleQueue[dict[str, str]] = SimpleQueue()
     for slot in slots:
-        free.put(slot)
+        free.put({"OMP_NUM_THREADS": str(max(1, num_cores() // len(slots))), **slot})
 
     def run(job: TrainJob) -> int:
         slot = free.get()
@@ -94,60 +100,57 @@ def run_local(jobs: Mapping[str, TrainJob], slots: list[dict[str, str]], ended: 
     return codes
 
 
-def run_submitit(
-    jobs: Mapping[str, TrainJob], folder: Path, options: Mapping[str, Any], ended: Ended
-) -> dict[str, int]:
-    """Submits all runs as one job array and waits for them. Ctrl-C leaves the jobs to their cluster.
+def local_slots(number: int, parallel_runs: int | None, gpus_per_run: int) -> list[dict[str, str]]:
+    """Variables for each of at most `number` runs that may run at once, with its GPUs if it has its own."""
+    if not gpus_per_run:
+        return [{}] * min(number, parallel_runs or num_cores())
+    gpus = visible_gpus()
+    starts = range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)
+    if not starts:
+        found = f"{len(gpus)} GPUs are visible here"
+        raise ConfigError([f"launcher.gpus_per_run={gpus_per_run}, but {found}; write a smaller number"])
+    shares = [",".join(gpus[start : start + gpus_per_run]) for start in starts]
+    return [{"CUDA_VISIBLE_DEVICES": share} for share in shares[: min(number, parallel_runs or number)]]
 
-    Args:
-        jobs: jobs by run name.
-        folder: folder for submitit's own files and the output of the jobs.
-        options: keys of conf/sweeps/launcher/submitit.yaml.
-        ended: called when a run has ended.
 
-    Raises:
-        ConfigError: submitit is not installed, or it refuses the options.
+def num_cores() -> int:
+    """Number of cores that this process may use, which containers and schedulers limit."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def visible_gpus() -> list[str]:
+    """Indices of the NVIDIA GPUs that this environment shows, read from the driver instead of torch."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [index for index in chosen.split(",") if index]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    listed = subprocess.run(query, capture_output=True, text=True, check=False)
+    return listed.stdout.split() if listed.returncode == 0 else []
+
+
+def run_by_plugin(launcher: Plugin, jobs: Jobs, ended: Ended) -> dict[str, int]:
+    """Runs all jobs by one of Hydra's launchers, which calls the main function for each, and tells nothing
+    before the last has ended. After a Ctrl-C jobs of a cluster go on, and after the loss of one as well.
     """
+    overrides = [[text for text in job.overrides if not text.startswith("--")] for job in jobs.values()]
     try:
-        from submitit import AutoExecutor
-    except ImportError:
-        remedy = '.venv/bin/python -m pip install -e ".[sweep]"'
-        raise ConfigError([f"launcher=submitit needs submitit; {remedy}"]) from None
-    parameters = {key: value for key, value in options["parameters"].items() if value is not None}
-    if options["parallel_runs"] is not None:
-        parameters["slurm_array_parallelism"] = options["parallel_runs"]
-    try:
-        executor = AutoExecutor(folder=folder, cluster=options["cluster"])
-        executor.update_parameters(**parameters)
-    except (RuntimeError, ValueError, NameError, TypeError) as error:
-        remedy = "change launcher.cluster or launcher.parameters"
-        raise ConfigError([f"launcher=submitit: {error}; {remedy}"]) from None
-    names = list(jobs)
-    with executor.batch():
-        submitted = [executor.submit(jobs[name]) for name in names]
-    ids = ", ".join(job.job_id for job in submitted)
-    print(f"submitted to {options['cluster']}: {ids}; their output is in {folder}", flush=True)
-    pending = dict(zip(names, submitted, strict=True))
-    codes: dict[str, int] = {}
-    try:
-        while pending:
-            for name, job in [*pending.items()]:
-                if job.done():
-                    codes[name] = _exit_code(job, jobs[name])
-                    del pending[name]
-                    ended(name, codes[name])
-            if pending:
-                time.sleep(_POLL_SECONDS)
+        codes = dict(zip(jobs, map(code_of, launcher.launch(overrides, 0)), strict=True))
     except KeyboardInterrupt:
-        ids = " ".join(job.job_id for job in pending.values())
-        print(f"the jobs go on; to end them: scancel {ids}", flush=True)
-    return codes | dict.fromkeys(pending, STOPPED)
+        codes = dict.fromkeys(jobs, STOPPED)
+    except Exception as error:  # of the launcher's library: it refuses an option, or has lost a job
+        print(f"error: {type(launcher).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        states = {name: read_manifest(job.folder).get("status") for name, job in jobs.items()}
+        codes = {name: 0 if state == "finished" else LOST for name, state in states.items()}
+    for name, code in codes.items():
+        ended(name, code)
+    return codes
 
 
-def _exit_code(submitted: Any, job: TrainJob) -> int:
-    error = submitted.exception()
-    if error is None:
-        return int(submitted.result())
-    with log_file(job.folder).open("a", encoding="utf-8") as log:
-        log.write(f"the cluster ended the job without a result: {' '.join(str(error).split())}\n")
-    return LOST
+def code_of(job: JobReturn) -> int:
+    """The exit code of the run of one of Hydra's jobs."""
+    if job.status is JobStatus.COMPLETED:
+        return 0
+    error = job._return_value  # the property would raise it
+    return int(error.args[0]) if isinstance(error, JobFailed) else LOST

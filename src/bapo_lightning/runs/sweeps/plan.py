@@ -1,4 +1,4 @@
-"""The runs of a sweep: `conf/sweeps/<name>.yaml` and the command line, checked before the first run.
+"""The runs of a sweep, composed and checked before the first one begins.
 
     cases (settings that belong together) x parameters (every combination) -> one tuple of overrides per run
 
@@ -9,33 +9,31 @@ the sweep then has a folder of its own, which `folder=NAME` names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import yaml
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from bapo_lightning.configuration.changes import changes
 from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.overrides import hydra_overrides, hydra_value
-from bapo_lightning.errors import ConfigError, DataError
-from bapo_lightning.phases import advance
+from bapo_lightning.errors import ConfigError, DataError, MachineError
+from bapo_lightning.phases import advance, phase
+from bapo_lightning.run_folder.config_keys import short_names
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.resume import is_finished
 from bapo_lightning.runs.sweeps.names import folder_name, run_names
 
 Config = dict[str, Any]
 Job = tuple[str, ...]
-SWEEP_KEYS = {"parameters", "cases", "parallel_runs", "reference"}
-FOLDERS = {"sweep": "sweeps", "launcher": "sweeps/launcher"}  # below conf/
-ROOT, SWEEP, LAUNCHER, FOLDER = "output_root", "sweep", "launcher", "folder"
+KEYS = ("parameters", "cases", "parallel_runs", "reference", "folder")  # of conf/sweep/<name>.yaml
+ROOT, SWEEP = "output_root", "sweep"
+OWN = ("run_folder", "resume")  # keys that a sweep sets in each run
+NEEDS = ("GPUs", "memory", "model")  # lines of a MachineError, in its order
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,8 @@ class Plan:
     folder: Path
     jobs: dict[str, Job]  # overrides that set a run apart
     common: Job  # overrides of all runs
-    launcher: Config  # file of conf/sweeps/launcher with the changes of the command line
-    parallel_runs: int | None  # number of runs at a time that the sweep asks for
-    reference: str | None  # setting that the others are compared with
+    reference: str | None = None  # setting that the others are compared with
+    options: Job = ()  # Hydra's own for each run, such as --config-dir=DIR
 
     def overrides(self, run: str) -> Job:
         """Returns all overrides that a run is started with."""
@@ -57,37 +54,64 @@ class Plan:
         return (group, *self.common, *self.jobs[run], folder, "resume=auto")
 
 
-def read_plan(arguments: Sequence[str]) -> Plan:
-    """Reads the command line and the sweep's file. Raises ConfigError with all that is wrong with them."""
-    own, swept, common = _sort_overrides(arguments)
-    name = own.get(SWEEP, "nothing")
-    content = _read_choice("sweep", name)
-    if unknown := sorted(set(content) - SWEEP_KEYS):
-        known = ", ".join(sorted(SWEEP_KEYS))
-        raise ConfigError([f"conf/sweeps/{name}.yaml: {', '.join(unknown)} means nothing; write {known}"])
-    listed = content.get("parameters") or {}
-    parameters = {key: [hydra_value(value) for value in values] for key, values in listed.items()}
-    cases = [hydra_overrides(case) for case in content.get("cases") or [{}]]
-    for override in [*common]:
-        key, _, value = override.partition("=")
-        if key in parameters:
-            swept[key] = [value]
-            common.remove(override)
-    in_cases, elsewhere = _keys(*cases), {*parameters, *swept, *_keys(common)}
-    if clashes := sorted(in_cases & elsewhere):
-        remedy = f"is set by the cases of sweep={name}; leave it out, or write another sweep"
-        raise ConfigError([f"{key} {remedy}" for key in clashes])
-    grids = [[f"{key}={value}" for value in values] for key, values in (parameters | swept).items()]
+def read_plan(
+    sweep: str | None,
+    options: Config,
+    arguments: Sequence[str],
+    root: str = "outputs",
+    loader: ConfigLoader | None = None,
+    hydra_options: Job = (),
+) -> Plan:
+    """The runs that a sweep's file and the command line ask for.
+
+    Args:
+        sweep: name of the file; None: the command line alone says what is varied, and names the sweep by it.
+        options: content of the file, and of conf/hydra/sweeper/runs.yaml.
+        arguments: overrides of the command line, without Hydra's own.
+        root: folder that the sweep's folder is made in.
+        loader: finds choices by pattern, as in `algorithm=glob(*)`.
+        hydra_options: what Hydra itself needs in each run, such as --config-dir=DIR.
+
+    Raises:
+        ConfigError: the overrides do not go together, or nothing is varied.
+    """
+    varied = {key: [hydra_value(value) for value in values] for key, values in options["parameters"].items()}
+    cases = [hydra_overrides(case) for case in options["cases"] or [{}]]
+    in_cases = {override.partition("=")[0] for case in cases for override in case}
+    common = list[str]()
+    problems = [
+        f"sweep={sweep}: {key} means nothing; write {', '.join(KEYS)}"
+        for key in options.keys() - {"_target_", *KEYS}
+    ]
+    for override in OverridesParser.create(loader).parse_overrides(list(arguments)):
+        argument = str(override.input_line)
+        key, _, value = argument.partition("=")
+        if key in (ROOT, SWEEP):
+            continue
+        if key in in_cases:
+            remedy = "leave it out, or write another sweep"
+            problems.append(f"{key} is set by the cases of sweep={sweep}; {remedy}")
+        elif key in OWN:
+            problems.append(f"{key} is set by a sweep itself; leave it out, or name the sweep's folder=NAME")
+        elif override.is_sweep_override() and not override.is_discrete_sweep():
+            problems.append(f"{argument} has no end of values; write KEY=A,B or KEY=range(FIRST,END)")
+        elif override.is_sweep_override():
+            varied[key] = [str(item) for item in override.sweep_string_iterator()]
+        elif key in varied:
+            varied[key] = [value]
+        else:
+            common.append(argument)
+    problems += [f"sweep={sweep} varies {key} and has it in its cases" for key in in_cases & varied.keys()]
+    if not varied and not in_cases:
+        problems.append("nothing is varied; write sweep=NAME, or a key with several values: KEY=A,B")
+    if problems:
+        raise ConfigError(problems)
+    grids = [[f"{key}={value}" for value in values] for key, values in varied.items()]
     jobs = list(dict.fromkeys((*case, *job) for case in cases for job in product(*grids)))
-    return Plan(
-        name=name,
-        folder=Path(own.get(ROOT, "outputs"), own.get(FOLDER) or folder_name(name, common)),
-        jobs=dict(zip(run_names(jobs), jobs, strict=True)),
-        common=tuple(common),
-        launcher=read_launcher(own),
-        parallel_runs=content.get("parallel_runs"),
-        reference=content.get("reference"),
-    )
+    name = sweep or "-".join(short_names(varied).values())
+    folder = Path(root, options["folder"] or folder_name(name, common))
+    named = dict(zip(run_names(jobs), jobs, strict=True))
+    return Plan(name, folder, named, tuple(common), options["reference"], hydra_options)
 
 
 def compose_runs(plan: Plan) -> dict[str, Config]:
@@ -98,27 +122,61 @@ def compose_runs(plan: Plan) -> dict[str, Config]:
     """
     found: dict[str, Config] = {}
     problems: list[str] = []
-    for run, job in plan.jobs.items():
-        advance()
-        try:
-            found[run] = compose_run(plan.overrides(run))
-        except ConfigError as error:
-            if not problems:
-                compose_run(plan.common)  # raises what would otherwise be told once for each run
-            problems += [f"{' '.join((*plan.common, *job))}: {text}" for text in error.problems]
+    with phase("composing runs", len(plan.jobs)):
+        for run, job in plan.jobs.items():
+            advance()
+            try:
+                found[run] = compose_run(plan.overrides(run))
+            except ConfigError as error:
+                if not problems:
+                    compose_run(plan.common)  # raises what would otherwise be told once for each run
+                problems += [f"{' '.join((*plan.common, *job))}: {text}" for text in error.problems]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return found
 
 
-def finished_runs(plan: Plan, configs: dict[str, Config]) -> list[str]:
+def check_runs(configs: Collection[Config]) -> None:
+    """Raises ConfigError with what is wrong with the runs, or else MachineError with what this machine lacks
+    for them; each problem once.
+    """
+    with phase("loading libraries"):
+        from bapo_lightning.configuration.machine import check_machine
+        from bapo_lightning.configuration.validate import validate
+
+    found: dict[str, None] = {}
+    lacking: list[MachineError] = []
+    with phase("checking runs", len(configs)):
+        for config in configs:
+            try:
+                check_machine(validate(config))
+            except MachineError as error:
+                lacking.append(error)
+            except ConfigError as error:
+                found |= dict.fromkeys(error.problems)
+            advance()
+    if found:
+        raise ConfigError(list(found))
+    if lacking:
+        raise together(lacking)
+
+
+def together(errors: Sequence[MachineError]) -> MachineError:
+    """One error for several runs, with every line once and in the order of one run's."""
+    needs = dict.fromkeys(line for error in errors for line in error.problems)
+    advice = dict.fromkeys(line for error in errors for line in error.advice)
+    names = dict.fromkeys(error.name for error in errors)
+    in_order = sorted(needs, key=lambda line: NEEDS.index(line.partition(":")[0]))
+    return MachineError(", ".join(names), in_order, list(advice))
+
+
+def finished_runs(plan: Plan, configs: Mapping[str, Config]) -> list[str]:
     """Returns the runs that have already finished.
 
     Raises:
-        ConfigError: one of them had another configuration, and is therefore another run.
+        ConfigError: one had another configuration, and is therefore another run.
     """
     finished: list[str] = []
-    changed: dict[str, list[str]] = {}
     for run, config in configs.items():
         folder = plan.folder / run
         try:
@@ -127,70 +185,8 @@ def finished_runs(plan: Plan, configs: dict[str, Config]) -> list[str]:
                 continue
         except DataError:  # it does not exist, or was killed before it wrote its configuration
             continue
-        for change in changes(stored, config)[1]:
-            changed.setdefault(change, []).append(run)
+        if changed := changes(stored, config)[1]:
+            problems = [f"{run} finished with another configuration: {change}" for change in changed]
+            raise ConfigError([*problems, f"move {plan.folder} away, or write another output_root"])
         finished.append(run)
-    if changed:
-        problems = []
-        for change, runs in changed.items():
-            who = runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"
-            problems.append(f"{who} finished with another configuration: {change}")
-        raise ConfigError([*problems, f"move {plan.folder} away, or write another output_root"])
     return finished
-
-
-def _keys(*jobs: Iterable[str]) -> set[str]:
-    return {override.partition("=")[0] for job in jobs for override in job}
-
-
-def _sort_overrides(arguments: Iterable[str]) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
-    """Sorts overrides into the sweep's own keys, keys with several values, and all others."""
-    parser = OverridesParser.create()
-    own: dict[str, str] = {}
-    swept: dict[str, list[str]] = {}
-    common: list[str] = []
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key in (ROOT, SWEEP, LAUNCHER, FOLDER) or key.startswith(f"{LAUNCHER}."):
-            own[key] = value
-            continue
-        try:
-            override = parser.parse_override(argument)
-        except HydraException as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError([f"{argument} cannot be read ({reason}); write KEY=VALUE"]) from None
-        if override.is_sweep_override():
-            swept[key] = [str(item) for item in override.sweep_string_iterator()]
-        else:
-            common.append(argument)
-    return own, swept, common
-
-
-def _read_choice(group: str, name: str) -> Config:
-    choices = {path.stem: path for path in Path(conf_dir(), FOLDERS[group]).glob("*.yaml")}
-    if name not in choices:
-        raise ConfigError([f"{group}={name} is no {group}; write one of {', '.join(sorted(choices))}"])
-    return yaml.safe_load(choices[name].read_text(encoding="utf-8"))
-
-
-def read_launcher(own: Mapping[str, str]) -> Config:
-    """Reads the file of `launcher` in `own`, with the changes of its `launcher.KEY`, or the local one.
-
-    Raises:
-        ConfigError: a name or a key does not exist.
-    """
-    name = own.get(LAUNCHER, "local")
-    content = OmegaConf.create(_read_choice("launcher", name))
-    OmegaConf.set_struct(content, True)
-    if "parameters" in content:
-        OmegaConf.set_struct(content.parameters, False)  # passed on to submitit, which knows its own keys
-    problems = []
-    for key, text in own.items():
-        if key.startswith(f"{LAUNCHER}."):
-            try:
-                content.merge_with_dotlist([f"{key.removeprefix(f'{LAUNCHER}.')}={text}"])
-            except OmegaConfBaseException:
-                problems.append(f"{key}: launcher={name} has no such key; write one of {', '.join(content)}")
-    if problems:
-        raise ConfigError(problems)
-    return {"name": name, **cast(Config, OmegaConf.to_container(content))}

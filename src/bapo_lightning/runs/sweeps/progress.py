@@ -23,8 +23,8 @@ from rich.text import Text
 from bapo_lightning.report.progress.display import Place, on_terminal, shown
 from bapo_lightning.report.progress.lines import bar_line, clock
 from bapo_lightning.run_folder.record import finite, newest_rows
-from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
-from bapo_lightning.runs.sweeps.launchers import Ended
+from bapo_lightning.runs.sweeps.job import STOPPED, log_file
+from bapo_lightning.runs.sweeps.launchers import Ended, Jobs
 
 LOOK_SECONDS = 1.0
 REWARD = "train/reward"
@@ -48,13 +48,7 @@ class State(StrEnum):
         return cls.FINISHED if code == 0 else cls.STOPPED if code == STOPPED else cls.FAILED
 
 
-_STYLES = {
-    State.WAITING: "dim",
-    State.RUNNING: "",
-    State.FINISHED: "green",
-    State.FAILED: "red",
-    State.STOPPED: "yellow",
-}
+_STYLES = dict(zip(State, ("dim", "", "green", "red", "yellow"), strict=True))
 
 
 @dataclass(eq=False)
@@ -62,8 +56,8 @@ class RunRow:
     """One run; times are of `time.monotonic`."""
 
     name: str
-    folder: Path | None  # None: not known yet
-    num_updates: int | None = None  # of the whole run; None: not known yet
+    folder: Path
+    num_updates: int  # of the whole run
     state: State = State.WAITING
     num_done: int = 0  # updates
     num_before: int = 0  # of them in earlier sessions
@@ -74,9 +68,7 @@ class RunRow:
     @property
     def share(self) -> float:
         """Share of its updates that is done; 1 however it ended."""
-        if self.ended is not None:
-            return 1.0
-        return min(1.0, self.num_done / self.num_updates) if self.num_updates else 0.0
+        return 1.0 if self.ended is not None else min(1.0, self.num_done / self.num_updates)
 
     @property
     def seconds(self) -> float | None:
@@ -87,8 +79,7 @@ class RunRow:
 
     def read(self) -> None:
         """Reads the newest of its metrics."""
-        rows = newest_rows(self.folder) if self.folder is not None else []
-        if rows:
+        if rows := newest_rows(self.folder):
             self.num_done = rows[-1]["step"] + 1
             rewards = [value for row in rows[-NEWEST:] if (value := finite(row.get(REWARD))) is not None]
             self.reward = fmean(rewards) if rewards else None
@@ -105,8 +96,7 @@ class RunRow:
 
     def cells(self) -> tuple[str, str, str, str]:
         """State, updates, reward and time as texts."""
-        total = "" if self.num_updates is None else f"/{self.num_updates}"
-        updates = f"{self.num_done}{total}" if self.num_done or total else ""
+        updates = f"{self.num_done}/{self.num_updates}"
         reward = "" if self.reward is None else f"{self.reward:.3f}"
         return self.state, updates, reward, "" if self.seconds is None else clock(self.seconds)
 
@@ -129,7 +119,7 @@ class RunsTable:
     def seconds_left(self) -> float | None:
         """Time until all runs have ended, at the pace so far; None before the first update of all."""
         done = sum(row.share for row in self.rows)
-        made = done - sum(row.num_before / row.num_updates for row in self.rows if row.num_updates)
+        made = done - sum(row.num_before / row.num_updates for row in self.rows)
         return (len(self.rows) - done) * (time.monotonic() - self._start) / made if made > 0 else None
 
     def line(self, row: RunRow, name: str) -> str:
@@ -169,9 +159,7 @@ class RunsTable:
 
 
 @contextmanager
-def followed(
-    jobs: Mapping[str, TrainJob], updates: Mapping[str, int], names: Mapping[str, Sequence[str]]
-) -> Iterator[Ended]:
+def followed(jobs: Jobs, updates: Mapping[str, int], names: Mapping[str, Sequence[str]]) -> Iterator[Ended]:
     """Context that shows how far the runs are: a table on a terminal, else a line at the end of each.
 
     Args:

@@ -18,47 +18,50 @@ from bapo_lightning.errors import EngineError
 from bapo_lightning.ranks.ray.joining import join, leave, room
 from bapo_lightning.run_folder.lock import is_held
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
-from bapo_lightning.runs.sweeps.launchers import LOST, Ended
+from bapo_lightning.runs.sweeps.launchers import LOST, Ended, Jobs
+from bapo_lightning.values import Count, CountOrZero, NonNegative, Positive
 
 POLL_SECONDS = 1.0  # within which a Ctrl-C is seen
 HANDOVER_SECONDS = 600.0  # for a run whose node is lost to save itself before it goes on elsewhere
 
 
-def run_on_nodes(jobs: Mapping[str, TrainJob], options: Mapping[str, Any], ended: Ended) -> dict[str, int]:
+def run_on_nodes(
+    jobs: Jobs,
+    ended: Ended,
+    address: str | None,
+    cpus_per_run: Positive,
+    gpus_per_run: NonNegative,
+    parallel_runs: Count | None,
+    max_retries: CountOrZero,
+) -> dict[str, int]:
     """Runs each job on a node that has room, and again on another one when its node is lost. Ctrl-C lets
     those that run save themselves and end, and gives up the others.
 
     Args:
         jobs: jobs by run name; their folders must be the same on all nodes.
-        options: keys of conf/sweeps/launcher/ray.yaml.
         ended: called when a run has ended.
+        address: the cluster's; conf/hydra/launcher/ray.yaml has it and the others.
+        cpus_per_run: CPUs of a run, and its number of threads.
+        gpus_per_run: GPUs of a run.
+        parallel_runs: number of runs at a time; None: as many as there is room for.
+        max_retries: how often a run goes on whose node is lost.
 
     Raises:
         EngineError: there is no cluster, or no node of it has room for a run.
     """
-    cpus, gpus = options["cpus_per_run"], options["gpus_per_run"]
-    joined = join(options["address"], cpus, "launcher.address")
-    task = ray.remote(train).options(num_cpus=cpus, num_gpus=gpus, max_retries=options["max_retries"])
-    own = os.getcwd(), {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    cpus, gpus = cpus_per_run, gpus_per_run
+    joined = join(address, cpus, "launcher.address")
+    task = ray.remote(train).options(num_cpus=cpus, num_gpus=gpus, max_retries=max_retries)
+    threads = {"OMP_NUM_THREADS": str(max(1, int(cpus)))}
+    own = os.getcwd(), {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ} | threads
     waiting, running = iter(jobs.items()), dict[Any, str]()
-    most = options["parallel_runs"] or len(jobs)
+    most = parallel_runs or len(jobs)
     codes: dict[str, int] = {}
     try:
-        if not any(room(cpus, gpus).values()):
-            raise EngineError(
-                f"no node of the Ray cluster has room for a run of {cpus} CPUs and {gpus} GPUs; write "
-                "smaller launcher.cpus_per_run or launcher.gpus_per_run, or add a node"
-            )
-        if is_taken(cpus, gpus):
-            print(
-                f"sweep: the Ray cluster is busy with other work; runs of {cpus} CPUs and {gpus} GPUs begin "
-                "when that ends (`ray status` shows what is free)",
-                file=sys.stderr,
-                flush=True,
-            )
+        check_room(cpus, gpus)
         while True:
             for name, job in islice(waiting, most - len(running)):
-                absolute = replace(job, folder=job.folder.absolute(), num_threads=max(1, int(cpus)))
+                absolute = replace(job, folder=job.folder.absolute())
                 running[task.remote(absolute, *own)] = name
             if not running:
                 return codes
@@ -77,6 +80,22 @@ def run_on_nodes(jobs: Mapping[str, TrainJob], options: Mapping[str, Any], ended
         codes |= dict.fromkeys(jobs.keys() - codes.keys(), STOPPED)
         if joined:
             leave()
+
+
+def check_room(cpus: float, gpus: float) -> None:
+    """Raises EngineError where no node has room for a run, and says it where others have taken the room."""
+    if not any(room(cpus, gpus).values()):
+        raise EngineError(
+            f"no node of the Ray cluster has room for a run of {cpus} CPUs and {gpus} GPUs; write "
+            "smaller launcher.cpus_per_run or launcher.gpus_per_run, or add a node"
+        )
+    if is_taken(cpus, gpus):
+        print(
+            f"sweep: the Ray cluster is busy with other work; runs of {cpus} CPUs and {gpus} GPUs begin "
+            "when that ends (`ray status` shows what is free)",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def is_taken(cpus: float, gpus: float) -> bool:
