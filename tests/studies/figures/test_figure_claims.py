@@ -10,7 +10,7 @@ import pytest
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import Run
-from bapo_lightning.report.run.curves import limits_of
+from bapo_lightning.report.metrics import limits_of
 from bapo_lightning.run_folder.record import read_tokens
 from studies.figures.catalogue import Claim
 from studies.figures.findings import HOLDS, NO_DATA, OPEN, OPPOSITE, Table, adjust, judge
