@@ -46,11 +46,6 @@ class Metric:
         return self.source or self.name
 
     @property
-    def is_family(self) -> bool:
-        """Whether this is a row for several metrics."""
-        return "<" in self.name
-
-    @property
     def is_peak(self) -> bool:
         """Whether its extreme is that of single values, not of a moving average."""
         return self.log or self.name.endswith("max")
