@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bapo_lightning.report import style
-from bapo_lightning.report.metrics import CATALOGUE, MAIN, PANELS, Metric, Panel, metric_of
+from bapo_lightning.report.metrics import CATALOGUE, MAIN, PANELS, Metric, Panel, metric_of, place_of
 from bapo_lightning.report.run.curves import recorded_names, series
 from bapo_lightning.run_folder.record import RunRecord, finite
 
@@ -40,8 +40,8 @@ class Chart:
 
 def panel_charts(record: RunRecord) -> list[Chart]:
     """A chart for each of `PANELS`, but for those of the page alone of which nothing was recorded."""
-    names = [metric.name for metric in CATALOGUE if metric.source] + sorted(recorded_names(record))
-    members = sorted(map(metric_of, names), key=lambda metric: metric not in MAIN)
+    names = recorded_names(record) | {metric.name for metric in CATALOGUE if metric.source}
+    members = [metric_of(name) for name in sorted(names, key=place_of)]
     charts = []
     for main, (name, panel) in zip(MAIN, PANELS.items(), strict=True):
         curves = _curves(record, [metric for metric in members if metric.group == name])
@@ -52,7 +52,7 @@ def panel_charts(record: RunRecord) -> list[Chart]:
 
 def other_charts(record: RunRecord) -> list[Chart]:
     """A chart for each metric that was recorded and is in no panel."""
-    metrics = [metric_of(name) for name in sorted(recorded_names(record))]
+    metrics = [metric_of(name) for name in sorted(recorded_names(record), key=place_of)]
     return [
         Chart(metric.name, Panel(metric.title, metric.unit), metric, curves)
         for metric in metrics
