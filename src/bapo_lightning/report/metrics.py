@@ -46,11 +46,6 @@ class Metric:
         return self.source or self.name
 
     @property
-    def is_family(self) -> bool:
-        """Whether this is a row for several metrics."""
-        return "<" in self.name
-
-    @property
     def is_peak(self) -> bool:
         """Whether its extreme is that of single values, not of a moving average."""
         return self.log or self.name.endswith("max")
@@ -261,7 +256,7 @@ def compared_among(names: Iterable[str]) -> tuple[Metric, ...]:
     """The metrics that runs are compared by which logged `names`: those that are expected of every run, then
     the optional ones among `names`, then those without a row.
     """
-    places = sorted((_place(name), name) for name in names)
+    places = sorted(map(place_of, names))
     optional = (*range(len(EXPECTED), len(EXPECTED) + len(OPTIONAL)), len(CATALOGUE))
     return (*EXPECTED, *(metric_of(name) for place, name in places if place in optional))
 
@@ -276,6 +271,7 @@ def limits_of(name: str) -> tuple[float, float] | None:
     return metric_of(name).limits
 
 
-def _place(name: str) -> int:
-    """The number of a metric's row; one without a row comes last."""
-    return next((place for place, row in enumerate(_PATTERNS) if row.fullmatch(name)), len(_PATTERNS))
+def place_of(name: str) -> tuple[int, str]:
+    """Sort key of metrics: the number of the row, of those without one the last; then the name."""
+    row = next((place for place, row in enumerate(_PATTERNS) if row.fullmatch(name)), len(_PATTERNS))
+    return row, name

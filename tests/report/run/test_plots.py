@@ -84,7 +84,7 @@ def test_an_algorithm_keeps_its_colour_and_place() -> None:
 
 def test_the_leading_curve_has_the_colour_of_the_algorithm(make_run: RunMaker) -> None:
     charts = panel_charts(read_run(make_run(algorithm="grpo", num_updates=4)))
-    assert [chart.curves[0].look for chart in charts[:3]] == [Look("#D55E00", "-")] * 3
+    assert [chart.curves[0].look for chart in charts[:3]] == [Look("#d55e00", "-")] * 3
     assert [chart.curves[0].metric for chart in charts[:3]] == [chart.main for chart in charts[:3]]
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import fmean, median
 from typing import Any
 
 from bapo_lightning.report import style
-from bapo_lightning.report.metrics import PANELS, Metric, Panel, in_group, metric_of
+from bapo_lightning.report.metrics import CATALOGUE, MAIN, PANELS, Metric, Panel, metric_of, place_of
 from bapo_lightning.report.run.curves import recorded_names, series
 from bapo_lightning.run_folder.record import RunRecord, finite
 
-_LINES: Mapping[str, style.LineStyle] = {"algorithm": "-", "positive": "--", "negative": "-.", "grey": "--"}
+_LINES: Mapping[str, style.LineStyle] = {"positive": "--", "negative": "-.", "grey": "--"}
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,23 @@ class Chart:
 
 def panel_charts(record: RunRecord) -> list[Chart]:
     """A chart for each of `PANELS`, but for those of the page alone of which nothing was recorded."""
+    names = recorded_names(record) | {metric.name for metric in CATALOGUE if metric.source}
+    members = [metric_of(name) for name in sorted(names, key=place_of)]
     charts = []
-    for name, panel in PANELS.items():
-        rows = in_group(name)
-        members = [metric_of(member) for member in sorted(recorded_names(record))]
-        family = [metric for metric in members if metric.group == name and metric not in rows]
-        curves = _curves(record, [row for row in rows if not row.is_family], family)
+    for main, (name, panel) in zip(MAIN, PANELS.items(), strict=True):
+        curves = _curves(record, [metric for metric in members if metric.group == name])
         if curves or panel.plotted:
-            charts.append(Chart(name, panel, rows[0], curves, _rule(panel, record.config)))
+            charts.append(Chart(name, panel, main, curves, _rule(panel, record.config)))
     return charts
 
 
 def other_charts(record: RunRecord) -> list[Chart]:
     """A chart for each metric that was recorded and is in no panel."""
-    names = sorted(name for name in recorded_names(record) if metric_of(name).group not in PANELS)
-    curves = [curve for name in names for curve in _curves(record, [metric_of(name)], [])]
+    metrics = [metric_of(name) for name in sorted(recorded_names(record), key=place_of)]
     return [
-        Chart(curve.metric.name, Panel(curve.metric.title, curve.metric.unit), curve.metric, [curve])
-        for curve in curves
+        Chart(metric.name, Panel(metric.title, metric.unit), metric, curves)
+        for metric in metrics
+        if metric.group not in PANELS and (curves := _curves(record, [metric]))
     ]
 
 
@@ -68,26 +67,20 @@ def colours_of(algorithm: str) -> dict[str, str]:
     return {"algorithm": own, "positive": positive, "negative": negative, "grey": style.NEUTRAL}
 
 
-def _curves(record: RunRecord, metrics: Iterable[Metric], family: list[Metric]) -> list[RunCurve]:
-    """Curves of metrics, and of the members of a family in shades."""
-    algorithm = str(record.manifest.get("algorithm", ""))
-    colours = colours_of(algorithm)
-    looks = [(metric, style.Look(colours[metric.colour], _LINES[metric.colour])) for metric in metrics]
-    shades = zip(style.shades(colours["algorithm"], len(family)), cycle(style.LINES), strict=False)
-    looks += [(metric, style.Look(*look)) for metric, look in zip(family, shades, strict=False)]
-    found = [(metric, look, *series(record, metric.name)) for metric, look in looks]
-    period = batch_period(record.manifest)
-    return [
-        RunCurve(metric, look, steps, values, _smooth(values, period, metric))
-        for metric, look, steps, values in found
-        if values
-    ]
-
-
-def _smooth(values: list[float], period: int, metric: Metric) -> list[float]:
-    return style.smoothed(
-        values, style.smoothing_window(len(values), period), median if metric.log else fmean
+def _curves(record: RunRecord, metrics: Sequence[Metric]) -> list[RunCurve]:
+    """Curves of metrics; those that share the algorithm's colour, as a family does, in shades of it."""
+    colours, period = colours_of(str(record.manifest.get("algorithm", ""))), batch_period(record.manifest)
+    alike = [metric for metric in metrics if metric.colour == "algorithm"]
+    shades = dict(
+        zip(alike, zip(style.shades(colours["algorithm"], len(alike)), cycle(style.LINES)), strict=False)
     )
+    curves = []
+    for metric in metrics:
+        steps, values = series(record, metric.name)
+        look = style.Look(*(shades.get(metric) or (colours[metric.colour], _LINES[metric.colour])))
+        window, middle = style.smoothing_window(len(values), period), median if metric.log else fmean
+        curves.append(RunCurve(metric, look, steps, values, style.smoothed(values, window, middle)))
+    return [curve for curve in curves if curve.values]
 
 
 def batch_period(manifest: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of
+from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of, place_of
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
 
@@ -82,9 +82,9 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[tuple[str, str]]:
     """A line for each panel: the course of its main metric, means of the others; and for each validation."""
-    rows = [row for name in found if not (row := metric_of(name)).source]
+    rows = [row for name in sorted(found, key=place_of) if not (row := metric_of(name)).source]
     lines: dict[str, list[str]] = {group: [] for group in PANELS}
-    for row in sorted(rows, key=lambda row: row not in MAIN):
+    for row in rows:
         if row in MAIN and not row.jumps:
             lines[row.group].append(_trend(found[row.name], row))
         elif row.group in PANELS:
