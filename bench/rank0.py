@@ -6,7 +6,7 @@
     collate    groups become the tensors of a minibatch
     shares     a minibatch is split, and every rank gets its share
     table      the columns of the token table that the default callbacks read go to rank 0
-    prepare    those that an objective prepares from, P3O's, go to every rank
+    prepare    two that an objective prepares from go to every rank
 
 Responses have 4000 tokens each. Ranks are processes on this machine that talk by gloo. `--other` is the
 folder of another checkout of this repository, measured beside this one. Wall time needs a core for each rank;
@@ -33,13 +33,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from updates import Size, additions, built, random_groups
 
-from bapo_lightning.algorithms.p3o import P3O
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.token_tables import prepared_for_update
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.token_table import TokenTable, table_of
+from bapo_lightning.objectives.token_table import TokenTable, reads, table_of
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.runs.callbacks import build_monitors
@@ -147,7 +146,7 @@ def works(rank: int, ranks: int, tokens: int, channel: Channel | None) -> dict[s
     bounds = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.4), torch.tensor(True))
     together: dict[str, Work] = {
         "table": lambda: module.gathered(tables),
-        "prepare": lambda: prepared_for_update(P3O(), tables, bounds, len(tables)),
+        "prepare": lambda: prepared_for_update(SampleSize(), tables, bounds, len(tables)),
     }
     if rank:
         assert channel is not None
@@ -187,6 +186,20 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
     made.train([str(path) for path in sorted((ROOT / "docs").rglob("*.md"))], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+
+
+class SampleSize:
+    """An objective that prepares from two columns, as P3O does."""
+
+    @reads("ratio", "count")
+    def prepare(self, table: TokenTable) -> dict[str, torch.Tensor]:
+        """Returns the effective sample size of the update, 0-dim."""
+        weight = table.ratio * table.count
+        return {"sample_size": weight.sum().square() / (weight * table.ratio).sum() / table.count.sum()}
+
+    def __call__(self, table: TokenTable) -> torch.Tensor:
+        """Returns the objective of each token, [N]."""
+        return table.ratio.minimum(table["sample_size"]) * table.advantage
 
 
 def tables_of(rank: int, tokens: int) -> list[TokenTable]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests.token_tables import table
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
 from bapo_lightning.algorithms.asymre import shifted_mean
 from bapo_lightning.objectives.reinforce import reinforce

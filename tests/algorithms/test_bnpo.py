@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithms.reward_batches import batch, random_batch
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
 from bapo_lightning.algorithms.bnpo import beta_normalised
 

@@ -7,7 +7,7 @@ import pytest
 from tests.algorithms.by_hand import exact, pulls
 from tests.algorithms.reward_batches import batch, check_memory, random_batch
 from tests.token_tables import table
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
 from bapo_lightning.algorithms.dcpo import SmoothAdvantages, dcpo_clip
 

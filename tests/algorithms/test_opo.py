@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.algorithms.reward_batches import batch, random_batch
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
 from bapo_lightning.algorithms.opo import length_weighted
 

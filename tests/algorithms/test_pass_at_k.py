@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
 from bapo_lightning.algorithms.pass_at_k import best_minus_second
 

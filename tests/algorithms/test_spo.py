@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithms.reward_batches import batch, check_memory
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
 from bapo_lightning.algorithms.spo import SingleStream
 

@@ -25,14 +25,23 @@ def names(group):
 
 
 def algorithms_with(part, holds=lambda target: True):
-    """Names of the algorithms that have a part, and whose function or class of it holds what is asked."""
+    """Names of the algorithms that have a part, and whose function or class of it holds what is asked.
+
+    Args:
+        part: its keys below `algorithm`, with dots.
+        holds: (function or class) -> bool.
+    """
+
+    known = {*names("algorithm"), "base"}
 
     def target(name):
-        node = yaml.safe_load((CONF / "algorithm" / f"{name}.yaml").read_text())
-        own = (node.get(part) or {}).get("_target_")
-        if own is None and name != "base":
-            return target(next(choice for choice in node["defaults"] if isinstance(choice, str)))
-        return own
+        found = file = yaml.safe_load((CONF / "algorithm" / f"{name}.yaml").read_text())
+        for key in part.split("."):
+            found = (found or {}).get(key)
+        if found and "_target_" in found:
+            return found["_target_"]
+        parents = [choice for choice in file.get("defaults", []) if str(choice) in known]
+        return target(parents[0]) if parents else None
 
     found = {name: target(name) for name in names("algorithm")}
     return [name for name, path in found.items() if path is not None and holds(get_object(path))]

@@ -1,7 +1,6 @@
 """Algorithms and regimes that go together; the others are refused in one sentence."""
 
 import pytest
-from tests.algorithms.direct_advantage.critics import ADDITIONS, written_description
 from tests.configuration.compositions import found, names, problems_of, unresolved, validated
 
 from bapo_lightning.configuration.compose import resolve
@@ -19,6 +18,8 @@ NEEDED = {"simpletir": TURNS, "spear_turns": TURNS}
 def needs(algorithm, folder):
     """Overrides without which an algorithm is refused, whatever the regime."""
     if algorithm == "direct_advantage":
+        from tests.algorithms.direct_advantage.critics import written_description  # no need without it
+
         return [f"{CRITIC}={written_description(folder)}"]
     return NEEDED.get(algorithm, [])
 
@@ -69,30 +70,3 @@ def test_every_shipped_algorithm_and_regime_passes_or_is_refused_in_one_sentence
             if [names_a_regime(problem) for problem in problems] != expected:
                 wrong[algorithm, name] = problems
     assert wrong == {}
-
-
-def test_steps_need_a_critic_that_is_there_and_of_this_model(tmp_path):
-    (missing,) = found("algorithm=direct_advantage")
-    assert missing == (
-        "algorithm.stages.step_advantages needs a critic that is trained first: make critic EXP=additions "
-        "TO=FOLDER; then write algorithm.stages.step_advantages.critic=FOLDER"
-    )
-    (nowhere,) = found("algorithm=direct_advantage", f"{CRITIC}=no/such/folder")
-    assert nowhere.startswith(f"{CRITIC}=no/such/folder is no model folder; make one: make critic EXP=")
-    (policy,) = found("algorithm=direct_advantage", f"{CRITIC}={ADDITIONS}")
-    assert "is a model, but no critic of steps; make one: make critic EXP=additions" in policy
-    other = written_description(tmp_path, model=ADDITIONS.replace("additions/model", "locks/model"))
-    (foreign,) = found("algorithm=direct_advantage", f"{CRITIC}={other}")
-    assert "was made of another model, with 42 tokens; model.path=" in foreign
-
-
-def test_a_critic_that_gives_advantages_is_the_only_one_and_needs_no_group(tmp_path):
-    own = "algorithm=direct_advantage", f"{CRITIC}={written_description(tmp_path)}"
-    assert found(*own, "scale.group_size=1") == []
-    shaping = "+algorithm.rules.long._target_=bapo_lightning.data.rollouts.shaping.OverlongPenalty"
-    limits = "+algorithm.rules.long.limit=32", "+algorithm.rules.long.buffer=8"
-    (text,) = found(*own, shaping, *limits)
-    assert text == (
-        "algorithm.stages.step_advantages gives every step its own advantage, by the verifier's scores, and "
-        "algorithm.rules.long changes rewards; leave one of the two out"
-    )

@@ -23,7 +23,6 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from tests import fake_gpu
 from updates import Size, additions, attach, random_batch
 
-from bapo_lightning.algorithms.direct_advantage.make import make_critic
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch
@@ -100,6 +99,8 @@ def resumed(folder: Path, *overrides: str) -> dict[str, Any]:
 
 def with_critic(folder: Path, *overrides: str) -> dict[str, Any]:
     """A run with a critic that is trained for it."""
+    from bapo_lightning.algorithms.direct_advantage.make import make_critic  # no need without it
+
     critic = {"to": str(folder / "critic"), "epochs": 1, "num_problems": 4}
     with redirect_stdout(StringIO()):
         made = make_critic({**composed([], folder / "unused"), "critic": critic})

@@ -12,8 +12,6 @@ from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
 from tests.data.rollouts.test_random_schedules import Schedule
 from tests.data.rollouts.test_sampler import ITEMS, finished
 
-from bapo_lightning.algorithms.aepo import SecondSampling
-from bapo_lightning.algorithms.spear import SelfImitation
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
@@ -148,7 +146,6 @@ def test_a_group_without_any_sample_left_has_no_advantages():
     )
     for group in scored(source):
         assert group.advantages == (0.0, 0.0) and group.trained_samples == group.samples
-        assert SelfImitation().kept(replace(group, advantages=(1.0, 1.0))) is None
 
 
 def test_ages_are_those_of_the_samples_that_are_trained_on():
@@ -182,30 +179,6 @@ def test_a_checkpoint_keeps_what_is_not_trained_on():
     assert all(each.is_trained for each in again.samples)
 
 
-def test_self_imitation_can_ask_for_calls_and_never_keeps_what_is_not_trained_on():
-    (group, _) = scored(made())
-    calling, silent = sample(talk(FAILED, ANSWER)), sample(talk(ANSWER))
-    left_out = replace(calling, is_trained=False)
-    mixed = replace(group, samples=(silent, calling, left_out), advantages=(1.0, 2.0, 3.0))
-    assert SelfImitation().kept(mixed).samples == (silent, calling)
-    kept = SelfImitation(needs_call=True).kept(mixed)
-    assert (kept.samples, kept.advantages) == ((calling,), (2.0,))
-    assert SelfImitation(needs_call=True).kept(replace(mixed, samples=(silent,) * 3)) is None
-
-
-def test_a_second_sampling_follows_the_same_rules():
-    engine = ScriptedEngine(9)
-    source = replace(
-        sampler(engine, max_new_tokens=6, max_restarts=0),
-        advantages=lambda rewards: rewards - rewards.mean(1, True),
-        rules=ruled(keeps=lambda sample: False),
-    )
-    engine.load_weights(None, 0)
-    groups = source.score(finished(source.start(ITEMS, 2), 2, 3, 1, 4), 0)
-    second, metrics = SecondSampling(share=1.0)(source, groups, 0.0, 0)
-    assert metrics["rollout/second_right"] == 0 and [group.advantages for group in second] == [(0.0, 0.0)] * 2
-
-
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
@@ -222,10 +195,6 @@ def test_a_second_sampling_follows_the_same_rules():
             "write algorithm.rules.sample_filter.repeats=10",
         ),
         ([*TURNS, "algorithm=simpletir", "+algorithm.rules.sample_filter.ngram=0"], "ngram=0 must be"),
-        (
-            [*TURNS, "algorithm=spear_turns", "regime=spear", "algorithm.rules.turn_shaping.decay_updates=0"],
-            "decay_updates=0 must be",
-        ),
     ],
 )
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
@@ -233,17 +202,10 @@ def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     assert complaint in text
 
 
-def test_all_that_needs_turns_is_named_where_there_are_none():
-    replay, shaping = sorted(found("algorithm=spear_turns", "regime=spear"))
-    assert shaping.startswith("algorithm.rules.turn_shaping without an environment: a response is one turn")
-    assert replay.startswith("algorithm.replay.needs_call without an environment: a response is one turn")
-
-
 def test_filters_that_need_no_turns_go_without_an_environment():
     target = "bapo_lightning.data.rollouts.turn_rules.SampleFilter"
     assert found("algorithm=grpo", f"+algorithm.rules.sample_filter={{_target_: {target}, cut: true}}") == []
     assert found(*TURNS, "algorithm=simpletir") == []
-    assert found(*TURNS, "algorithm=spear_turns", "regime=spear") == []
 
 
 class FilteredSchedule(Schedule):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
 from bapo_lightning.objectives.advantages.group import group_advantages
 

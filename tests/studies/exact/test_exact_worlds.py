@@ -2,22 +2,21 @@
 
 import math
 from dataclasses import fields, replace
-from functools import partial
 
 import pytest
 import torch
+from tests.configuration.compositions import algorithms_with
 from tests.zoo import algorithms
 
-from bapo_lightning.algorithms.dcpo import SmoothAdvantages
-from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
-from bapo_lightning.algorithms.reinforce_pp import whitened
-from bapo_lightning.algorithms.spo import SingleStream
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
+from bapo_lightning.objectives.sequences import token_mean as mean_over_tokens
+from bapo_lightning.objectives.token_table import reads
 from bapo_lightning.objectives.weighting import token_mean
 from studies.exact.samples import Answers, draw, token_table
 from studies.exact.train import Course, Protocol, train
@@ -127,13 +126,12 @@ def test_a_seed_trains_as_if_it_were_alone(rule):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("clip_cov", "entropy_bonus", "erc", "gapo", "kl_cov", "m2po", "m2po_mask", "real", "rover"),
-        *("steer", "top_entropy"),
-    ],
-)
+def looks_further(objective):
+    """Whether an objective sees the whole update or what the policy was; exact worlds have no reference."""
+    return "reference_logp" not in needs_of(objective) and (prepares(objective) or scores_at_entry(objective))
+
+
+@pytest.mark.parametrize("name", algorithms_with("objective", looks_further))
 def test_a_seed_knows_its_own_update_alone(name):
     zoo = algorithms.method(name)
     own = replace(method(zoo.bounds), objective=zoo.objective)
@@ -158,26 +156,48 @@ def test_what_a_policy_was_at_entry_is_what_its_parameters_were_then():
     assert token_table(world, world.prior, one, mean_of_tokens, 0).more == {}
 
 
+@reads("entry_entropy")
+def where_unchanged(table):
+    """PPO-clip, without gradient where the entropy has changed by a twentieth since entry."""
+    change = (table.entropy.detach() + 1e-8) / (table["entry_entropy"] + 1e-8)
+    return torch.where((change - 1).abs() < 0.05, clip(table), clip(table).detach())
+
+
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_batch_enters_when_it_is_first_trained_on_however_old_it_is(lag):
-    """The first update on each batch finds nothing changed, so that ERC with one update each is PPO."""
-    erc = algorithms.method("erc")
+    """The first update on each batch finds nothing changed, so that with one update each it is PPO."""
+    plain = method(FixedBounds(0.8, 1.28))
+    other = replace(plain, objective=where_unchanged)
     settings = protocol(minibatches=1, epochs=1, lag=lag)
-    plain = replace(method(erc.bounds), objective=partial(clip, dual_clip=10.0))
-    one, other = (
-        train(WORLDS[0], own, settings, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
-    )
-    assert torch.equal(one.reward, other.reward)
+    one, same = (train(WORLDS[0], own, settings, [0, 1]) for own in (plain, other))
+    assert torch.equal(one.reward, same.reward)
     several = protocol(lag=lag, minibatches=4)
-    one, other = (
-        train(WORLDS[0], own, several, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
-    )
-    assert (other.clip_fraction[:, -1] > one.clip_fraction[:, -1]).all()
+    one, cut = (train(WORLDS[0], own, several, [0, 1]) for own in (plain, other))
+    assert (cut.clip_fraction[:, -1] > one.clip_fraction[:, -1]).all()
 
 
-def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
-    grpo = method(FixedBounds(0.8, 1.2))
-    bonus = EntropyBonus(target=0.5, step=0.02, most=0.5)
+class Rising(torch.nn.Module):
+    """PPO-clip with a bonus for entropy, which rises by 0.02 with every update of low entropy."""
+
+    needs = frozenset({"entropy_gradient"})
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("past", torch.zeros(()))
+
+    def prepare(self, table):
+        raise AssertionError("this changes the state")
+
+    def remember(self, table, past):
+        low = mean_over_tokens(table.entropy, table) <= 0.5
+        return {"bonus": torch.where(low, past, 0.0)}, (past + torch.where(low, 0.02, -0.02)).clamp(0, 0.5)
+
+    def forward(self, table):
+        return clip(table) + table["bonus"] * table.entropy
+
+
+def test_an_objective_that_remembers_has_a_memory_for_each_seed():
+    grpo, bonus = method(FixedBounds(0.8, 1.2)), Rising()
     held = replace(grpo, objective=bonus)
     settings = protocol(num_updates=64)
     without, together = (train(WORLDS[0], own, settings, [0, 1]) for own in (grpo, held))
@@ -186,10 +206,11 @@ def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
     assert float(bonus.past) == 0, "what the seeds remember is no state of the objective"
 
 
-@pytest.mark.parametrize("batch_advantages", [SmoothAdvantages(), SingleStream(), whitened])
-def test_a_seed_has_batch_advantages_of_its_own(batch_advantages):
+@pytest.mark.parametrize("name", algorithms_with("stages.batch_advantages.advantages"))
+def test_a_seed_has_batch_advantages_of_its_own(name):
+    stage = algorithms.made(algorithms.composed("algorithm", name).stages.batch_advantages)
     world = contextual_table(num_contexts=8, right_tokens=9, wrong_tokens=3)
-    given = method(FixedBounds(0.8, 1.2), batch_advantages)
+    given = method(FixedBounds(0.8, 1.2), stage.advantages)
     together, alone = (train(world, given, protocol(), seeds) for seeds in ([3, 4, 5], [4]))
     torch.testing.assert_close(together.reward[1:2], alone.reward, rtol=1e-4, atol=1e-5)
     plain = train(world, method(FixedBounds(0.8, 1.2)), protocol(), [4])
