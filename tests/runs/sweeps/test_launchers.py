@@ -109,15 +109,6 @@ def test_a_launcher_of_hydras_that_breaks_leaves_what_has_finished(tmp_path, cap
     assert capsys.readouterr().err == "error: Launcher: job 17 is gone\n"
 
 
-class Resubmitted(PretendedRun):
-    """A run whose job says that it can go on later, as those of Hydra's submitit launcher do."""
-
-    def checkpoint(self):
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(type(self)(self.overrides, self.folder))
-
-
 @pytest.mark.slow
 def test_a_job_whose_time_is_up_saves_itself_and_is_submitted_again(tmp_path):
     from submitit import LocalExecutor
@@ -125,7 +116,7 @@ def test_a_job_whose_time_is_up_saves_itself_and_is_submitted_again(tmp_path):
 
     executor = LocalExecutor(tmp_path / "submitit")
     executor.update_parameters(timeout_min=5)
-    job = executor.submit(Resubmitted(("30", "0"), tmp_path / "run"))
+    job = executor.submit(PretendedRun(("30", "0"), tmp_path / "run"))
     wait_until((tmp_path / "run" / "manifest.json").exists)
     assert manifest(tmp_path / "run")["ignores"]  # the notice, which SLURM sends to the run as well
     (task,) = psutil.Process(int(job.job_id)).children()
