@@ -126,7 +126,7 @@ eval-table: $(READY) ## one table of several evaluations (RUNS="outputs/eval/*" 
 	@$(VENV_PYTHON) -m bapo_lightning.cli.eval_table $(or $(RUNS),outputs/eval/*) $(ARGS)
 
 critic: $(READY) ## train a critic of steps for algorithm=direct_advantage (EXP=quickstart TO=models/critic ARGS="critic.split=1")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.critic experiment=$(EXP) 'critic.to=$(TO)' $(ARGS)
+	@$(VENV_PYTHON) -m bapo_lightning.algorithms.direct_advantage.command experiment=$(EXP) 'critic.to=$(TO)' $(ARGS)
 
 plan: $(READY) ## memory, work and time that a run would need (EXP=bapo_7b GPUS=8 GPU=h100_80gb)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.plan experiment=$(EXP) $(if $(GPUS),plan.gpus=$(GPUS)) $(if $(GPU),plan.gpu=$(GPU)) $(ARGS)
@@ -141,7 +141,7 @@ serve: $(READY_VLLM) ## vLLM servers for a run (EXP=smollm2_arithmetic)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.serve experiment=$(EXP) rollout=vllm_server $(ARGS)
 
 sweep: $(READY) ## several runs, one table (SWEEP=baselines, ARGS="seed=0,1"); SWEEP=rivals makes a leaderboard
-	@$(VENV_PYTHON) -m bapo_lightning.cli.$(if $(wildcard conf/maps/$(SWEEP).yaml),map map,sweep sweep)=$(SWEEP) $(ARGS)
+	@$(VENV_PYTHON) -m $(if $(wildcard studies/conf/maps/$(SWEEP).yaml),studies.map map,bapo_lightning.cli.sweep sweep)=$(SWEEP) $(ARGS)
 
 compare: $(READY) ## runs side by side on one page (RUNS="outputs/sweep-quickstart", ARGS="--reference grpo")
 	@$(VENV_PYTHON) -m bapo_lightning.cli.compare $(or $(RUNS),outputs/sweep-quickstart) $(ARGS)
@@ -150,10 +150,10 @@ view: $(READY) ## a run as one page that follows it (RUN=outputs/quickstart/...,
 	@$(VENV_PYTHON) -m bapo_lightning.cli.view "$(or $(RUN),outputs/*/*)" $(ARGS)
 
 figures: $(READY) ## the paper's figures in small: runs, pictures, verdicts (FIG=2 or FIG=2,9,entropy_rule, ARGS="seed=1,2")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)
+	@$(VENV_PYTHON) -m studies.figures $(if $(FIG),'figure=$(FIG)') $(ARGS)
 
 map: $(READY) ## where clipping bounds matter: exact worlds, or MAP=locks (ARGS="seeds=40 output=outputs/map-40")
-	@$(VENV_PYTHON) -m bapo_lightning.cli.map map=$(MAP) $(ARGS)
+	@$(VENV_PYTHON) -m studies.map map=$(MAP) $(ARGS)
 
 record: $(READY) ## average runs of one setting, to be shown beside other runs (RUNS="outputs/..." TO=mine.json)
 	@$(VENV_PYTHON) -m bapo_lightning.cli.record $(RUNS) --output "$(TO)"
@@ -177,7 +177,7 @@ invariants: $(READY_DEV) ## the tests of docs/promises.md, each with the faults 
 	@$(VENV_PYTHON) bench/invariants.py
 
 check-zoo: $(READY_DEV) ## every algorithm's gradient against a closed form and TRL's and verl's code (ARGS="--only grpo gspo")
-	@PYTHONPATH=. $(VENV_PYTHON) bench/check_zoo.py $(ARGS)
+	@$(VENV_PYTHON) -m tests.zoo.check_zoo $(ARGS)
 
 test: $(READY_DEV) ## the tests that take four minutes: every feature once (ARGS="tests/objectives -x")
 	@$(VENV_PYTHON) -m pytest --ignore=tests/rollout/vllm --ignore=tests/matrix -m "not slow" $(PARALLEL) $(ARGS)

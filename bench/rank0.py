@@ -33,12 +33,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from updates import Size, additions, built, random_groups
 
+from bapo_lightning.algorithms.p3o import effective_sample_size
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.token_tables import statistics_of_update
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.methods.p3o import effective_sample_size
 from bapo_lightning.objectives.token_table import TokenTable, table_of
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.ranks.launch import free_port

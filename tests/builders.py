@@ -16,11 +16,13 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
+from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.schedules import linear_warmup
-from bapo_lightning.objectives.methods.clip import clip
+from bapo_lightning.objectives.advantages.group import group_advantages
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import NAMES
 from bapo_lightning.objectives.weighting import token_mean
 from bapo_lightning.types import (
@@ -143,9 +145,9 @@ def adaptive(**changes: object) -> AdaptiveBounds:
 def module(
     policy: Policy, bounds: FixedBounds | AdaptiveBounds, micro_batch_tokens: int = 100_000, **changes: object
 ) -> BapoModule:
+    parts = {"objective": clip, "weighting": token_mean}
+    parts |= {name: changes.pop(name) for name in list(parts) if name in changes}
     options: dict[str, object] = {
-        "objective": clip,
-        "weighting": token_mean,
         "optimizer": partial(torch.optim.SGD, lr=0.1),
         "scheduler": partial(linear_warmup, warmup_updates=1),
         "max_grad_norm": 1e9,
@@ -155,7 +157,7 @@ def module(
     }
     made = BapoModule(
         make_policy=lambda **_: policy,
-        bound_rule=bounds,
+        algorithm=Algorithm(group_advantages, bounds=bounds, **parts),
         micro_batch_tokens=micro_batch_tokens,
         **options,
     )  # type: ignore[arg-type]

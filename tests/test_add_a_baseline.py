@@ -84,9 +84,9 @@ def rows(run: Path) -> list[dict[str, float]]:
 def test_the_page_has_the_files_that_a_baseline_takes() -> None:
     assert [name for name, _ in FILES] == [
         "conf/algorithm/grpo_wide.yaml",
-        "src/bapo_lightning/objectives/methods/power_mean.py",
+        "src/bapo_lightning/algorithms/power_mean.py",
         "conf/algorithm/power_mean.yaml",
-        "tests/objectives/methods/test_power_mean.py",
+        "tests/algorithms/test_power_mean.py",
         "my_lab/my_objectives.py",
         "my_lab/conf/algorithm/unclipped.yaml",
     ]

@@ -85,7 +85,7 @@ def test_every_page_that_the_code_names_exists() -> None:
     files = [
         ROOT / "Makefile",
         ROOT / "pyproject.toml",
-        *(file for room in ("src", "conf", "bench") for file in (ROOT / room).rglob("*.*")),
+        *(file for room in ("src", "conf", "studies", "bench") for file in (ROOT / room).rglob("*.*")),
     ]
     named = {
         page

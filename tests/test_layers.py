@@ -1,6 +1,7 @@
 """Imports point down only, and the light part of the package stays light."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
 PACKAGE = "bapo_lightning"
 LAYER_OF_ROOM = {
     "types": 0, "errors": 0, "values": 0, "orphans": 0, "hub": 0, "phases": 0, "limits": 0,
@@ -21,20 +23,21 @@ LAYER_OF_ROOM = {
     "data": 3,
     "modules": 4, "simulation": 4,
     "callbacks": 5, "reference": 5,
-    "worlds": 5,
     "configuration": 6,
     "runs": 7,
     "library": 8, "cli": 8,
+    "algorithms": 9,
     "__main__": 9,
 }  # fmt: skip
 FACE = "library"  # all that the package itself imports, when it is asked for it
 TORCH_FREE_ROOMS = {"types", "errors", "phases", "run_folder", "rewards", "environments", "report", "plan"}
 BUILT_ON_TORCH = {"torch", "lightning", "transformers", "torchmetrics", "vllm"}
 FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
+STUDIES = sorted((ROOT / "studies").rglob("*.py"))
 
 
 def dotted_name(file: Path) -> tuple[str, ...]:
-    parts = file.relative_to(SOURCE).with_suffix("").parts
+    parts = file.relative_to(SOURCE if file.is_relative_to(SOURCE) else ROOT).with_suffix("").parts
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
@@ -71,7 +74,8 @@ Graph = Mapping[str, set[str]]  # what each file, or room, imports
 @cache
 def imports_between_files() -> Graph:
     """Also those inside functions, which dodge a circle, and those for type checkers alone."""
-    known = {dotted_name(file) for file in FILES}
+    files = [*FILES, *STUDIES]
+    known = {dotted_name(file) for file in files}
     return {
         ".".join(dotted_name(file)): {
             ".".join(module if module in known else module[:-1])
@@ -79,7 +83,7 @@ def imports_between_files() -> Graph:
             if module in known or module[:-1] in known
         }
         - {".".join(dotted_name(file))}
-        for file in FILES
+        for file in files
     }
 
 
@@ -108,6 +112,12 @@ def circle(graph: Graph) -> list[str]:
 def test_every_room_has_a_layer() -> None:
     rooms = {room(dotted_name(file)) for file in FILES} - {""}
     assert rooms <= set(LAYER_OF_ROOM)
+
+
+def test_contributing_lists_every_room_in_its_layer() -> None:
+    lines = re.findall(r"^L(\d)  ((?:\w+ )+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    listed = {name: int(layer) for layer, names in lines for name in names.split()}
+    assert listed == {name: layer for name, layer in LAYER_OF_ROOM.items() if name != "__main__"}
 
 
 def test_relative_imports_are_resolved() -> None:
@@ -159,6 +169,11 @@ def test_nothing_imports_the_reference() -> None:
     assert importers == set()
 
 
+def test_the_package_imports_nothing_that_is_not_shipped() -> None:
+    imported = {module[0] for file in FILES for _, module in imports_of(file)}
+    assert imported & {"studies", "tests", "bench", "scripts"} == set()
+
+
 def test_rooms_without_torch_never_name_it() -> None:
     named = [
         f"{file.relative_to(SOURCE)}:{line} imports {'.'.join(module)}"
@@ -181,12 +196,11 @@ LIGHT = [
     ".cli.plan",
     ".cli.evaluate",
     ".cli.eval_table",
-    ".cli.map",
 ]
 
 
-@pytest.mark.parametrize("module", LIGHT)
+@pytest.mark.parametrize("module", [*(PACKAGE + part for part in LIGHT), "studies.map.__main__"])
 def test_importing_it_imports_no_torch(module: str) -> None:
-    code = f"import {PACKAGE}{module}, sys; print(sorted({BUILT_ON_TORCH} & set(sys.modules)))"
+    code = f"import {module}, sys; print(sorted({BUILT_ON_TORCH} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")

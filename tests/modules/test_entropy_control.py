@@ -4,15 +4,15 @@ from math import inf, nan
 
 import pytest
 import torch
+from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from tests.builders import budget_for, gradients, module, random_model, stale_batch, step
 from tests.configuration.compositions import found, validated
 from tests.token_tables import table
 
+from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.objectives.methods.clip import clip
-from bapo_lightning.objectives.methods.entropy_bonus import EntropyBonus
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import remembers
 
 BOUNDS = FixedBounds(0.8, 1.2)

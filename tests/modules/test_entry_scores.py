@@ -7,6 +7,8 @@ import pytest
 import torch
 from tests.builders import random_model, random_policy, stale_batch, step
 
+from bapo_lightning.algorithms.erc import erc
+from bapo_lightning.algorithms.rover import rover
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.model_input import model_input
 from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
@@ -15,8 +17,6 @@ from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.packing import PACKED_SDPA
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.modules.token_tables import token_table
-from bapo_lightning.objectives.methods.erc import erc
-from bapo_lightning.objectives.methods.rover import rover
 from bapo_lightning.objectives.token_table import needs_at_entry, slopes
 from bapo_lightning.types import Rollout, Segment
 

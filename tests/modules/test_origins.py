@@ -8,6 +8,9 @@ import pytest
 import torch
 from tests.builders import adaptive, budget_for, module, random_policy, stale_batch, step
 
+from bapo_lightning.algorithms.aepo import aepo
+from bapo_lightning.algorithms.luffy import luffy
+from bapo_lightning.algorithms.spear import kept_tokens, spear
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
 from bapo_lightning.callbacks.monitors.mismatch import MismatchMonitor
 from bapo_lightning.callbacks.monitors.monitor import Update
@@ -18,9 +21,6 @@ from bapo_lightning.data.rollouts.proximal import with_entry_scores
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.policy import Policy
 from bapo_lightning.objectives.corrections.tokens import truncated_is
-from bapo_lightning.objectives.methods.aepo import aepo
-from bapo_lightning.objectives.methods.luffy import luffy
-from bapo_lightning.objectives.methods.spear import kept_tokens, spear
 from bapo_lightning.objectives.token_table import Objective, Statistic
 from bapo_lightning.types import NO_VERSION, Group, Origin, Rollout, Sample, Segment
 

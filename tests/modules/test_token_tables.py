@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from lightning import Callback
 from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from tests.builders import FixedBounds, adaptive, module, random_policy
 from tests.commands import start_ranks
 from tests.token_tables import Recording, table
 
+from bapo_lightning.algorithms.kl_cov import picked
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor
 from bapo_lightning.callbacks.monitors.monitor import Monitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor
@@ -28,7 +30,6 @@ from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError, TrainingError
 from bapo_lightning.modules.contributions import contributions, positive_shares
-from bapo_lightning.modules.entropy_control import AdaptiveCoefficient
 from bapo_lightning.modules.token_tables import (
     columns_read,
     gather_everywhere,
@@ -38,7 +39,6 @@ from bapo_lightning.modules.token_tables import (
 )
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
-from bapo_lightning.objectives.methods.kl_cov import picked
 from bapo_lightning.objectives.token_table import NAMES, SomeColumns, concatenate, needed_by, needs
 from bapo_lightning.ranks.launch import free_port
 

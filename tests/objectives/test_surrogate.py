@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.clip import clip
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.surrogate import clipped_mask, clipped_surrogate, importance_ratio
 from bapo_lightning.objectives.token_table import slopes
 

@@ -23,6 +23,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from tests import fake_gpu
 from updates import Size, additions, attach, random_batch
 
+from bapo_lightning.algorithms.direct_advantage.make import make_critic
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.batches.batch import TrainBatch
@@ -30,7 +31,6 @@ from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.run_folder.record import read_rows
 from bapo_lightning.runs import train
 from bapo_lightning.runs.build import build_module
-from bapo_lightning.runs.critic import make_critic
 
 SMALL = (
     "scale.prompts_per_batch=4",
@@ -103,7 +103,7 @@ def with_critic(folder: Path, *overrides: str) -> dict[str, Any]:
     critic = {"to": str(folder / "critic"), "epochs": 1, "num_problems": 4}
     with redirect_stdout(StringIO()):
         made = make_critic({**composed([], folder / "unused"), "critic": critic})
-    return whole(folder / "run", *overrides, f"algorithm.step_advantages.critic={made}")
+    return whole(folder / "run", *overrides, f"algorithm.stages.step_advantages.critic={made}")
 
 
 def check(folder: Path, stage: str, name: str) -> dict[str, Any]:

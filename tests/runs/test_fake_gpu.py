@@ -29,8 +29,8 @@ NOW_AND_THEN = {
     "callbacks/search_forecast.py:forecast",
     "modules/bound_rules.py:<genexpr>",
     "callbacks/writers.py:<genexpr>",
-    "modules/step_critic.py:state_logits",
-    "modules/step_critic.py:values",
+    "algorithms/direct_advantage/critic.py:state_logits",
+    "algorithms/direct_advantage/critic.py:values",
     "rollout/weight_transport.py:weight_parts",
     "rollout/weight_digests.py:summed",  # once a sync
     "modules/policy/lora.py:<genexpr>",  # likewise

@@ -20,7 +20,7 @@ METHODS = {
         "algorithm.rules.sample_filter.repeats=2",
         "algorithm.rules.sample_filter.ngram=2",
     ),
-    "pipo": ("algorithm=pipo", "regime=pipo", "algorithm.replay.window=2"),
+    "pipo": ("algorithm=pipo", "regime=pipo", "algorithm.stages.replay.window=2"),
     "aepo": ("algorithm=aepo", "regime=replay", "regime.epochs=1"),
     "erc": ("algorithm=erc", "regime=partial", "scale.partial_tokens=4"),
     "rover": ("algorithm=rover", "regime=reuse", "correction=truncated_is"),

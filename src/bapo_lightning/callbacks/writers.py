@@ -19,7 +19,7 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, in_numbers
 from bapo_lightning.callbacks.order import Order
 from bapo_lightning.data.batches.batch import TrainBatch
 from bapo_lightning.objectives.surrogate import clipped_mask
-from bapo_lightning.objectives.token_table import TokenTable, needed_by, needs
+from bapo_lightning.objectives.token_table import TokenTable, needed_by, reads
 from bapo_lightning.report.progress.display import on_terminal
 from bapo_lightning.report.progress.lines import wrapped
 from bapo_lightning.run_folder.journal import Journal
@@ -206,7 +206,7 @@ def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
         yield {"by": "policy", "text": text, **{name: mark for name, mark in marks.items() if mark}}
 
 
-@needs("sequence", "position", "ratio", "age", "slope", "advantage")
+@reads("sequence", "position", "ratio", "age", "slope", "advantage")
 def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any) -> Iterator[dict[str, Any]]:
     """Yields for each of a minibatch's first rollouts the `text` of the tokens that were sampled; the number
     of the `first` one that was trained on; and from there on each token's `ratio`, its `age` in updates, and
@@ -228,7 +228,7 @@ def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any
         }
 
 
-@needs("ratio", "logp", "behaviour_logp", "entropy", "advantage", "age")
+@reads("ratio", "logp", "behaviour_logp", "entropy", "advantage", "age")
 def token_columns(tokens: TokenTable) -> dict[str, list[float]]:
     """Returns one list of length N per column."""
     columns = {

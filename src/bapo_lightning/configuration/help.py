@@ -9,7 +9,7 @@ from bapo_lightning.configuration.conf_dir import choice_files, conf_dir
 from bapo_lightning.configuration.spelling import SHARED
 
 USAGE = """\
-usage: python -m bapo_lightning {command}
+usage: python -m {module} {command}
        make {example}
 
 {purpose}
@@ -22,14 +22,14 @@ MORE = """
   -m KEY=A,B            one run after another (Hydra's multirun); `make sweep` runs several at a time
   --hydra-help          options of Hydra itself
 """
-NOT_CHOSEN = ("sweeps", "simulate")  # read by `make sweep`, `make figures` and `make simulate`
+NOT_CHOSEN = ("sweeps", "simulate")  # read by `make sweep` and `make simulate`
 CHOSEN_BY_OTHERS = ("rollout/engine", "rollout/weight_sync")  # parts that the files of `rollout` choose
 CHOSEN_AT = {"problem_set": "problem_set@data.train"}  # a group that has several places
 
 
-def usage(command: str, example: str, purpose: str) -> str:
+def usage(command: str, example: str, purpose: str, module: str = "bapo_lightning") -> str:
     """The first lines of a command's help: its arguments, `make` with an example, what it does."""
-    return USAGE.format(command=command, example=example, purpose=purpose)
+    return USAGE.format(module=module, command=command, example=example, purpose=purpose)
 
 
 def help_text(command: str = TRAIN[0], example: str = TRAIN[1], purpose: str = TRAIN[2]) -> str:

@@ -13,9 +13,9 @@ import torch
 
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.targets import TARGET
+from bapo_lightning.configuration.targets import TARGET, run_problems
 from bapo_lightning.host import missing_to_build
-from bapo_lightning.modules.policy.folder import critic_problems, model_folder_problems
+from bapo_lightning.modules.policy.folder import model_folder_problems
 from bapo_lightning.modules.policy.options import FLASH_HUB
 from bapo_lightning.ranks.rank_group import uses_cuda
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine, start_problem
@@ -47,8 +47,8 @@ def machine_problems(config: RunConfig) -> Iterator[str]:
     yield from _child_problems(config)
     yield from run_folder_problems(config.run_folder)
     yield from model_folder_problems(config.model.path, config.model.made_by)
-    if (node := config.algorithm.step_advantages) is not None and node.takes("critic"):
-        yield from critic_problems(node.options["critic"], config.model.path, config.name)
+    for name, part in config.algorithm.parts.items():
+        yield from run_problems(part, f"algorithm.{name}", config.facts, "machine_problems")
 
 
 def _kernel_problems(config: RunConfig) -> Iterator[str]:

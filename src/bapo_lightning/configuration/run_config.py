@@ -14,7 +14,7 @@ import torch
 from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.configuration.environment import Environment, environment_problems
 from bapo_lightning.configuration.sections import (
-    Algorithm,
+    AlgorithmNodes,
     Callbacks,
     Composed,
     Correction,
@@ -34,11 +34,12 @@ from bapo_lightning.configuration.trainer_flags import (
 )
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import GroupRule
+from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.objectives.advantages.reward_batch import lone_advantages
-from bapo_lightning.objectives.token_table import needs_at_entry, needs_reference
+from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
 from bapo_lightning.precision import MIXED
 from bapo_lightning.ranks.strategies import single_device
 from bapo_lightning.rewards.environment_score import environment_score
@@ -54,7 +55,7 @@ class RunConfig(Composed):
     run_folder: str
     resume: str | None
     rank_timeout_minutes: Positive
-    algorithm: Algorithm
+    algorithm: AlgorithmNodes
     regime: Target
     scale: Scale
     model: Model
@@ -120,12 +121,12 @@ class RunConfig(Composed):
     def entry_scores(self) -> tuple[str, ...]:
         """Scores that the trainer computes when a batch enters training, names of `SCORES`."""
         recomputes = self.correction.weights is not None and self.correction.proximal is None
-        return ("logp",) * recomputes + needs_at_entry(self.algorithm.objective.object)
+        return ("logp",) * recomputes + scores_at_entry(self.algorithm.objective.object)
 
     @property
     def scores_by_reference(self) -> bool:
         """Whether the weights that the run began with score each rollout batch when it enters training."""
-        return needs_reference(self.algorithm.objective.object)
+        return "reference_logp" in needs_of(self.algorithm.objective.object)
 
     @property
     def facts(self) -> RunFacts:
@@ -135,6 +136,8 @@ class RunConfig(Composed):
             with suppress(*UNREADABLE):  # told as a target that cannot be imported
                 parts[name] = part.object
         return RunFacts(
+            experiment=self.name,
+            model=self.model.path,
             regime=self.staleness,
             group_size=self.scale.group_size,
             prompts_per_batch=self.scale.prompts_per_batch,
@@ -156,6 +159,8 @@ class RunConfig(Composed):
                 yield f"reward._target_={name} returns numbers; write reward=functions reward.functions=[...]"
             if self.environment is None and self.reward.object is environment_score:
                 yield "reward=environment without an environment scores nothing; write environment=NAME"
+            if prepares(self.algorithm.objective.object):
+                yield from self._scope_problems()
         yield from trainer_problems(self.trainer)
         yield from stock_problems("strategy", self.strategy, REFUSED_STRATEGIES)
         for name, node in self.callbacks.nodes.items():
@@ -175,6 +180,15 @@ class RunConfig(Composed):
             yield (
                 f"regime.max_new_tokens={limit} is a copy, for the age bound, of scale.max_new_tokens="
                 f"{self.scale.max_new_tokens}; write the latter only"
+            )
+
+    def _scope_problems(self) -> Iterator[str]:
+        """One set of bounds for the tokens that an objective prepares."""
+        if self.algorithm.bounds.options.get("scope") == "microbatch":
+            yield (
+                f"algorithm.objective={self.algorithm.objective.name} looks at the whole update, but "
+                "algorithm.bounds.scope=microbatch searches several times in each; write "
+                "algorithm.bounds.scope=minibatch"
             )
 
     def _optimizer_problems(self) -> Iterator[str]:
@@ -209,16 +223,17 @@ class RunConfig(Composed):
         """Yields why the advantages cannot work with one sample per problem."""
         algorithm, remedy = self.algorithm, "write scale.group_size=8"
         try:
-            found = lone_advantages(
-                algorithm.advantages.make(),
-                algorithm.batch_advantages.make() if algorithm.batch_advantages else None,
-            )
+            given = [node for node in algorithm.stage_nodes.values() if gives_to_all(node)]
+            of_batch = [node.make().advantages for node in given if node.is_a(BatchAdvantageStage)]
+            if len(of_batch) < len(given):
+                return  # each sample gets advantages of its own
+            found = lone_advantages(algorithm.advantages.make(), *of_batch[:1])
         except ConfigError:
             return  # told by their node
         except Exception as error:  # whatever advantages of one's own raise
             yield f"scale.group_size=1 is refused by the advantages: {error}; {remedy}"
             return
-        if algorithm.step_advantages is None and not found.any():
+        if not found.any():
             yield (
                 "scale.group_size=1: advantages are relative to a group, and one sample is always average; "
                 f"{remedy}"
@@ -254,6 +269,11 @@ class RunConfig(Composed):
                 f"rollout batch of {prompts} groups in time; write regime.window={max(widest, 1)}, or "
                 f"regime.max_age={needed} or more"
             )
+
+
+def gives_to_all(stage: Target) -> bool:
+    """Whether a stage gives all samples of a batch their advantages."""
+    return getattr(stage.object, "gives_advantages", None) == "to all"
 
 
 def alarm_problems(alarms: Any, path: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Lora
 from bapo_lightning.configuration.targets import Target
-from bapo_lightning.objectives.token_table import needs_log_z
+from bapo_lightning.objectives.objective import needs_of
 from bapo_lightning.plan.model_shape import ModelShape
 from bapo_lightning.plan.planning import Assumptions
 from bapo_lightning.plan.run_shape import EngineShape, LoraShape, Placement, RunShape
@@ -46,7 +46,7 @@ def run_shape(config: RunConfig, model: ModelShape) -> RunShape:
         searches=bool(getattr(config.algorithm.bounds.object, "searches", False)),
         recomputes=bool(config.entry_scores),
         reference=config.scores_by_reference,
-        log_z=needs_log_z(config.algorithm.objective.object),
+        log_z="log_z" in needs_of(config.algorithm.objective.object),
         measure_entropy_every=entropy_rule.options["every"] if entropy_rule else 0,
         checkpointing=options.activation_checkpointing,
         liger=options.liger,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
-from bapo_lightning.configuration.targets import Target
+from bapo_lightning.configuration.targets import UNREADABLE, Target
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.modules.policy.options import Attention, LoraOptions, Packing, Targets
 from bapo_lightning.plan.gpus import GPUS
@@ -65,21 +66,16 @@ class Composed(Section):
         return self._plain
 
 
-class Algorithm(Section):
+class AlgorithmNodes(Section):
     """Choices that make up an algorithm."""
 
     name: Name
     objective: Target
-    statistic: Target | None
     weighting: Target
     advantages: Target
-    batch_advantages: Target | None
-    replay: Target | None
-    second_sampling: Target | None
-    step_advantages: Target | None
     bounds: Target
+    stages: dict[str, Target | None]
     rules: dict[str, Target | None]
-    contribution_weight: Literal["rollout_prob", "none"]
     positive_share_target: Annotated[
         float, Gt(0), Lt(1), Advice("is no share of a whole; write a number between 0 and 1, e.g. 0.4")
     ]
@@ -98,24 +94,22 @@ class Algorithm(Section):
         """Makes the rules about single groups. Raises ConfigError, see `Target.make`."""
         return Rules({name: node.make() for name, node in self.rules.items() if node is not None})
 
+    @property
+    def stage_nodes(self) -> dict[str, Target]:
+        """The stages that are there, by name."""
+        return {name: node for name, node in self.stages.items() if node is not None}
+
     def problems(self) -> Iterator[str]:
-        """One set of bounds and one statistic for the same tokens, and one origin of advantages."""
-        for name in ("batch_advantages", "replay", "second_sampling"):
-            if self.step_advantages is not None and getattr(self, name) is not None:
-                yield (
-                    f"{name} changes advantages, and step_advantages gives every step its own, by the "
-                    "verifier's scores; leave one of the two out"
-                )
-        for name in ("replay", "second_sampling"):
-            if self.batch_advantages is not None and getattr(self, name) is not None:
-                yield (
-                    f"batch_advantages gives all samples of a batch their advantages, and {name} some of "
-                    "them; leave one of the two out"
-                )
-        if self.statistic is not None and self.bounds.options.get("scope") == "microbatch":
+        """One origin of the advantages of a sample, and one rule of what is kept."""
+        given: dict[str, list[str]] = {}
+        for name, node in self.stage_nodes.items():
+            with suppress(*UNREADABLE):  # told as a target that cannot be imported
+                given.setdefault(getattr(node.object, "gives_advantages", "to none"), []).append(name)
+        whole, some = given.get("to all", []), given.get("to some", [])
+        for other in [*whole[1:], *some] if whole else ():
             yield (
-                "statistic is one number of the whole update, but bounds.scope=microbatch searches several "
-                "times in each; write bounds.scope=minibatch"
+                f"stages.{whole[0]} gives all samples of a batch their advantages, and stages.{other} gives "
+                f"{'them others' if other in whole else 'some of them others'}; leave one of the two out"
             )
 
 

@@ -142,13 +142,14 @@ def option_problems(
         yield from (_with_path(text, parameters, path) for text in rules(given))
 
 
-def run_problems(target: Target, path: str, run: Any) -> Iterator[str]:
+def run_problems(target: Target, path: str, run: Any, method: str = "run_problems") -> Iterator[str]:
     """Yields what is wrong between a target's options and `run`; nothing where they are wrong by themselves.
+    What `machine_problems` yields depends on the files of this machine, too.
 
     A text begins with the name of an option, or with a space where it goes on after `path`. Keys of the run
     stand in it in full, with a dot.
     """
-    if not list(target_problems(target.node, path)) and (rules := _rules_of(target.object, "run_problems")):
+    if not list(target_problems(target.node, path)) and (rules := _rules_of(target.object, method)):
         options = target.options
         yield from (_with_path(text, options, path, "(?!\\.)") for text in rules(options, run))
 
@@ -191,12 +192,15 @@ def _meant(target: str) -> str | None:
 
 
 def _rules_of(called: Any, name: str) -> Any:
-    """The method `name` of a class or function; not that of a base class whose constructor is another one."""
-    rules = getattr(called, name, None)
-    if rules is None or not isclass(called):
-        return rules
-    owner: Any = next(base for base in called.__mro__ if name in vars(base))
-    return rules if owner.__init__ in (called.__init__, object.__init__) else None
+    """The method `name` of a class or function; not `problems` of a base class whose constructor is another
+    one.
+    """
+    for base in called.__mro__ if isclass(called) and name == "problems" else ():
+        if name in vars(base):
+            break
+        if "__init__" in vars(base):
+            return None
+    return getattr(called, name, None)
 
 
 def _with_path(text: str, options: Iterable[str], path: str, end: str = "") -> str:

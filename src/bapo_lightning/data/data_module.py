@@ -34,7 +34,7 @@ therefore has a length and a lazy body.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -44,7 +44,6 @@ import lightning as L
 
 from bapo_lightning.data.batches.batch import TrainBatch, collate
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer
-from bapo_lightning.data.batches.replay_rules import ReplayRule
 from bapo_lightning.data.loader import RolloutLoader
 from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.data.problems.stream import ProblemStream
@@ -53,12 +52,14 @@ from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, Tra
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.schedule import Row, ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduled_collector import ScheduledCollector
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
-from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, Resumes, StageTools
+from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
 from bapo_lightning.data.rollouts.statistics import sync_metrics
+from bapo_lightning.objectives.advantages.reward_batch import Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource, SyncReport
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
 from bapo_lightning.types import Group
@@ -76,8 +77,7 @@ class RolloutDataModule(L.LightningDataModule):
         prompts_per_batch: int,
         num_rollout_batches: int,
         seed: int,
-        stages: Sequence[BatchStage] = (),
-        replay: ReplayRule | None = None,
+        stages: Mapping[str, BatchStage] | None = None,
         folder: Path | None = None,
         schedule: Sequence[Row] | None = None,
         share_policy: Callable[[ScoringWeightSource], ScoringWeightSource] = lambda policy: policy,
@@ -91,8 +91,8 @@ class RolloutDataModule(L.LightningDataModule):
             prompts_per_batch: P, problems per rollout batch.
             num_rollout_batches: length of the run.
             seed: seed of the minibatch order.
-            stages: what happens to each batch before it is trained on, in this order.
-            replay: keeps groups of earlier batches and gives their advantages.
+            stages: what happens to each batch before it is trained on, by name, in this order; a
+                `ReplayRule` among them says which of its groups are kept for later batches.
             folder: run folder, for the ledger and the schedule; None: no files.
             schedule: recorded schedule of an asynchronous run, to follow.
             share_policy: wraps this rank's policy in a `DistributedPolicy` of all ranks.
@@ -101,10 +101,11 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler, self.regime = sampler, regime
         self.num_updates = num_rollout_batches * regime.updates_per_rollout_batch
         self._prompts_per_batch = prompts_per_batch
-        self._stages = stages
+        self._stages = stages or {}
         self._share_policy, self._stream = share_policy, stream
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, seed, regime.reuse_minibatches)
-        self._replay, self._reuse = replay, ReuseBuffer(regime, prompts_per_batch, replay)
+        rules = [stage for stage in self._stages.values() if isinstance(stage, ReplayRule)]
+        self._reuse = ReuseBuffer(regime, prompts_per_batch, next(iter(rules), None))
         self._clock = 0  # updates attempted
         self._entry_version = 0  # of the trainer when the batch in the queue entered training
         sampler.keep_replies(folder)
@@ -185,9 +186,12 @@ class RolloutDataModule(L.LightningDataModule):
             "engine_version": self.sampler.engine.version,
             "queue": self._queue.state_dict(store),
             "reuse": self._reuse.state_dict(store),
-            **{stage.name: stage.state_dict() for stage in self._stages if isinstance(stage, Resumes)},
             "rules": self.sampler.rules.state_dict(),
-            "replay": None if self._replay is None else self._replay.state_dict(),
+            "stages": {
+                name: stage.state_dict()
+                for name, stage in self._stages.items()
+                if isinstance(stage, Remembers)
+            },
             "arrays": store.state_dict(),
         }
 
@@ -203,12 +207,10 @@ class RolloutDataModule(L.LightningDataModule):
         self.sampler.engine.sync_reports = [SyncReport(**report) for report in state["sync_reports"]]
         self._queue.load_state_dict(state["queue"], store, self._stream.problem)
         self._reuse.load_state_dict(state["reuse"], store, self._stream.problem)
-        for stage in self._stages:
-            if isinstance(stage, Resumes) and (own := state.get(stage.name)) is not None:
-                stage.load_state_dict(own)
-        self.sampler.rules.load_state_dict(state.get("rules", {}))
-        if self._replay is not None:
-            self._replay.load_state_dict(state["replay"])
+        self.sampler.rules.load_state_dict(state["rules"])
+        for name, stage in self._stages.items():
+            if isinstance(stage, Remembers):
+                stage.load_state_dict(state["stages"][name])
 
     def teardown(self, stage: str) -> None:
         """Records the fate of all that is left if the run is complete, and closes."""
@@ -242,11 +244,9 @@ class RolloutDataModule(L.LightningDataModule):
             self._scheduler.enter_replayed(len(replayed))
         fresh = self._collector.next_groups(self._prompts_per_batch - len(replayed), state)
         measured = {"reuse/share": len(replayed) / self._prompts_per_batch}
-        batch = EnteringBatch(fresh)
-        tools = self._stage_tools()
+        batch, tools = EnteringBatch(fresh), self._stage_tools()
         measured |= self._through_stages(batch, tools, needs_whole_batch=False)
-        as_they_came = batch.fresh
-        batch.replayed = self._reuse.valued(replayed, as_they_came)
+        as_they_came, batch.replayed = batch.fresh, replayed
         measured |= self._through_stages(batch, tools, needs_whole_batch=True)
         # Advantages of the whole batch are given anew with each use.
         self._reuse.add(
@@ -269,7 +269,7 @@ class RolloutDataModule(L.LightningDataModule):
     ) -> dict[str, float]:
         """Lets the stages of fresh groups, or those of the whole batch, change it; returns their metrics."""
         measured: dict[str, float] = {}
-        for stage in self._stages:
+        for stage in self._stages.values():
             if stage.needs_whole_batch == needs_whole_batch:
                 measured |= stage(batch, tools)
         return measured

@@ -12,10 +12,12 @@ from bapo_lightning.data.rollouts.regime import Regime
 @dataclass(frozen=True)
 class RunFacts:
     """A run, as far as the parts of its algorithm depend on it. A class among them may have a static method
-    `run_problems(options, run)`, which yields what is wrong between its options and a run; see
-    `configuration.targets`.
+    `run_problems(options, run)`, which yields what is wrong between its options and a run, and
+    `machine_problems(options, run)`, which also looks at this machine's files; see `configuration.targets`.
     """
 
+    experiment: str  # its name
+    model: str  # path of the model that is trained
     regime: Regime
     group_size: int  # G, responses per problem
     prompts_per_batch: int  # P, problems per rollout batch

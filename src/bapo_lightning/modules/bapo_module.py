@@ -4,7 +4,7 @@
         |
         score_for_search         r of every token, before the first gradient
         bound_rule.choose        c_low, c_high: fixed, or searched on the contributions (Eq. 8)
-        statistic                per-update statistic that the objective needs, for each token
+        prepare                  columns that the objective makes of the whole update, if any
         |
         score, objective         min(r A, clip(r, c_low, c_high) A) of every token (Eq. 4)
         manual_backward          summed over tokens, micro-batches and ranks
@@ -33,7 +33,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from bapo_lightning.data.batches.batch import MicroBatch, TrainBatch
 from bapo_lightning.data.batches.shares import blank_batch
 from bapo_lightning.errors import TrainingError
-from bapo_lightning.modules.bound_rules import BoundRule, searches_each_micro_batch
+from bapo_lightning.modules.algorithm import Algorithm
+from bapo_lightning.modules.bound_rules import searches_each_micro_batch
 from bapo_lightning.modules.fsdp import Sharding, by_position, clip_gradients, gradient_sync
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.policy import Policy
@@ -41,19 +42,13 @@ from bapo_lightning.modules.schedules import step_scaled
 from bapo_lightning.modules.token_tables import (
     columns_read,
     gather_tables,
-    statistics_of_update,
+    prepared_for_update,
     step_scale_of_update,
     token_table,
 )
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.token_table import (
-    Correction,
-    Objective,
-    Proximal,
-    Statistic,
-    StepScale,
-    TokenTable,
-)
+from bapo_lightning.objectives.objective import prepares, with_slopes
+from bapo_lightning.objectives.token_table import Correction, Proximal, StepScale, TokenTable
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
 from bapo_lightning.precision import is_mixed, outside_of_autocast
@@ -76,16 +71,13 @@ class BapoModule(L.LightningModule):
     def __init__(
         self,
         make_policy: Callable[..., Policy],
-        bound_rule: BoundRule,
-        objective: Objective,
-        weighting: Callable[..., Tensor],
+        algorithm: Algorithm,
         optimizer: Callable[..., Optimizer],
         scheduler: Callable[[Optimizer], LRScheduler],
         micro_batch_tokens: int,
         max_grad_norm: float,
         max_age: int,
         max_nonfinite_in_a_row: int,
-        statistic: Statistic | None = None,
         correction: Correction | None = None,
         proximal: Proximal | None = None,
         step_scale: StepScale | None = None,
@@ -96,10 +88,7 @@ class BapoModule(L.LightningModule):
             make_policy: builds the policy, once the strategy is set up; with `on_meta=True` without memory,
                 for ranks that receive their weights from rank 0; with more where the objective asks for it,
                 see `policy_for`.
-            bound_rule: chooses the clipping bounds of each update.
-            objective: table -> objective of each token.
-            weighting: mask[B, T] -> weights[B, T], from `objectives.weighting`; receives `total` (response
-                tokens of the minibatch), `num_sequences` (its samples) and `num_steps` if it takes them.
+            algorithm: bounds, objective and weighting of the update.
             optimizer: parameters -> optimizer.
             scheduler: optimizer -> schedule, which makes one step per update.
             micro_batch_tokens: tokens that pass through the model at once; padding counts unless the policy
@@ -107,7 +96,6 @@ class BapoModule(L.LightningModule):
             max_grad_norm: norm that longer gradients are scaled down to.
             max_age: largest age of a token, in updates; an older one is an error.
             max_nonfinite_in_a_row: updates skipped in a row for a non-finite gradient that end the run.
-            statistic: table of the whole update -> statistic that the objective needs, for each token.
             correction: table -> factors of the weights, from `objectives.corrections`; None leaves them out.
             proximal: table -> log-probs of the policy that ratios are taken to; None: those of the batch.
             step_scale: table of the whole update -> factor of its learning rate; None: 1.
@@ -115,15 +103,14 @@ class BapoModule(L.LightningModule):
         """
         super().__init__()
         self.automatic_optimization = False
-        self._make_policy, self.bound_rule = make_policy, bound_rule
-        self.objective, self.weighting = objective, weighting
+        self._make_policy, self.bound_rule = make_policy, algorithm.bounds
+        self.objective, self.weighting = algorithm.objective, algorithm.weighting
         self._optimizer, self._scheduler = optimizer, scheduler
         self.micro_batch_tokens = micro_batch_tokens
         self.max_grad_norm = max_grad_norm
         self.max_age = max_age
         self.max_nonfinite_in_a_row = max_nonfinite_in_a_row
-        self.statistic, self.step_scale = statistic, step_scale
-        self.correction, self.proximal = correction, proximal
+        self.correction, self.proximal, self.step_scale = correction, proximal, step_scale
         self.sharding = sharding
         self.num_skipped_updates = self._nonfinite_in_a_row = 0
         self.last_learning_rate = 0.0
@@ -193,16 +180,16 @@ class BapoModule(L.LightningModule):
         for scope in self.bound_rule.scopes(micro_batches):
             scored = self.score_for_search(scope)  # r of every token
             bounds = self.bound_rule.choose([table.detach() for table in scored])  # c_low, c_high
-            statistics = statistics_of_update(self.statistic, scored[:num_own], bounds, len(scope))
-            for micro_batch, statistic in zip(scope, statistics, strict=True):
+            prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
+            for micro_batch, columns in zip(scope, prepared, strict=True):
                 table = scored[0] if len(scored) == 1 else self.score(micro_batch)
-                table = table.with_bounds(bounds.low, bounds.high).with_statistic(statistic)
+                table = table.with_bounds(bounds.low, bounds.high).with_columns(columns)
                 loss = -(table.weight * self.objective(table)).sum()  # Eq. 4
                 with gradient_sync(self, when=len(losses) == len(micro_batches) - 1):
                     # Ranks average their gradients; the weights already make a mean over all ranks.
                     self.manual_backward(loss * num_ranks())
                 losses.append(loss.detach())
-                tables.append(table.detach().with_slopes(self.objective))
+                tables.append(with_slopes(table.detach(), self.objective))
             searches.append(bounds)
         self.last_step_scale = step_scale_of_update(self.step_scale, tables[:num_own])
         grad_norm = self.apply_gradients(optimizer)
@@ -269,7 +256,7 @@ class BapoModule(L.LightningModule):
 
         The table of a lone micro-batch carries its graph, so that the same pass serves the update.
         """
-        if not self.bound_rule.searches and self.statistic is None:
+        if not self.bound_rule.searches and not prepares(self.objective):
             return []
         with torch.set_grad_enabled(len(scope) == 1):
             return [self.score(micro_batch) for micro_batch in scope]

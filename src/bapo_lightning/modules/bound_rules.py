@@ -29,7 +29,12 @@ SAME_BOUND = 1e-6  # bounds that differ by less are the same: those of finished 
 
 
 class BoundRule(Protocol):
-    """Chooses the clipping bounds of every update. An object of your own needs these three, no base class."""
+    """Chooses the clipping bounds of every update. An object of your own needs these four, no base class."""
+
+    @property
+    def weight(self) -> ContributionWeight:
+        """Weight of a token in the contributions that are searched, and that monitors show."""
+        ...
 
     @property
     def searches(self) -> bool:
@@ -76,6 +81,7 @@ class FixedBounds(nn.Module):
     """The same bounds for every update, as in PPO, GRPO and DAPO."""
 
     searches = False
+    weight: ContributionWeight = "rollout_prob"  # the paper's, by which monitors show contributions
     low: Tensor
     high: Tensor
 

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from bapo_lightning.objectives.bounds import Kind, contribution_curves, positive_contribution
-from bapo_lightning.objectives.token_table import TokenTable, needs
+from bapo_lightning.objectives.token_table import TokenTable, reads
 
 ContributionWeight = Literal["rollout_prob", "none"]
 
@@ -22,7 +22,7 @@ def contribution_weight(table: TokenTable, kind: ContributionWeight) -> Tensor:
     return table.weight * table.behaviour_logp.exp() if kind == "rollout_prob" else table.weight
 
 
-@needs("ratio", "advantage", "weight", "behaviour_logp", "origin")
+@reads("ratio", "advantage", "weight", "behaviour_logp", "origin")
 def contributions(
     table: TokenTable, weight: ContributionWeight, lows: Tensor, highs: Tensor, kind: Kind = "gradient"
 ) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ def contributions(
     return contribution_curves(table.ratio, table.advantage, table.is_sampled, weights, lows, highs, kind)
 
 
-@needs("ratio", "advantage", "weight", "behaviour_logp", "origin", "slope")
+@reads("ratio", "advantage", "weight", "behaviour_logp", "origin", "slope")
 def positive_shares(
     table: TokenTable, kind: ContributionWeight, chosen: Tensor | bool = True
 ) -> tuple[Tensor, Tensor]:

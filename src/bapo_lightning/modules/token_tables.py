@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,11 +13,11 @@ from torch import Tensor
 from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.modules.token_scores import SCORES
 from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.objective import Objective, prepares
 from bapo_lightning.objectives.token_table import (
     INTEGERS,
     NAMES,
     SomeColumns,
-    Statistic,
     StepScale,
     TokenTable,
     concatenate,
@@ -43,9 +44,8 @@ def token_table(policy: Scorer, micro_batch: MicroBatch, version: int) -> TokenT
         scores.pop("logp"),
         micro_batch.behaviour_logp,
         micro_batch.proximal_logp,
-        reference_logp=micro_batch.reference_logp,
         **scores,
-        **{f"entry_{name}": values for name, values in micro_batch.entry_scores.items()},
+        **micro_batch.scores,
         age=(version - micro_batch.version).masked_fill(micro_batch.origin == Origin.EXPERT, 0),
         age_at_entry=micro_batch.entry_version - micro_batch.version,
         sequence=micro_batch.sequence,
@@ -80,14 +80,18 @@ def gather_tables(tables: Sequence[TokenTable], columns: Collection[str]) -> Tok
 
     Args:
         tables: this rank's tables; the controller has the costliest share, which is never empty.
-        columns: columns to gather; the controller's choice holds.
+        columns: columns to gather, with those on demand if they are all others; the controller's choice
+            holds.
     """
-    found, _ = _gathered(tables, from_controller(sorted(columns)), everywhere=False)
-    return None if found is None else SomeColumns("a callback", **found)
+    wanted = set(columns)
+    if wanted.issuperset(NAMES):
+        wanted |= {name for table in tables[:1] for name in table.more}
+    found, _ = _gathered(tables, from_controller(sorted(wanted)), everywhere=False)
+    return None if found is None else SomeColumns("a callback", found)
 
 
 def gather_everywhere(
-    reader: Callable[[TokenTable], Tensor], tables: Sequence[TokenTable], device: torch.device
+    reader: Callable[[TokenTable], Any], tables: Sequence[TokenTable], device: torch.device
 ) -> tuple[TokenTable, int]:
     """Returns what a function reads of the table of all ranks' minibatch on every rank, and the row at which
     this rank's own begin.
@@ -96,7 +100,7 @@ def gather_everywhere(
     """
     found, start = _gathered(tables, sorted(needed_by(reader)), everywhere=True)
     assert found is not None
-    return SomeColumns(name_of(reader), **{name: found[name].to(device) for name in found}), start
+    return SomeColumns(name_of(reader), {name: found[name].to(device) for name in found}), start
 
 
 def _gathered(
@@ -124,29 +128,30 @@ def _gathered(
     return found, sum(part.shape[1] for part in parts[: dist.get_rank()])
 
 
-def statistics_of_update(
-    statistic: Statistic | None, tables: Sequence[TokenTable], bounds: BoundSearch, num_micro_batches: int
-) -> list[Tensor]:
-    """Returns the statistic of the update for the tokens of each micro-batch: [N], or 0-dim for a blank
-    micro-batch and where the objective needs none. Every rank must call it.
+def prepared_for_update(
+    objective: Objective, tables: Sequence[TokenTable], bounds: BoundSearch, num_micro_batches: int
+) -> list[dict[str, Tensor]]:
+    """Returns the columns that an objective prepares for each micro-batch: [N], or 0-dim for a blank one.
+    Every rank must call it.
 
     Args:
-        statistic: table of the whole update -> [N] or 0-dim.
+        objective: objective of the run; most prepare nothing.
         tables: tables of this rank's micro-batches.
         bounds: bounds of the update.
         num_micro_batches: number of this rank's micro-batches; those without a table are blank.
     """
-    if statistic is None:
-        return [torch.full((), torch.nan, device=bounds.low.device)] * num_micro_batches
+    parts: list[dict[str, Tensor]] = [{} for _ in range(num_micro_batches)]
+    if not prepares(objective):
+        return parts
     tables = [table.detach().with_bounds(bounds.low, bounds.high) for table in tables]
-    whole, start = gather_everywhere(statistic, tables, bounds.low.device)
-    values = statistic(whole)
-    if values.dim() == 0:
-        return [values] * num_micro_batches
+    whole, start = gather_everywhere(objective.prepare, tables, bounds.low.device)
     sizes = [len(table.ratio) for table in tables]
-    own = list(values[start : start + sum(sizes)].split(sizes)) if tables else []
-    # Blank tokens weigh nothing; any finite value will do.
-    return own + [values[0]] * (num_micro_batches - len(tables))
+    for name, values in objective.prepare(whole).items():
+        own = values[start : start + sum(sizes)].split(sizes) if tables and values.dim() else ()
+        for number, part in enumerate(parts):
+            # Blank tokens weigh nothing; any finite value will do.
+            part[name] = own[number] if number < len(own) else values.reshape(-1)[0]
+    return parts
 
 
 def step_scale_of_update(step_scale: StepScale | None, tables: Sequence[TokenTable]) -> float:

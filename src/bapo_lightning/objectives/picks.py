@@ -14,6 +14,7 @@ from bapo_lightning.objectives.token_table import TokenTable
 # Of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), as signed numbers; products of int64 wrap around.
 STEP, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 FINE = 2.0**32  # steps of a log-prob
+ORDERED_BY = ("sequence", "position", "age", "behaviour_logp")  # columns that `random_order` reads
 
 
 def random_order(table: TokenTable) -> Tensor:

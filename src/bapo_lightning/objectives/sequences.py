@@ -19,7 +19,7 @@ def sequence_sum(values: Tensor, table: TokenTable) -> Tensor:
 
 def step_sum(values: Tensor, table: TokenTable) -> Tensor:
     """Returns the sum of `values` over the tokens of each token's step that are trained on, [N]."""
-    sequence, step = table.sequence, table.step
+    sequence, step = table.sequence, table["step"]
     begins = (sequence[1:] != sequence[:-1]) | (step[1:] != step[:-1])
     rows = torch.nn.functional.pad(begins.long().cumsum(0), (1, 0))
     return torch.zeros_like(values).scatter_add(0, rows, values * table.count).gather(0, rows)

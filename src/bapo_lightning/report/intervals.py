@@ -105,24 +105,6 @@ def paired_p_value(values: Mapping[int, float], reference: Mapping[int, float]) 
     return float(2 * t.sf(abs(difference.mean) / error, difference.count - 1))
 
 
-def equivalence_p_value(
-    values: Mapping[int, float], reference: Mapping[int, float], within: float
-) -> float | None:
-    """P-value of two one-sided paired t-tests (Schuirmann 1987): that the mean difference is `within` or more
-    away from zero; None with fewer than two seeds that both have.
-    """
-    from scipy.stats import t
-
-    difference = paired_difference(values, reference)
-    if difference is None or difference.half_width is None:
-        return None
-    room = within - abs(difference.mean)
-    if difference.half_width == 0:
-        return 0.0 if room > 0 else 1.0
-    error = difference.half_width / t_quantile(difference.count - 1)
-    return float(t.sf(room / error, difference.count - 1))
-
-
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Adjusts p-values for their number (Holm 1979): the chance of even one false discovery among all stays
     below the level.

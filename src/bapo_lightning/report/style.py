@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, NullLocator
@@ -79,19 +78,6 @@ def sign_colours(algorithm: str) -> tuple[str, str]:
     return positive, negative
 
 
-def shares_map(colour: str) -> Colormap:
-    """Colours of shares: white for none, through `colour`, to its darkest shade for all."""
-    return LinearSegmentedColormap.from_list("shares", ["white", *shades(colour, 3)[1:]])
-
-
-def difference_map(first: str, second: str) -> Colormap:
-    """Colours of the second algorithm's value minus the first's: the colour of the one that has more (of the
-    first in grey if they share one), white where they are equal.
-    """
-    less, more = algorithm_colour(first), algorithm_colour(second)
-    return LinearSegmentedColormap.from_list("difference", [FAINT if less == more else less, "white", more])
-
-
 def _shade(colour: str, rank: int, count: int) -> str:
     """The shade number `rank` of `count`: mixed with white before the middle, with black after it."""
     place = 2 * rank / (count - 1) - 1 if count > 1 else 0.0  # -1 to 1
@@ -144,15 +130,6 @@ def draw_top_legend(figure: Figure, handles: list[Any], columns: int, title: str
     place: dict[str, Any] = {"loc": "outside upper center", "ncols": columns, "frameon": False}
     legend = figure.legend(handles=handles, fontsize=10, labelcolor=INK, title=title, **place)
     legend.get_title().set(fontsize=10, color=INK)
-
-
-def draw_colour_bar(figure: Figure, mapped: ScalarMappable, axes: Any, label: str) -> None:
-    """Draws the key of a colour map beside `axes`, in the type of their labels."""
-    opaque = ScalarMappable(mapped.norm, mapped.cmap)
-    bar = figure.colorbar(opaque, ax=axes, pad=0.02)
-    bar.set_label(label, fontsize=9, color=INK)
-    bar.ax.tick_params(labelsize=8, colors=INK, color=FAINT)
-    bar.outline.set_visible(False)
 
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:

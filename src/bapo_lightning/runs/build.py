@@ -17,20 +17,15 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.sections import AlgorithmNodes
 from bapo_lightning.data.controller import ControllerDataModule
 from bapo_lightning.data.data_module import RolloutDataModule
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.stages import (
-    BatchAdvantageStage,
-    BatchStage,
-    EntryStage,
-    ReferenceStage,
-    SecondSamplingStage,
-    StepAdvantageStage,
-)
+from bapo_lightning.data.rollouts.stages import BatchStage, EntryStage, ReferenceStage
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.data.worker import WorkerDataModule
+from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bapo_module import BapoModule
 from bapo_lightning.modules.fsdp import ShardedStrategy
 from bapo_lightning.modules.policy.factory import build_policy
@@ -90,6 +85,18 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> Run:
     return Run(trainer, module, data_module, account)
 
 
+def build_algorithm(nodes: AlgorithmNodes) -> Algorithm:
+    """The algorithm of a configuration."""
+    return Algorithm(
+        advantages=nodes.advantages.make(),
+        objective=nodes.objective.make(),
+        bounds=nodes.bounds.make(),
+        weighting=nodes.weighting.make(),
+        stages={name: node.make() for name, node in nodes.stage_nodes.items()},
+        rules=nodes.make_rules(),
+    )
+
+
 def build_engine(config: RunConfig, ranks: RankGroup) -> RolloutEngine:
     """This rank's rollout engine."""
     node, own = config.rollout.engine, {}
@@ -121,7 +128,7 @@ def build_data_module(config: RunConfig, inputs: Inputs, ranks: RankGroup) -> Ro
 
 def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict[str, Any]:
     """Arguments of a RolloutDataModule that samples with `engine`."""
-    scale, algorithm, problems = config.scale, config.algorithm, inputs.problems
+    scale, problems = config.scale, inputs.problems
     weight_sync, vocab_size = config.rollout.weight_sync.make(), inputs.tokenizer.vocab_size
     max_restarts = config.rollout.max_restarts
     restarting = RestartingEngine(engine, weight_sync, vocab_size, max_restarts)
@@ -133,32 +140,24 @@ def data_parts(config: RunConfig, inputs: Inputs, engine: RolloutEngine) -> dict
         "prompts_per_batch": scale.prompts_per_batch,
         "num_rollout_batches": scale.num_rollout_batches,
         "seed": config.seed,
-        "stages": list(_stages(config)),
-        "replay": algorithm.replay.make() if algorithm.replay else None,
+        "stages": {**build_algorithm(config.algorithm).stages, **dict(_scoring_stages(config))},
         "schedule": read_recorded_schedule(config),
     }
 
 
-def _stages(config: RunConfig) -> Iterator[BatchStage]:
-    """What happens to a rollout batch before it is trained on, in order."""
-    algorithm = config.algorithm
-    if algorithm.second_sampling:
-        yield SecondSamplingStage(algorithm.second_sampling.make())
+def _scoring_stages(config: RunConfig) -> Iterator[tuple[str, BatchStage]]:
+    """Scores that the objective and the correction need of a rollout batch, by name, in order."""
     if config.scores_by_reference:
-        yield ReferenceStage()
-    if algorithm.step_advantages:
-        yield StepAdvantageStage(algorithm.step_advantages.make())
-    if algorithm.batch_advantages:
-        yield BatchAdvantageStage(algorithm.batch_advantages.make())
+        yield "reference_scores", ReferenceStage()
     if config.entry_scores:
-        yield EntryStage(config.entry_scores)
+        yield "entry_scores", EntryStage(config.entry_scores)
 
 
 def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -> RolloutSampler:
     """Returns the sampler, which turns problems into scored groups. Raises DataError where the problems lack
     what a rule of the algorithm needs.
     """
-    algorithm = config.algorithm
+    algorithm = build_algorithm(config.algorithm)
     environment, scale, tokenizer = config.environment, config.scale, inputs.tokenizer
     ends = stop_token_ids(model_path(config.model.path), tokenizer) + turn_ends(environment, tokenizer)
     limits = scale.max_new_tokens, scale.max_feedback_tokens
@@ -170,8 +169,8 @@ def build_sampler(config: RunConfig, inputs: Inputs, engine: RestartingEngine) -
         sampling=SamplingParams(config.rollout.temperature, ends),
         max_new_tokens=scale.max_new_tokens,
         seed=config.seed,
-        advantages=algorithm.advantages.make(),
-        rules=algorithm.make_rules(),
+        advantages=algorithm.advantages,
+        rules=algorithm.rules,
         conversations=build_conversations(environment, tokenizer, *limits),
     )
     sampler.rules.check(inputs.problems.train, sampler.encode_prompt)
@@ -194,15 +193,11 @@ def build_module(config: RunConfig, strategy: Any) -> BapoModule:
 
 def module_parts(config: RunConfig) -> dict[str, Any]:
     """Arguments of a BapoModule: policy, bound rule, objective, optimizer."""
-    algorithm, optimizer = config.algorithm, config.optimizer
-    correction = config.correction
+    correction, optimizer = config.correction, config.optimizer
     options = ModelOptions.of(config.model, model_path(config.model.path))
     return {
         "make_policy": partial(build_policy, options, config.rollout.temperature),
-        "bound_rule": algorithm.bounds.make(),
-        "objective": algorithm.objective.make(),
-        "statistic": algorithm.statistic.make() if algorithm.statistic else None,
-        "weighting": algorithm.weighting.make(),
+        "algorithm": build_algorithm(config.algorithm),
         "optimizer": optimizer.optimizer.make(),
         "scheduler": optimizer.scheduler.make(),
         "micro_batch_tokens": config.scale.micro_batch_tokens,

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from bapo_lightning.report.map.page import table
+from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.simulation.picture import draw
 from bapo_lightning.simulation.study import Result, Study, World
 
@@ -80,17 +80,17 @@ def _page(study: Study, world: World, name: str) -> str:
         f"{setting.num_batches} rollout batches of which the first {world.num_skipped} do not count.",
         "![throughput, idle shares and ages over splits and bounds](simulate.png)",
         "## The best within each bound, and in turns on all GPUs",
-        table(HEADS, [_row(result) for result in _shown(study)]),
+        markdown_table(HEADS, [_row(result) for result in _shown(study)]),
     ]
     if study.what_ifs:
         heads = ("if", *HEADS[3:])
         rows = [[result.cell.what_if, *_row(result)[3:]] for result in study.what_ifs]
-        parts += ["## The best setting under other assumptions", table(heads, rows)]
-    parts += ["## All cells", table(HEADS, [_row(result) for result in study.results])]
+        parts += ["## The best setting under other assumptions", markdown_table(heads, rows)]
+    parts += ["## All cells", markdown_table(HEADS, [_row(result) for result in study.results])]
     if study.unfit:
         rows = [[_split(cell.trainer_gpus, cell.fleet_gpus), reason] for cell, reason in study.unfit]
         unique = [list(row) for row in dict.fromkeys(map(tuple, rows))]
-        parts += ["## What does not fit", table(("train + generate", "reason"), unique)]
+        parts += ["## What does not fit", markdown_table(("train + generate", "reason"), unique)]
     return "\n\n".join(parts) + "\n"
 
 

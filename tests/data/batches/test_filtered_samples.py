@@ -148,7 +148,7 @@ def test_scores_at_entry_stay_beside_their_tokens():
     )
     torch.testing.assert_close(own.proximal_logp, others.proximal_logp, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(
-        own.entry_scores["entropy"], others.entry_scores["entropy"], rtol=1e-5, atol=1e-5
+        own.scores["entry_entropy"], others.scores["entry_entropy"], rtol=1e-5, atol=1e-5
     )
 
 

@@ -7,8 +7,9 @@ import pytest
 from tests.builders import group, rollout
 from tests.configuration.compositions import found
 
+from bapo_lightning.algorithms.pipo import ProgressReplay
+from bapo_lightning.algorithms.spear import SelfImitation
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer, is_replayed, marked_as_replayed
-from bapo_lightning.data.batches.replay_rules import ProgressReplay, SelfImitation
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.types import Origin
 
@@ -86,7 +87,7 @@ def test_the_buffer_holds_the_newest_samples_and_gives_none_before_its_rule_is_r
     groups = [made(name, [1.0, 1.0, 0.0], [0.5, 0.5, -1.0]) for name in "ab"]
     buffer.add(groups)
     assert len(buffer) == 1 and buffer.choose(1) == []
-    buffer.valued([], groups)
+    rule.valued([], groups)
     (chosen,) = buffer.choose(1)
     assert chosen.problem.id == "b" and is_replayed(chosen) and len(chosen.samples) == 2
     assert not is_replayed(groups[1]) and len(buffer) == 0  # it was reused as often as it may be
@@ -121,8 +122,11 @@ def test_only_samples_of_the_policy_are_marked_as_replayed():
     [
         (["algorithm=spear"], "regime=replay keeps none; write regime=reuse"),
         (["algorithm=pipo", "regime=async"], "regime=async keeps none"),
-        (["algorithm=spear", "regime=spear", "algorithm.replay.ramp=0"], "ramp=0 must be a whole number"),
-        (["algorithm=pipo", "regime=pipo", "algorithm.replay.damping=-1"], "damping=-1 must be"),
+        (
+            ["algorithm=spear", "regime=spear", "algorithm.stages.replay.ramp=0"],
+            "ramp=0 must be a whole number",
+        ),
+        (["algorithm=pipo", "regime=pipo", "algorithm.stages.replay.damping=-1"], "damping=-1 must be"),
         (["regime=replay", "regime.reuse_minibatches=after"], "without regime.reuse_share has no effect"),
         (["regime=pipo", "regime.reuse_share=0.1"], "never fill a minibatch of 16"),
         (["regime=pipo", "regime.reuse_minibatches=first"], "write one of mixed, before, after"),

@@ -7,11 +7,11 @@ import pytest
 import torch
 from tests.builders import budget_for, group, random_policy, rollout, stale_batch, step
 
+from bapo_lightning.algorithms.direct_advantage.objective import direct_advantage
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.layout import Layout
 from bapo_lightning.data.batches.shares import blank_batch, split_over_ranks
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.objectives.methods.direct_advantage import direct_advantage
 from bapo_lightning.objectives.weighting import step_mean
 from bapo_lightning.types import Segment, Steps
 
@@ -95,7 +95,7 @@ def test_the_update_depends_on_neither_split_nor_ranks(parts):
     policy, batch = random_policy(), random_batch()
     options = {"objective": lambda table: direct_advantage(table, beta=0.1), "weighting": step_mean}
     outputs, whole = step(policy, FREE, batch, **options)
-    assert outputs["tokens"].step.max() == 6 and whole.abs().max() > 0
+    assert outputs["tokens"]["step"].max() == 6 and whole.abs().max() > 0
     _, found = step(policy, FREE, batch, micro_batch_tokens=budget_for(batch, parts), **options)
     torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-5)
     options["weighting"] = lambda mask: mask / batch.num_steps

@@ -18,6 +18,8 @@ import pytest
 from tests.data.rollouts.scripted import ScriptedEngine, scheduler
 from tests.data.rollouts.turns import FEEDBACK, Counting, TurnEngine, TurnTokenizer, random_turns, talking
 
+from bapo_lightning.algorithms.ghpo import Hints
+from bapo_lightning.algorithms.luffy import ExpertTraces
 from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
@@ -25,7 +27,6 @@ from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
-from bapo_lightning.data.rollouts.solutions import ExpertTraces, Hints
 
 NUM_SCHEDULES = 2000
 NUM_PROBLEMS = 7

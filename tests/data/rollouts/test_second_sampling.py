@@ -7,7 +7,7 @@ from tests.builders import group, rollout
 from tests.configuration.compositions import found
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
 
-from bapo_lightning.data.rollouts.second_sampling import SecondSampling
+from bapo_lightning.algorithms.aepo import SecondSampling
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.types import Origin, Score, ScoreStatus
@@ -88,9 +88,9 @@ def test_the_second_sampling_has_random_numbers_of_its_own():
     ("overrides", "complaint"),
     [
         (["regime=async"], "the engine is busy with later batches"),
-        (["algorithm.second_sampling.share=0.001"], "of scale.prompts_per_batch=64 prompts is none"),
-        (["algorithm.second_sampling.low=1.3"], "low=1.3 must be below"),
-        (["algorithm.second_sampling.most=0"], "most=0 must be a whole number"),
+        (["algorithm.stages.second_sampling.share=0.001"], "of scale.prompts_per_batch=64 prompts is none"),
+        (["algorithm.stages.second_sampling.low=1.3"], "low=1.3 must be below"),
+        (["algorithm.stages.second_sampling.most=0"], "most=0 must be a whole number"),
     ],
 )
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):

@@ -12,10 +12,10 @@ from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
 from tests.data.rollouts.test_random_schedules import Schedule
 from tests.data.rollouts.test_sampler import ITEMS, finished
 
-from bapo_lightning.data.batches.replay_rules import SelfImitation
+from bapo_lightning.algorithms.aepo import SecondSampling
+from bapo_lightning.algorithms.spear import SelfImitation
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
 from bapo_lightning.data.rollouts.rules import Rules
-from bapo_lightning.data.rollouts.second_sampling import SecondSampling
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.data.rollouts.turn_rules import (
     SampleFilter,
@@ -234,9 +234,9 @@ def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
 
 
 def test_all_that_needs_turns_is_named_where_there_are_none():
-    replay, shaping = sorted(found("algorithm=spear_turns", "regime=spear"))
+    replay, shaping = found("algorithm=spear_turns", "regime=spear")
     assert shaping.startswith("algorithm.rules.turn_shaping without an environment: a response is one turn")
-    assert replay.startswith("algorithm.replay.needs_call without an environment: a response is one turn")
+    assert replay.startswith("algorithm.stages.replay.needs_call without an environment: a response is ")
 
 
 def test_filters_that_need_no_turns_go_without_an_environment():

@@ -6,14 +6,14 @@ import pytest
 import torch
 from tests.builders import random_model, random_policy, stale_batch, step
 
+from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
+from bapo_lightning.algorithms.flowrl import FlowRL
 from bapo_lightning.modules.bound_rules import FixedBounds
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.for_objective import policy_for
 from bapo_lightning.modules.policy.lora import add_adapters
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
-from bapo_lightning.objectives.methods.clip import clip
-from bapo_lightning.objectives.methods.entropy_bonus import EntropyBonus
-from bapo_lightning.objectives.methods.flowrl import FlowRL
+from bapo_lightning.objectives.clip import clip
 
 
 @pytest.fixture

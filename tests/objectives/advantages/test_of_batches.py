@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
-from bapo_lightning.objectives.advantages.bnpo import beta_normalised
-from bapo_lightning.objectives.advantages.dcpo import SmoothAdvantages
-from bapo_lightning.objectives.advantages.opo import length_weighted
-from bapo_lightning.objectives.advantages.reinforce_pp import whitened
+from bapo_lightning.algorithms.bnpo import beta_normalised
+from bapo_lightning.algorithms.dcpo import SmoothAdvantages
+from bapo_lightning.algorithms.opo import length_weighted
+from bapo_lightning.algorithms.reinforce_pp import whitened
+from bapo_lightning.algorithms.spo import SingleStream
 from bapo_lightning.objectives.advantages.reward_batch import Remembers, RewardBatch
-from bapo_lightning.objectives.advantages.spo import SingleStream
 
 
 def batch(rewards, lengths=None, problems=None, is_new=None):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from zoo import rewards as reference
+from tests.zoo import rewards as reference
 
-from bapo_lightning.objectives.advantages.asymre import shifted_mean
+from bapo_lightning.algorithms.asymre import shifted_mean
+from bapo_lightning.algorithms.maxrl import maxrl
+from bapo_lightning.algorithms.pass_at_k import best_minus_second
+from bapo_lightning.algorithms.w_reinforce import psr_nsr
 from bapo_lightning.objectives.advantages.group import group_advantages
-from bapo_lightning.objectives.advantages.maxrl import maxrl
-from bapo_lightning.objectives.advantages.pass_at_k import best_minus_second
-from bapo_lightning.objectives.advantages.psr_nsr import psr_nsr
 
 ROWS = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
 

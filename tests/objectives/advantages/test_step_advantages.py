@@ -2,7 +2,7 @@
 
 import pytest
 
-from bapo_lightning.objectives.advantages.steps import step_advantages
+from bapo_lightning.algorithms.direct_advantage.steps import step_advantages
 
 
 def test_a_step_is_worth_what_the_value_gains_and_the_last_one_ends_in_the_outcome() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.token_tables import table
-from zoo import weights as reference
+from tests.zoo import weights as reference
 
 from bapo_lightning.objectives.corrections.proximal import behaviour, current, log_linear
 from bapo_lightning.objectives.corrections.responses import (

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.direct_advantage import direct_advantage
+from bapo_lightning.algorithms.direct_advantage.objective import direct_advantage
 from bapo_lightning.objectives.token_table import TokenTable, slopes
 from bapo_lightning.objectives.weighting import step_mean, weigh
 

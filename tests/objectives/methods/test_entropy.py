@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.clip_cov import clip_cov, kept
-from bapo_lightning.objectives.methods.entropy_bonus import EntropyBonus
-from bapo_lightning.objectives.methods.kl_cov import kl_cov, picked
-from bapo_lightning.objectives.methods.steer import steer, weight_by_entropy_change
-from bapo_lightning.objectives.methods.top_entropy import among_highest, top_entropy
+from bapo_lightning.algorithms.clip_cov import clip_cov, kept
+from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
+from bapo_lightning.algorithms.kl_cov import kl_cov, picked
+from bapo_lightning.algorithms.steer import steer, weight_by_entropy_change
+from bapo_lightning.algorithms.top_entropy import among_highest, top_entropy
 from bapo_lightning.objectives.token_table import needs_entropy_gradient
 
 

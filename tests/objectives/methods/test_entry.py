@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.clip import clip
-from bapo_lightning.objectives.methods.erc import erc
-from bapo_lightning.objectives.methods.rover import rover
+from bapo_lightning.algorithms.erc import erc
+from bapo_lightning.algorithms.rover import rover
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import needs_at_entry, scored_at_entry, slopes
 
 

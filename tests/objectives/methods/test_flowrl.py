@@ -8,8 +8,8 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.clip import clip
-from bapo_lightning.objectives.methods.flowrl import FlowRL
+from bapo_lightning.algorithms.flowrl import FlowRL
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import needs_log_z, needs_reference
 
 

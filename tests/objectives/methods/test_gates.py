@@ -8,14 +8,14 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.ce_gppo import ce_gppo
-from bapo_lightning.objectives.methods.clip import clip
-from bapo_lightning.objectives.methods.dcpo_clip import dcpo_clip
-from bapo_lightning.objectives.methods.dppo import dppo
-from bapo_lightning.objectives.methods.dro import dro
-from bapo_lightning.objectives.methods.maspo import maspo
-from bapo_lightning.objectives.methods.prime_rl import prime_rl
-from bapo_lightning.objectives.methods.sapo import sapo
+from bapo_lightning.algorithms.ce_gppo import ce_gppo
+from bapo_lightning.algorithms.dcpo import dcpo_clip
+from bapo_lightning.algorithms.dppo import dppo
+from bapo_lightning.algorithms.dro import dro
+from bapo_lightning.algorithms.maspo import maspo
+from bapo_lightning.algorithms.prime_rl import prime_rl
+from bapo_lightning.algorithms.sapo import sapo
+from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.token_table import slopes
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.luffy import luffy
+from bapo_lightning.algorithms.luffy import luffy
 from bapo_lightning.objectives.token_table import slopes
 from bapo_lightning.types import Origin
 

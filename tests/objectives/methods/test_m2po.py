@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.m2po import largest_log_ratio, m2po
+from bapo_lightning.algorithms.m2po import largest_log_ratio, m2po
 
 
 def exact(*values):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.reinforce import reinforce
+from bapo_lightning.objectives.reinforce import reinforce
 from bapo_lightning.objectives.token_table import slopes
 
 

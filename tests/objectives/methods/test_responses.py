@@ -5,13 +5,13 @@ from math import exp
 import pytest
 import torch
 from tests.token_tables import table
-from zoo import algorithms
+from tests.zoo import algorithms
 
-from bapo_lightning.objectives.methods.fipo import fipo
-from bapo_lightning.objectives.methods.gapo import gapo, share_of_others_wrong
-from bapo_lightning.objectives.methods.gmpo import gmpo
-from bapo_lightning.objectives.methods.real import log_class_sum, real
-from bapo_lightning.objectives.methods.vespo import vespo
+from bapo_lightning.algorithms.fipo import fipo
+from bapo_lightning.algorithms.gapo import gapo, share_of_others_wrong
+from bapo_lightning.algorithms.gmpo import gmpo
+from bapo_lightning.algorithms.real import log_class_sum, real
+from bapo_lightning.algorithms.vespo import vespo
 
 WIDE = {"low": exp(-0.4), "high": exp(0.4)}
 TWO_OF_TWO = torch.tensor([0, 0, 1, 1])

@@ -1,7 +1,7 @@
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.spear import kept_tokens, spear
+from bapo_lightning.algorithms.spear import kept_tokens, spear
 from bapo_lightning.objectives.token_table import slopes
 from bapo_lightning.types import Origin
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.token_tables import table
 
-from bapo_lightning.objectives.methods.aspo import aspo
-from bapo_lightning.objectives.methods.cispo import cispo
-from bapo_lightning.objectives.methods.p3o import effective_sample_size, p3o
-from bapo_lightning.objectives.methods.tis import tis
-from bapo_lightning.objectives.methods.topr import plus_or_minus_one, topr
+from bapo_lightning.algorithms.aspo import aspo
+from bapo_lightning.algorithms.cispo import cispo
+from bapo_lightning.algorithms.p3o import effective_sample_size, p3o
+from bapo_lightning.algorithms.tis import tis
+from bapo_lightning.algorithms.topr import plus_or_minus_one, topr
 from bapo_lightning.objectives.token_table import slopes
 
 RATIOS = [0.01, 0.5, 1.0, 1.1, 2.0, 100.0]

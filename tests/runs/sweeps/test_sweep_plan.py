@@ -9,9 +9,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.overrides import hydra_value
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.run_folder.config_keys import short_names
-from bapo_lightning.runs.sweeps.names import folder_name, hydra_value, run_names
+from bapo_lightning.runs.sweeps.names import folder_name, run_names
 from bapo_lightning.runs.sweeps.plan import compose_runs, finished_runs, read_plan
 
 SWEEPS = sorted(path.stem for path in Path(conf_dir(), "sweeps").glob("*.yaml"))

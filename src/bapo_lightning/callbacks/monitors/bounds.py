@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
-from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
+from bapo_lightning.modules.contributions import positive_shares
 from bapo_lightning.objectives.token_table import needed_by
 
 
@@ -41,12 +41,11 @@ class ContributionMonitor(Monitor):
     """
 
     needs = needed_by(positive_shares)
-    weight: ContributionWeight  # as for `contributions.contribution_weight`
 
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
         tokens = update.tokens
-        share, unclipped = positive_shares(tokens, self.weight)
+        share, unclipped = positive_shares(tokens, update.module.bound_rule.weight)
         num_positive, num_negative = (tokens.advantage > 0).sum(), (tokens.advantage < 0).sum()
         return {
             "bapo/positive_share": share,

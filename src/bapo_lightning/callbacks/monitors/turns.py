@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.data.batches.transfer import on_device
-from bapo_lightning.modules.contributions import ContributionWeight, positive_shares
+from bapo_lightning.modules.contributions import positive_shares
 from bapo_lightning.objectives.token_table import TokenTable, needed_by
 from bapo_lightning.types import FinishReason, Rollout
 
@@ -35,7 +35,6 @@ class TurnMonitor(Monitor):
     """
 
     needs = frozenset[str]()  # until an environment is seen
-    weight: ContributionWeight  # as for `contributions.contribution_weight`
     has_environment: bool = field(default=False, init=False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -49,13 +48,13 @@ class TurnMonitor(Monitor):
         """Returns the metrics of one update."""
         if not self.has_environment:
             return {}
-        rollouts = update.batch.rollouts
+        rollouts, weight = update.batch.rollouts, update.module.bound_rule.weight
         turn = turn_numbers(rollouts, update.tokens)
         most = min(MOST_TURNS, max(len(rollout.turns) for rollout in rollouts))
         return {
             **conversation_metrics([rollout for rollout in rollouts if rollout.aging_segments]),
             **{
-                f"turns/{POSITIVE_SHARE}_{n + 1}": positive_shares(update.tokens, self.weight, turn == n)[0]
+                f"turns/{POSITIVE_SHARE}_{n + 1}": positive_shares(update.tokens, weight, turn == n)[0]
                 for n in range(most)
             },
         }

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bapo_lightning.data.batches.entry_scores import entry_scores
 from bapo_lightning.data.batches.layout import Layout, padded_ids, prompt_numbers, ramps
 from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
 from bapo_lightning.data.batches.model_input import ModelInput, laid_out
@@ -28,6 +27,7 @@ from bapo_lightning.data.batches.places import (
     last_gaps,
     places_of,
 )
+from bapo_lightning.data.batches.score_grids import score_grids
 from bapo_lightning.data.batches.steps import step_fields
 from bapo_lightning.data.batches.transfer import on_device
 from bapo_lightning.errors import StaleDataError
@@ -40,7 +40,6 @@ class MicroBatch(ModelInput):
 
     behaviour_logp: Tensor  # [N] nats
     proximal_logp: Tensor  # [N] nats
-    reference_logp: Tensor  # [N] nats
     version: Tensor  # [N] policy version that sampled each token
     sequence: Tensor  # [N] number of each token's response in the minibatch
     group: Tensor  # [N] number of its group
@@ -50,7 +49,7 @@ class MicroBatch(ModelInput):
     advantage: Tensor  # [N]
     weight: Tensor  # [N] share of each token in the global minibatch's mean
     entry_version: int  # policy version of the trainer when their batch entered training
-    entry_scores: dict[str, Tensor]  # [N] nats, of the trainer's policy then; those that the objective needs
+    scores: dict[str, Tensor]  # [N] nats, of other policies; columns that the objective needs
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ class TrainBatch:
     behaviour_logp: Tensor  # [B, T] nats, 0 elsewhere
     # [B, T] nats, what the ratio is taken to: by the trainer's weights at entry, or behaviour_logp
     proximal_logp: Tensor
-    reference_logp: Tensor  # [B, T] nats, by the weights that the run began with; NaN if no objective asks
     version: Tensor  # [B, T] policy version that sampled each token, 0 elsewhere
     advantage: Tensor  # [B]
     # Tokens before the trained ones; B numbers on the host, so that the split waits for no device.
@@ -78,8 +76,9 @@ class TrainBatch:
     factor: Tensor  # [B] of each sample's weights in the loss, 1 unless its group has another
     groups: tuple[Group, ...]
     entry_version: int  # policy version of the trainer when the rollout batch entered training
-    # [B, T] nats, by the trainer's weights then; those that the objective needs, by name
-    entry_scores: dict[str, Tensor]
+    # [B, T] nats, by the trainer's weights then and by those that the run began with; columns of the token
+    # table that the objective needs, by name
+    scores: dict[str, Tensor]
     metrics: dict[str, float]  # measured while producing, logged with the update
     global_batch: TrainBatch | None = None  # in the controller's share: that of all ranks, on the host
     step: Tensor | None = None  # [B, T] number of each token's step within its response; None: no steps
@@ -93,8 +92,8 @@ class TrainBatch:
         moved: dict[str, Any] = {
             name: on_device(value, device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
-        scores = {name: on_device(grid, device) for name, grid in self.entry_scores.items()}
-        return replace(self, **moved, entry_scores=scores)
+        scores = {name: on_device(grid, device) for name, grid in self.scores.items()}
+        return replace(self, **moved, scores=scores)
 
     @property
     def num_tokens(self) -> int:
@@ -192,7 +191,6 @@ class TrainBatch:
             **vars(inputs),
             behaviour_logp=at(self.behaviour_logp),
             proximal_logp=at(self.proximal_logp),
-            reference_logp=at(self.reference_logp),
             version=at(self.version),
             sequence=sequence,
             group=group,
@@ -202,7 +200,7 @@ class TrainBatch:
             advantage=self.advantage[row] if self.step_advantage is None else at(self.step_advantage),
             weight=at(weights),
             entry_version=self.entry_version,
-            entry_scores={name: at(grid) for name, grid in self.entry_scores.items()},
+            scores={name: at(grid) for name, grid in self.scores.items()},
         )
 
 
@@ -251,7 +249,7 @@ def collate(
         factor=torch.tensor([group.weight for group in groups for _ in group.samples], dtype=torch.float32),
         groups=tuple(groups),
         entry_version=int(grids["version"].max()) if entry_version is None else entry_version,
-        entry_scores=entry_scores(samples, input_ids.shape, skipped, places),
+        scores=score_grids(samples, input_ids.shape, skipped, places),
         metrics=metrics,
     )
 
@@ -261,18 +259,16 @@ def _token_grids(
 ) -> dict[str, Any]:
     """Returns what is known of the trained tokens, each [B, T]."""
     version, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
-    behaviour, proximal, reference = np.zeros((3, *shape), np.float32)
+    behaviour, proximal = np.zeros((2, *shape), np.float32)
     for row, (sample, skip, place) in enumerate(zip(samples, skipped, places, strict=True)):
         behaviour[row, place] = sample.rollout.logprobs[skip:]
-        recomputed, initial = sample.proximal_logprobs, sample.reference_logprobs
+        recomputed = sample.proximal_logprobs
         proximal[row, place] = behaviour[row, place] if recomputed is None else recomputed[skip:]
-        reference[row, place] = np.nan if initial is None else initial[skip:]
         version[row, place], mask[row, place] = sample.rollout.versions[skip:], True
     return {
         "response_mask": torch.from_numpy(mask),
         "behaviour_logp": torch.from_numpy(behaviour),
         "proximal_logp": torch.from_numpy(proximal),
-        "reference_logp": torch.from_numpy(reference),
         "version": torch.from_numpy(version),
     }
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from statistics import pstdev
 from typing import Any
 
-from bapo_lightning.data.batches.replay_rules import ReplayRule
 from bapo_lightning.data.rollouts.group_state import ArrayStore, ProblemOfId, pack_group, unpack_group
 from bapo_lightning.data.rollouts.regime import Regime, ReuseMinibatches
+from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.types import Group, Origin
 
 
@@ -149,10 +149,6 @@ class ReuseBuffer:
         counted = [(group, reuses + (index in chosen)) for index, (group, reuses) in enumerate(young)]
         self._entries = [entry for entry in counted if entry[1] < self._regime.max_reuses]
         return [marked_as_replayed(young[index][0]) for index in chosen]
-
-    def valued(self, replayed: list[Group], fresh: Sequence[Group]) -> list[Group]:
-        """Returns chosen groups with the advantages that they have beside `fresh` ones; once a batch."""
-        return replayed if self._rule is None else self._rule.valued(replayed, fresh)
 
     def state_dict(self, store: ArrayStore) -> list[dict[str, Any]]:
         """Groups with the number of their uses."""

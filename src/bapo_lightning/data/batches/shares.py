@@ -28,7 +28,7 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
     )
     numbers: dict[str, Any] = {name: tuple(getattr(batch, name)[row] for row in rows) for name in names}
     width = max((lengths[row] for row in rows), default=0)
-    grids = ["input_ids", "response_mask", "behaviour_logp", "proximal_logp", "reference_logp", "version"]
+    grids = ["input_ids", "response_mask", "behaviour_logp", "proximal_logp", "version"]
     grids += [name for name in ("step", "step_advantage") if getattr(batch, name) is not None]
     return replace(
         batch,
@@ -38,7 +38,7 @@ def _share(batch: TrainBatch, rows: list[int]) -> TrainBatch:
         **numbers,
         groups=(),
         entry_version=0,
-        entry_scores={name: grid[picked, :width] for name, grid in batch.entry_scores.items()},
+        scores={name: grid[picked, :width] for name, grid in batch.scores.items()},
         metrics={},
     )
 
@@ -55,7 +55,6 @@ def blank_batch(like: TrainBatch) -> TrainBatch:
         response_mask=torch.tensor([[False, True]], device=device),
         behaviour_logp=zeros,
         proximal_logp=zeros,
-        reference_logp=zeros,
         version=zeros.long(),
         advantage=zeros[0, :1],
         context_lengths=(1,),
@@ -69,6 +68,6 @@ def blank_batch(like: TrainBatch) -> TrainBatch:
         factor=zeros[0, :1],
         groups=(),
         entry_version=0,
-        entry_scores=dict.fromkeys(like.entry_scores, zeros),
+        scores=dict.fromkeys(like.scores, zeros),
         metrics={},
     )

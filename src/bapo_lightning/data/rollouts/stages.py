@@ -2,20 +2,22 @@
 
     fresh groups -> stages of fresh groups -> past groups join -> stages of the whole batch -> ReplayQueue
 
-    SecondSamplingStage   answers of a second sampling take the place of some
+An algorithm has its own (`algorithm.stages`), in the order of its file. Those below follow from what its
+objective and the correction need, after them:
+
     ReferenceStage        log-probs under the weights that the run began with
-    StepAdvantageStage    a critic's advantage for each step
-    BatchAdvantageStage   advantages that depend on the whole batch
     EntryStage            scores by the trainer's weights
 
-A stage measures its own time as `time/NAME_seconds`, which does not count as waiting.
+A stage measures its own time as `time/NAME_seconds`, which does not count as waiting. One with
+`state_dict` and `load_state_dict` is resumed, by its name in the configuration.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -23,8 +25,6 @@ from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.data.rollouts.batch_advantages import with_batch_advantages
 from bapo_lightning.data.rollouts.proximal import with_entry_scores, with_reference_logprobs
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.second_sampling import SecondSampling
-from bapo_lightning.data.rollouts.steps import Critic, with_step_advantages
 from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages, Remembers
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Group
@@ -60,52 +60,44 @@ class StageTools:
     device: Callable[[], torch.device]  # of the trainer
 
 
-class BatchStage(Protocol):
+class BatchStage(ABC):
     """One stage."""
 
-    needs_whole_batch: ClassVar[bool]  # whether it comes after past groups have joined
+    needs_whole_batch: ClassVar[bool] = False  # whether it comes after past groups have joined
+    gives_advantages: ClassVar[Literal["to none", "to some", "to all"]] = "to none"  # samples of a batch
 
+    @abstractmethod
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
         """Changes the batch; returns metrics."""
-        ...
 
 
-@runtime_checkable
-class Resumes(Protocol):
-    """A stage with a state, which checkpoints hold under its name."""
+class BatchAdvantageStage(BatchStage):
+    """Gives the whole batch its advantages, in place of those relative to the group."""
 
-    name: ClassVar[str]
+    needs_whole_batch = True
+    gives_advantages = "to all"
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """Returns the state in primitives and tensors; None if there is none."""
-        ...
+    def __init__(self, advantages: BatchAdvantages) -> None:
+        """`advantages`: (RewardBatch) -> advantages[P, G], maybe with a memory."""
+        self.advantages = advantages
+
+    def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
+        """Changes the advantages of admitted groups."""
+        batch.groups = with_batch_advantages(self.advantages, batch.groups, len(batch.fresh), tools.admits)
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the memory; empty where there is none."""
+        return self.advantages.state_dict() if isinstance(self.advantages, Remembers) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores it."""
-        ...
+        if isinstance(self.advantages, Remembers):
+            self.advantages.load_state_dict(state)
 
 
-@dataclass(frozen=True)
-class SecondSamplingStage:
-    """Samples some prompts again, at another temperature."""
-
-    needs_whole_batch: ClassVar[bool] = False
-    sampling: SecondSampling
-
-    def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
-        """Puts answers of the second sampling in the place of others."""
-        tools.refresh_engine()
-        entropy, version = float(tools.owner.last_entropy), tools.owner.policy_version
-        batch.fresh, metrics = self.sampling(tools.sampler, batch.fresh, entropy, version)
-        tools.sampler.engine.sleep()
-        return metrics
-
-
-@dataclass(frozen=True)
-class ReferenceStage:
+class ReferenceStage(BatchStage):
     """Scores samples by the weights that the run began with."""
-
-    needs_whole_batch: ClassVar[bool] = False
 
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
         """Adds reference log-probs."""
@@ -114,54 +106,17 @@ class ReferenceStage:
         return metrics
 
 
-@dataclass(frozen=True)
-class StepAdvantageStage:
-    """Lets a critic give each step its advantage, in place of those relative to the group."""
-
-    needs_whole_batch: ClassVar[bool] = False
-    critic: Critic
-
-    def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
-        """Adds steps, and gives samples the sum of their advantages."""
-        budget, tokenizer = tools.owner.micro_batch_tokens, tools.sampler.tokenizer
-        batch.fresh, metrics = with_step_advantages(
-            self.critic, batch.fresh, tokenizer, tools.admits, budget, tools.device()
-        )
-        return metrics
-
-
-@dataclass(frozen=True)
-class BatchAdvantageStage:
-    """Gives the whole batch its advantages, in place of those relative to the group."""
-
-    needs_whole_batch: ClassVar[bool] = True
-    name: ClassVar[str] = "batch_advantages"
-    advantages: BatchAdvantages
-
-    def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
-        """Changes the advantages of admitted groups."""
-        batch.groups = with_batch_advantages(self.advantages, batch.groups, len(batch.fresh), tools.admits)
-        return {}
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """See `Resumes`."""
-        return self.advantages.state_dict() if isinstance(self.advantages, Remembers) else None
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Resumes`."""
-        if isinstance(self.advantages, Remembers):
-            self.advantages.load_state_dict(state)
-
-
-@dataclass(frozen=True)
-class EntryStage:
+class EntryStage(BatchStage):
     """Scores samples by the trainer's weights, which they enter training with."""
 
-    needs_whole_batch: ClassVar[bool] = True
-    names: Sequence[str]  # see `with_entry_scores`
+    needs_whole_batch = True
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """`names`: scores, see `with_entry_scores`."""
+        self._names = names
 
     def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
         """Adds the scores."""
         budget, version = tools.owner.micro_batch_tokens, tools.owner.policy_version
-        batch.groups, metrics = with_entry_scores(batch.groups, tools.policy, budget, version, self.names)
+        batch.groups, metrics = with_entry_scores(batch.groups, tools.policy, budget, version, self._names)
         return metrics

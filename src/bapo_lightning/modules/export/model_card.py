@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from bapo_lightning.modules.policy.folder import is_hub_name
+from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.run_folder.config_keys import leaves, value_of
 from bapo_lightning.run_folder.record import Row
 
@@ -77,7 +78,7 @@ def model_card(
         "## Use\n",
         USE.format(name=name),
         "## Settings\n",
-        _table(("key", "value"), [(key, values[key]) for key in SETTINGS if key in values]),
+        markdown_table(("key", "value"), [(key, values[key]) for key in SETTINGS if key in values]) + "\n",
         "## Measured\n",
         _measured(rows, update),
     ]
@@ -96,12 +97,5 @@ def _measured(rows: Sequence[Row], update: int) -> str:
         }
     if not newest:
         return "Nothing yet.\n"
-    return _table(
-        ("metric", "value", "after update"),
-        [(key, f"{value:.4g}", step) for key, (step, value) in sorted(newest.items())],
-    )
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows) + "\n"
+    values = [(key, f"{value:.4g}", step) for key, (step, value) in sorted(newest.items())]
+    return markdown_table(("metric", "value", "after update"), values) + "\n"

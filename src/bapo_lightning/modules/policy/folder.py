@@ -7,12 +7,10 @@ import struct
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from bapo_lightning.hub import stay_offline_without_hub
 
 PACKAGE_PREFIX = "package://"
-CRITIC_KEY = "step_critic"  # of config.json, in the folder of a critic
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")  # of models on the hub
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
@@ -122,41 +120,3 @@ def safetensors_problem(file: Path) -> str | None:
     tensors = [entry for name, entry in header.items() if name != "__metadata__"]
     promised = 8 + header_size + max((entry["data_offsets"][1] for entry in tensors), default=0)
     return f"is {size} bytes long, its header promises {promised}" if promised != size else None
-
-
-def critic_record(path: str) -> dict[str, Any]:
-    """Returns what `make critic` wrote of a critic; raises KeyError for another model."""
-    return _config(path)[CRITIC_KEY]
-
-
-def critic_problems(path: str | None, model: str, experiment: str) -> Iterator[str]:
-    """Yields why the folder of a critic is none, or not one for this model.
-
-    Args:
-        path: `algorithm.step_advantages.critic`.
-        model: `model.path`.
-        experiment: experiment of the run.
-    """
-    key = f"algorithm.step_advantages.critic={path}"
-    make = f"make critic EXP={experiment} TO=FOLDER"
-    if path is None:
-        yield (
-            f"algorithm.step_advantages needs a critic that is trained first: {make}; then write "
-            "algorithm.step_advantages.critic=FOLDER"
-        )
-    elif not (Path(model_path(path)) / "config.json").is_file():
-        yield f"{key} is no model folder; make one: {make}"
-    elif CRITIC_KEY not in _config(path):
-        yield f"{key} is a model, but no critic of steps; make one: {make}"
-    elif Path(model_path(model), "config.json").is_file():
-        sizes = [_config(each).get("vocab_size") for each in (path, model)]
-        if sizes[0] != sizes[1]:
-            yield (
-                f"{key} was made of another model, with {sizes[0]} tokens; model.path={model} has "
-                f"{sizes[1]}; make one: {make}"
-            )
-
-
-def _config(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(model_path(path), "config.json").read_text(encoding="utf-8"))
-    return found

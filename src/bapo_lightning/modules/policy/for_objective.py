@@ -13,7 +13,7 @@ from bapo_lightning.modules.fsdp import Sharding
 from bapo_lightning.modules.policy.broadcast import MakePolicy, replicated_policy, sharded_policy
 from bapo_lightning.modules.policy.lora import has_adapters
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.objectives.token_table import Objective, needs_log_z, needs_reference
+from bapo_lightning.objectives.objective import Objective, needs_of
 
 
 def policy_for(
@@ -42,9 +42,10 @@ def policy_for(
                 return replicated_policy(make)
             return sharded_policy(make, sharding, mesh, is_mixed)
 
-    policy = made(partial(make_policy, log_z=True) if needs_log_z(objective) else make_policy)
-    policy.serve(objective)
-    if needs_reference(objective) and not has_adapters(policy.model):
+    needs = needs_of(objective)
+    policy = made(partial(make_policy, log_z=True) if "log_z" in needs else make_policy)
+    policy.serve(needs)
+    if "reference_logp" in needs and not has_adapters(policy.model):
         policy.keep_reference(made(partial(make_policy, frozen=True)))
     if is_mixed and sharding is None:  # shards are gathered in bfloat16
         policy.mix_precision()

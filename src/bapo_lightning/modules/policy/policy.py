@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Self
 
 import torch
@@ -26,7 +26,6 @@ from bapo_lightning.modules.policy.lora import (
 )
 from bapo_lightning.modules.policy.packing import row_arguments, row_layout
 from bapo_lightning.modules.token_scores import SCORES, mean_logp, token_scores
-from bapo_lightning.objectives.token_table import Objective, needs_at_entry, needs_entropy_gradient
 from bapo_lightning.precision import blocks
 from bapo_lightning.ranks.collectives import max_over_ranks
 from bapo_lightning.rollout.engine import MERGED, Wanted
@@ -81,10 +80,10 @@ class Policy(nn.Module):
         """Returns the parameters that the optimizer changes."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
-    def serve(self, objective: Objective) -> None:
-        """Lets passes return what an objective needs."""
-        self.entropy_requires_grad = needs_entropy_gradient(objective)
-        self.scores_mean_logp = "mean_logp" in needs_at_entry(objective)
+    def serve(self, needs: Collection[str]) -> None:
+        """Lets passes return what an objective needs, see `objectives.objective.Need`."""
+        self.entropy_requires_grad = "entropy_gradient" in needs
+        self.scores_mean_logp = not {"mean_logp", "entry_mean_logp"}.isdisjoint(needs)
 
     def mix_precision(self) -> None:
         """Lets blocks compute in bfloat16 from now on, on weights that stay as they are."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from bapo_lightning.objectives.sequences import per_sequence, sequence_sum
-from bapo_lightning.objectives.token_table import TokenTable, needs
+from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import Share
 
 
-@needs("logp", "behaviour_logp", "sequence", "count")
+@reads("logp", "behaviour_logp", "sequence", "count")
 def ess_step_scale(table: TokenTable, usual: Share = 1.0) -> Tensor:
     """Returns min(1, sqrt(ESS / (B usual))), 0-dim: VCPO's factor of the learning rate (arXiv 2602.17616).
 

@@ -24,11 +24,12 @@ from omegaconf.errors import OmegaConfBaseException
 from bapo_lightning.configuration.changes import changes
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.conf_dir import conf_dir
+from bapo_lightning.configuration.overrides import hydra_overrides, hydra_value
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.phases import advance
 from bapo_lightning.run_folder.record import read_config
 from bapo_lightning.runs.resume import is_finished
-from bapo_lightning.runs.sweeps.names import folder_name, hydra_overrides, hydra_value, run_names
+from bapo_lightning.runs.sweeps.names import folder_name, run_names
 
 Config = dict[str, Any]
 Job = tuple[str, ...]

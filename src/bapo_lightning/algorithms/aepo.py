@@ -1,0 +1,168 @@
+"""AEPO: GRPO, and REINFORCE on right answers of another temperature, which steer the policy's entropy (arXiv
+2510.08141).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
+from bapo_lightning.data.run_facts import RunFacts
+from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.surrogate import DualClip
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.rollout.engine import GenerationRequest
+from bapo_lightning.rollout.seeds import request_seed
+from bapo_lightning.types import Group, Origin, Rollout, Sample
+from bapo_lightning.values import Count, NonNegative, Positive, Share
+
+
+def aepo(table: TokenTable, dual_clip: DualClip | None = None) -> Tensor:
+    """Returns A log pi for tokens of another temperature, min(r A, clip(r, low, high) A) for others, [N].
+
+    So the gradient is that of GRPO plus E[R grad log pi] over answers of pi^T: a ratio to pi^T would take the
+    temperature back out. log r stands for log pi, they differ by a constant. The authors' code has PPO's clip
+    there, too, with the ratio to the policy of temperature 1 before the batch.
+
+    Args:
+        table: [N] tokens, with bounds.
+        dual_clip: see `clipped_surrogate`.
+    """
+    clipped = clip(table, dual_clip)
+    return (table.advantage * table.log_ratio).where(table.origin == Origin.TEMPERED, clipped)
+
+
+@dataclass(frozen=True)
+class SecondSampling(BatchStage):
+    """Samples a share of a batch's prompts again, hotter while the policy's entropy is at most the target and
+    colder above it, and puts right answers, with an advantage of 1, in the place of answers to the same
+    prompt (arXiv 2510.08141).
+
+    An answer counts as right if its advantage in the second group exceeds `above`. At most `most` are taken;
+    half of that, or of the right ones, where the policy's entropy is above the target. In the authors' code
+    they replace the first rows of the batch, whatever prompt those answer. The entropy is that of the last
+    update; before the first it counts as 0, as there.
+    """
+
+    gives_advantages = "to some"
+    target_entropy: Positive = 0.5  # H*, nats
+    high: Positive = 1.2  # temperature while the entropy is at most H*
+    low: Positive = 0.8  # and above it
+    share: Share = 0.25  # of the prompts, the first ones of the batch
+    most: Count = 60  # answers in a batch
+    above: NonNegative = 0.05
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong between the options."""
+        if not options["low"] < options["high"]:
+            yield f"low={options['low']} must be below high={options['high']}; write low=0.8, high=1.2"
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that the engine has no time for it, or that no prompt is sampled again."""
+        if run.regime.async_generation:
+            yield (
+                " with regime.async_generation=true: the engine is busy with later batches when one is "
+                "complete; write regime=replay"
+            )
+        share, prompts = options["share"], run.prompts_per_batch
+        if int(share * prompts) == 0:
+            yield f"share={share} of scale.prompts_per_batch={prompts} prompts is none; write a larger share"
+
+    def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
+        """Puts answers of the second sampling in the place of others."""
+        tools.refresh_engine()
+        entropy, version = float(tools.owner.last_entropy), tools.owner.policy_version
+        batch.fresh, metrics = self.sampled(tools.sampler, batch.fresh, entropy, version)
+        tools.sampler.engine.sleep()
+        return metrics
+
+    def sampled(
+        self, sampler: RolloutSampler, groups: Sequence[Group], entropy: float, version: int
+    ) -> tuple[list[Group], dict[str, float]]:
+        """Returns the groups with the answers of the second sampling, and metrics of it.
+
+        Args:
+            sampler: sampler whose engine has the current weights.
+            groups: fresh groups of a batch.
+            entropy: the policy's entropy in the last update, nats.
+            version: policy version.
+        """
+        start = time.perf_counter()
+        cold = entropy > self.target_entropy
+        temperature = self.low if cold else self.high
+        again = groups[: int(self.share * len(groups))]
+        second = _sampled_at(temperature, sampler, again, version)
+        right = [
+            [
+                sample
+                for sample, advantage in zip(group.samples, group.advantages, strict=True)
+                if advantage > self.above
+            ]
+            for group in second
+        ]
+        found = sum(map(len, right))
+        room = taken = min(self.most, found) // (2 if cold else 1)
+        mixed = []
+        for group, samples in zip(again, right, strict=True):
+            mixed.append(_with_first_replaced(group, samples[:room]))
+            room -= len(samples[:room])
+        metrics = {
+            "rollout/second_temperature": temperature,
+            "rollout/second_right": found,
+            "rollout/second_used": taken,
+            "rollout/second_tokens": sum(group.num_tokens for group in second),
+            "time/second_sampling_seconds": time.perf_counter() - start,
+        }
+        return [*mixed, *groups[len(again) :]], metrics
+
+
+def _with_first_replaced(group: Group, samples: Sequence[Sample]) -> Group:
+    """Returns the group with other samples, of advantage 1, in the place of its first ones."""
+    count = len(samples)
+    return replace(
+        group,
+        samples=(*samples, *group.samples[count:]),
+        advantages=(*[1.0] * count, *group.advantages[count:]),
+    )
+
+
+def _sampled_at(
+    temperature: float, sampler: RolloutSampler, groups: Sequence[Group], version: int
+) -> list[Group]:
+    """Returns scored groups of as many new answers to the same prompts, at another temperature."""
+    prompts = [group.samples[0].rollout.prompt_ids for group in groups]
+    requests = [
+        GenerationRequest(
+            prompt,
+            sampler.max_new_tokens,
+            request_seed(
+                sampler.seed,
+                sampler.engine.version,
+                group.problem.id,
+                index,
+                group.epoch,
+                variant=f"temperature {temperature}",
+            ),
+            number,
+            index,
+        )
+        for number, (group, prompt) in enumerate(zip(groups, prompts, strict=True))
+        for index in range(len(group.samples))
+    ]
+    running = [
+        RunningGroup(group.item, [Rollout(prompt, origin=Origin.TEMPERED)] * len(group.samples), group.hint)
+        for group, prompt in zip(groups, prompts, strict=True)
+    ]
+    tempered = replace(sampler.sampling, temperature=temperature)
+    for number, rollout in sampler.continued(requests, running, tempered).items():
+        running[requests[number].group].rollouts[requests[number].index] = rollout
+    return sampler.score(running, version)

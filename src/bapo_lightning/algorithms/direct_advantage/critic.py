@@ -1,0 +1,241 @@
+"""A critic of steps: a causal language model with a scalar head, which says how likely a prefix is to end in
+a right answer.
+
+It is trained before the policy (`make critic`) and frozen ever after (arXiv 2412.18279, Section 3.2).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from inspect import isclass
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
+from transformers.utils import logging
+
+from bapo_lightning.algorithms.direct_advantage.steps import Split, StepSplitter, states_of, step_advantages
+from bapo_lightning.data.batches.layout import padded_ids
+from bapo_lightning.data.batches.micro_batches import rows_by_token_budget
+from bapo_lightning.data.rollouts.rules import GroupRule
+from bapo_lightning.data.rollouts.stages import BatchStage, EnteringBatch, StageTools
+from bapo_lightning.data.run_facts import RunFacts
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.phases import phase
+from bapo_lightning.types import Group, Rollout, Sample, Steps
+
+CRITIC_KEY = "step_critic"  # of config.json, in the folder of a critic
+
+
+class StepCritic(BatchStage):
+    """The critic in a folder, loaded when it is first asked: it gives each step of the fresh samples its
+    advantage, and each sample the sum of them.
+    """
+
+    gives_advantages = "to all"
+
+    def __init__(self, critic: str | None = None) -> None:
+        """`critic`: folder that `make critic` made; a run without one is refused at its start."""
+        self._folder = model_path(str(critic))
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that an environment answers, or that rewards are shaped, which a critic does not see."""
+        if run.environment is not None:
+            yield (
+                f" with environment={run.environment}: a critic values steps of responses that nobody "
+                "answers; write environment=none, or another algorithm"
+            )
+        for name, part in run.parts.items():
+            if isclass(part) and issubclass(part, GroupRule) and part.has("shape"):
+                yield (
+                    f" gives every step its advantage by the verifier's scores, and algorithm.{name} changes "
+                    "rewards; leave one of the two out"
+                )
+
+    @staticmethod
+    def machine_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields why the folder of a critic is none, or not one for this model."""
+        path, make = options["critic"], f"make critic EXP={run.experiment} TO=FOLDER"
+        if path is None:
+            yield f" needs a critic that is trained first: {make}; then write critic=FOLDER"
+        elif not (Path(model_path(path)) / "config.json").is_file():
+            yield f"critic={path} is no model folder; make one: {make}"
+        elif CRITIC_KEY not in _config(path):
+            yield f"critic={path} is a model, but no critic of steps; make one: {make}"
+        elif Path(model_path(run.model), "config.json").is_file():
+            sizes = [_config(each).get("vocab_size") for each in (path, run.model)]
+            if sizes[0] != sizes[1]:
+                yield (
+                    f"critic={path} was made of another model, with {sizes[0]} tokens; model.path="
+                    f"{run.model} has {sizes[1]}; make one: {make}"
+                )
+
+    @property
+    def split(self) -> Split:
+        """How the responses that it was trained on were split."""
+        split: Split = _config(self._folder)[CRITIC_KEY]["split"]
+        return split
+
+    def __call__(self, batch: EnteringBatch, tools: StageTools) -> dict[str, float]:
+        """Adds steps, and gives samples the sum of their advantages; returns `critic/value`, `critic/brier`
+        (both absent where no group is trained on) and `time/critic_seconds`.
+        """
+        budget, tokenizer = tools.owner.micro_batch_tokens, tools.sampler.tokenizer
+        batch.fresh, metrics = with_step_advantages(
+            self, batch.fresh, tokenizer, tools.admits, budget, tools.device()
+        )
+        return metrics
+
+    @cached_property
+    def _model(self) -> PreTrainedModel:
+        model = AutoModelForTokenClassification.from_pretrained(
+            self._folder, dtype="auto", trust_remote_code=False
+        )
+        return model.eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def values(
+        self,
+        rollouts: Sequence[Rollout],
+        states: Sequence[Sequence[int]],
+        token_budget: int,
+        device: torch.device,
+    ) -> list[list[float]]:
+        """Returns the expected outcome at each of the states of each rollout.
+
+        Args:
+            rollouts: any number of rollouts.
+            states: positions, per rollout, of the last tokens of its prefixes, in prompt and response.
+            token_budget: padded tokens that pass through the model at once.
+            device: device of the model.
+        """
+        model = self._model.to(device)  # type: ignore[arg-type]
+        lengths = [len(rollout.prompt_ids) + rollout.length for rollout in rollouts]
+        found: dict[int, list[float]] = {}
+        for rows in rows_by_token_budget(lengths, token_budget):
+            wanted = [states[row] for row in rows]
+            inputs = state_inputs([rollouts[row] for row in rows], wanted)
+            values = state_logits(model, *(tensor.to(device) for tensor in inputs)).sigmoid().cpu()
+            parts = values.split(list(map(len, wanted)))
+            found |= {row: own.tolist() for row, own in zip(rows, parts, strict=True)}
+        return [found[row] for row in range(len(rollouts))]
+
+
+@phase("valuing steps")
+def with_step_advantages(
+    critic: StepCritic,
+    groups: Sequence[Group],
+    tokenizer: Any,
+    admits: Callable[[Group], bool],
+    token_budget: int,
+    device: torch.device,
+) -> tuple[list[Group], dict[str, float]]:
+    """Gives each step of the samples its advantage, and each sample the sum of them.
+
+    Args:
+        critic: predicts the verifier's scores.
+        groups: groups of a rollout batch that enter training for the first time.
+        tokenizer: tokenizer of the responses.
+        admits: whether a group is trained on. Others fill up a batch, and stay as they are.
+        token_budget: padded tokens that pass through the critic at once.
+        device: device of the critic.
+
+    Returns:
+        The groups, and the metrics `critic/value`, `critic/brier` (both absent where no group is trained on)
+        and `time/critic_seconds`.
+    """
+    start, splitter = time.perf_counter(), StepSplitter(tokenizer, critic.split)
+    samples = [sample for group in groups if admits(group) for sample in group.samples]
+    numbers = [splitter(sample.rollout.response_ids) for sample in samples]
+    rollouts = [sample.rollout for sample in samples]
+    states = [states_of(*pair) for pair in zip(rollouts, numbers, strict=True)]
+    values = critic.values(rollouts, states, token_budget, device)
+    pairs = iter(map(_with_steps, samples, numbers, values))
+    found = [_valued(group, pairs) if admits(group) else group for group in groups]
+    measured = {"time/critic_seconds": time.perf_counter() - start}
+    if samples:
+        errors = [
+            (value - sample.score.value) ** 2
+            for sample, own in zip(samples, values, strict=True)
+            for value in own
+        ]
+        measured |= {"critic/value": fmean(own[0] for own in values), "critic/brier": fmean(errors)}
+    return found, measured
+
+
+def _with_steps(sample: Sample, numbers: array[int], values: Sequence[float]) -> tuple[Sample, float]:
+    """Returns the sample with its steps, and the sum of their advantages."""
+    advantages = step_advantages(values, sample.score.value)
+    each = array("f", [advantages[number] for number in numbers])
+    return replace(sample, steps=Steps(numbers, each)), sum(advantages)
+
+
+def _valued(group: Group, pairs: Iterator[tuple[Sample, float]]) -> Group:
+    """Returns the group with the next samples and advantages of `pairs`."""
+    samples, advantages = zip(*islice(pairs, len(group.samples)), strict=True)
+    return replace(group, samples=samples, advantages=advantages)
+
+
+def state_inputs(
+    rollouts: Sequence[Rollout], states: Sequence[Sequence[int]]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns token ids [B, T], padded on the right, and row and column of each of S states, [S] each.
+
+    Args:
+        rollouts: B rollouts.
+        states: columns of each rollout's states.
+    """
+    rows = [row for row, own in enumerate(states) for _ in own]
+    columns = [column for own in states for column in own]
+    return torch.from_numpy(padded_ids(rollouts)), torch.tensor(rows), torch.tensor(columns)
+
+
+def state_logits(model: PreTrainedModel, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Returns the logits of the values at S states, [S], float32. Padding is on the right, where causal
+    attention never looks.
+    """
+    logits = model(input_ids=input_ids, use_cache=False).logits
+    return logits[rows, columns].squeeze(-1).float()
+
+
+def build_critic(path: str, dtype: str, record: dict[str, Any]) -> PreTrainedModel:
+    """Returns a critic with the weights of a causal language model and a new head, without dropout.
+
+    Args:
+        path: folder or hub name of the model.
+        dtype: dtype of its weights.
+        record: written into its configuration; `split` says where steps end.
+
+    Raises:
+        ConfigError: the model's family has no such head in transformers.
+    """
+    config = AutoConfig.from_pretrained(path, num_labels=1, trust_remote_code=False)
+    config.classifier_dropout = 0.0
+    setattr(config, CRITIC_KEY, record)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # not that the head is new
+    try:
+        return AutoModelForTokenClassification.from_pretrained(
+            path, config=config, dtype=getattr(torch, dtype), trust_remote_code=False
+        )
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError([f"model.path={path} cannot be made a critic ({reason}); take another"]) from None
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _config(path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(model_path(path), "config.json").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,214 @@
+"""Makes the critic of a run, from its composed configuration: sample, train, save.
+
+model.path --engine--> responses to training problems --> training --> model folder
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+import lightning as L
+import torch
+from annotated_types import Ge, Gt, Lt, MinLen
+from transformers import PreTrainedModel
+
+from bapo_lightning.algorithms.direct_advantage.critic import CRITIC_KEY, build_critic
+from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter
+from bapo_lightning.algorithms.direct_advantage.training import (
+    Example,
+    examples_of,
+    fit_critic,
+    with_completions,
+)
+from bapo_lightning.configuration.machine import check_machine
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.configuration.sections import Section
+from bapo_lightning.configuration.validate import parse, validate
+from bapo_lightning.data.rollouts.answers import all_asked, sample_answers
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.errors import ConfigError, DataError
+from bapo_lightning.modules.export.model_folder import check_target
+from bapo_lightning.modules.policy.factory import build_policy
+from bapo_lightning.modules.policy.folder import model_path
+from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.phases import phase
+from bapo_lightning.ranks.rank_group import ALONE, uses_cuda
+from bapo_lightning.rollout.recovery import RestartingEngine
+from bapo_lightning.runs.build import build_engine, build_sampler
+from bapo_lightning.runs.inputs import Inputs, read_inputs
+from bapo_lightning.runs.train import quiet_libraries
+from bapo_lightning.types import Problem
+from bapo_lightning.values import Count, CountOrZero, Positive
+
+
+class CriticOptions(Section):
+    """Keys of `make critic` beside those of a run; docs/methods.md explains them."""
+
+    to: Annotated[str, MinLen(1)]  # folder to make
+    overwrite: bool = False
+    # Tokens of a step, or a regular expression that ends one.
+    split: Annotated[int, Ge(1)] | Annotated[str, MinLen(1)] = r"\n+"
+    num_problems: Count | None = None  # of the training problems; None: all
+    samples: Count = 8  # responses to each
+    completions: CountOrZero = 0  # of each prefix, beside the response that it begins; the paper: 16
+    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of the problems by which it is judged
+    epochs: Count = 1
+    batch_size: Count = 64  # responses of an update
+    learning_rate: Positive | None = None  # None: that of the run
+
+    def problems(self) -> Iterator[str]:
+        """A regular expression that can be read."""
+        try:
+            re.compile(str(self.split))
+        except re.error as error:
+            yield f"split={self.split} is no regular expression ({error}); write one, or a number of tokens"
+
+
+class CriticCommand(Section):
+    """The node that `make critic` adds to the configuration of a run."""
+
+    critic: CriticOptions
+
+
+def make_critic(plain: dict[str, Any]) -> Path:
+    """Samples responses, trains a critic on them, and writes its folder, which is returned.
+
+    Args:
+        plain: resolved configuration of a run, with the node `critic`.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+        DataError: problems, model or responses cannot be used.
+    """
+    config, options = read_critic(plain)
+    folder = Path(options.to)
+    if folder.exists() and not options.overwrite:
+        raise DataError(f"{folder} exists already; write another critic.to, or critic.overwrite=true")
+    check_target(folder, overwrite=True)
+    quiet_libraries()
+    if config.cpu_threads:
+        torch.set_num_threads(config.cpu_threads)
+    L.seed_everything(config.seed, verbose=False)
+    inputs = read_inputs(config)
+    train, held_out = sampled_examples(config, inputs, options)
+    record: dict[str, Any] = {"split": options.split, "policy": config.model.path}
+    model = build_critic(model_path(config.model.path), config.model.dtype, record)
+    rate = options.learning_rate or config.optimizer.optimizer.options["lr"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+        numbers = rate, options.epochs, options.batch_size
+        quality = fit_critic(model, train, held_out, *numbers, config.accelerator, Path(scratch, "best"))
+        setattr(model.config, CRITIC_KEY, record | quality)
+        write_critic(model, inputs.tokenizer, Path(scratch, "model"), folder)
+    print(
+        "{prefixes} held-out prefixes: Brier score {brier:.4f} ({brier_of_mean:.4f} for the mean score), "
+        "calibration error {calibration_error:.4f}".format(**quality)
+    )
+    return folder
+
+
+def read_critic(plain: dict[str, Any]) -> tuple[RunConfig, CriticOptions]:
+    """Returns the typed configuration; a run's own critic, which is not needed, is left out.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    found, problems = parse(CriticCommand, {"critic": plain.pop("critic", {})})
+    problems += [f"critic.{text}" for text in found.critic.problems()] if found is not None else []
+    if found is None or problems:
+        raise ConfigError(problems)
+    algorithm = plain["algorithm"]
+    plain["algorithm"] = {**algorithm, "stages": {**algorithm["stages"], "step_advantages": None}}
+    config = validate(plain)
+    if not uses_cuda(config.accelerator):  # elsewhere a critic needs one GPU, however many its run takes
+        check_machine(config)
+    return config, found.critic
+
+
+def split_problems(
+    problems: Sequence[Problem], options: CriticOptions, seed: int
+) -> tuple[list[Problem], list[Problem]]:
+    """Returns problems to learn from, and problems to be judged by.
+
+    Raises:
+        DataError: there is only one.
+    """
+    chosen = random.Random(seed).sample(
+        list(problems), min(options.num_problems or len(problems), len(problems))
+    )
+    if len(chosen) < 2:
+        raise DataError(
+            "a critic needs two problems, one of them held out; write a larger critic.num_problems"
+        )
+    held_out = min(max(round(options.held_out * len(chosen)), 1), len(chosen) - 1)
+    return chosen[held_out:], chosen[:held_out]
+
+
+def sampled_examples(
+    config: RunConfig, inputs: Inputs, options: CriticOptions
+) -> tuple[list[Example], list[Example]]:
+    """Returns what is learnt and what is held out, from responses of the model that the run starts from.
+
+    Raises:
+        DataError: they cannot be learnt from.
+    """
+    parts = split_problems(inputs.problems.train, options, config.seed)
+    total = options.samples * sum(map(len, parts))
+    print(f"{total} responses to {len(parts[0])} problems, and {len(parts[1])} that are held out", flush=True)
+    asked = [all_asked(part, options.samples) for part in parts]
+    splitter = StepSplitter(inputs.tokenizer, options.split)
+    with closing(policy_sampler(config, inputs)) as sampler:
+        with phase("sampling"):
+            sampled = [sample_answers(sampler, part) for part in asked]
+        train, held_out = (examples_of(samples, splitter) for samples in sampled)
+        if options.completions:
+            problems = [problem for problem, _ in asked[0]]
+            train = with_completions(train, problems, sampler, options.completions)
+    outcomes, prefixes = [example.outcome for example in train], sum(len(example.states) for example in train)
+    print(
+        f"mean score {fmean(outcomes):.3f}, {prefixes / len(train):.1f} steps in a response, {prefixes} "
+        "prefixes to learn from",
+        flush=True,
+    )
+    if len(set(outcomes)) == 1:
+        raise DataError(
+            f"all responses have the score {outcomes[0]:g}, so that there is nothing to predict; take other "
+            "problems, or more of critic.samples"
+        )
+    if prefixes == len(train):
+        print("no response has a second step: all of it gets one advantage; write another critic.split")
+    return train, held_out
+
+
+def policy_sampler(config: RunConfig, inputs: Inputs) -> RolloutSampler:
+    """Returns a sampler whose engine has the weights that the run starts from."""
+    rollout = config.rollout
+    weight_sync, vocab_size = rollout.weight_sync.make(), inputs.tokenizer.vocab_size
+    engine = RestartingEngine(build_engine(config, ALONE), weight_sync, vocab_size, rollout.max_restarts)
+    sampler = build_sampler(config, inputs, engine)
+    options = ModelOptions.of(config.model, model_path(config.model.path))
+    engine.load_weights(build_policy(options, rollout.temperature), 0)
+    return sampler
+
+
+def write_critic(model: PreTrainedModel, tokenizer: Any, scratch: Path, folder: Path) -> None:
+    """Writes a critic to `folder`, which appears whole or not at all.
+
+    Args:
+        model: to write.
+        tokenizer: of its model.
+        scratch: in the same file system.
+        folder: replaced if it exists.
+    """
+    model.save_pretrained(scratch)
+    tokenizer.save_pretrained(scratch)
+    shutil.rmtree(folder, ignore_errors=True)
+    scratch.rename(folder)

@@ -1,0 +1,30 @@
+"""Direct Advantage Policy Optimization: regression of a step's log-ratio to its advantage."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bapo_lightning.objectives.sequences import per_step, step_sum
+from bapo_lightning.objectives.token_table import TokenTable, reads
+from bapo_lightning.values import Positive
+
+
+@reads("step")
+def direct_advantage(table: TokenTable, beta: Positive) -> Tensor:
+    """Returns -1/2 (A / beta - log r)^2 of each token's step, shared out over its tokens, [N] (arXiv
+    2412.18279, Eq. 12), where log r sums those of the step's tokens.
+
+    The weighting `step_mean` makes it the mean over the steps of the update.
+
+    Read at the source: the paper's text, though not its typeset formulas, and a review that quotes these and
+    describes the code of the supplement, which sums over the tokens of a step and averages half the square. A
+    reading: the reference policy, which the paper keeps for an iteration, is here the one that sampled the
+    step, so that a rollout batch is an iteration. Of a step that is in part too old to be trained on, the
+    rest counts alone.
+
+    Args:
+        table: [N] tokens, advantages equal within a step.
+        beta: weight of the KL penalty, in units of the reward; paper: 0.01 or 0.02.
+    """
+    missing = table.advantage / beta - step_sum(table.log_ratio, table)
+    return -per_step(missing.square() / 2, table)

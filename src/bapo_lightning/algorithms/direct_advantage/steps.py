@@ -1,0 +1,78 @@
+"""Steps of responses: where they end, and what each adds to a critic's values.
+
+    prompt | first step | second step | last step, end token
+           |            |             |                     |
+        V(s_0)       V(s_1)        V(s_2)                outcome
+
+The advantage of step k is V(s_k+1) - V(s_k), where the outcome takes the place of the last value.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from bapo_lightning.types import Rollout
+
+Split = int | str  # so many tokens a step; or a regular expression that ends one
+
+
+@dataclass(eq=False)
+class StepSplitter:
+    """Splits responses into steps.
+
+    A separator belongs to the step that it ends, with the whole token in which it ends. What follows the last
+    one without any text, such as an end token, belongs to the last step. Tokens are decoded one by one.
+    """
+
+    tokenizer: Any  # a transformers tokenizer
+    split: Split
+    _texts: dict[int, str] = field(default_factory=dict, init=False)
+
+    def __call__(self, token_ids: Sequence[int]) -> array[int]:
+        """Returns the number of each token's step, from 0 on."""
+        if isinstance(self.split, int):
+            return array("i", [position // self.split for position in range(len(token_ids))])
+        texts = [self._text(token) for token in token_ids]
+        whole, written = "".join(texts), np.cumsum([len(text) for text in texts])
+        ends = [found.end() for found in re.finditer(self.split, whole) if found.group()]
+        last = np.unique(np.searchsorted(written, ends))  # token of each step
+        last = last[written[last] < len(whole.rstrip())]  # but of the last one
+        return array("i", np.searchsorted(last, np.arange(len(texts))).tolist())
+
+    def _text(self, token: int) -> str:
+        if token not in self._texts:
+            self._texts[token] = self.tokenizer.decode([token], skip_special_tokens=True)
+        return self._texts[token]
+
+
+def states_of(rollout: Rollout, numbers: Sequence[int]) -> list[int]:
+    """Returns where prompt and response stand before each step: the positions of the last tokens before it.
+
+    Args:
+        rollout: finished rollout.
+        numbers: number of each token's step.
+    """
+    start = len(rollout.prompt_ids)
+    begins = [place for place, (before, own) in enumerate(pairwise(numbers), start) if own != before]
+    return [start - 1, *begins]
+
+
+def step_advantages(values: Sequence[float], outcome: float) -> list[float]:
+    """Returns A_k = V(s_k+1) - V(s_k) of each of K steps, where the outcome takes the place of V(s_K); they
+    add up to outcome - V(s_0).
+
+    This is Eq. 6 of arXiv 2412.18279 at beta = 0. The paper samples several next steps from each state and
+    takes the mean of their values for V(s_k) (Eq. 13); a response has one, so that the critic's own is taken.
+
+    Args:
+        values: V(s_0), ..., V(s_K-1) of the prompt and of each prefix that ends a step.
+        outcome: outcome of the whole response.
+    """
+    return [after - before for before, after in zip(values, [*values[1:], outcome], strict=True)]

@@ -1,0 +1,180 @@
+"""Training of a critic of steps, once, before the policy: binary cross-entropy of the values of prefixes
+against the outcomes of responses (arXiv 2412.18279, Eq. 15).
+
+    response, split into steps --> prefixes that end a step, each with the response's outcome --> StepCritic
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchmetrics import MeanSquaredError
+from torchmetrics.classification import BinaryCalibrationError
+from transformers import PreTrainedModel
+
+from bapo_lightning.algorithms.direct_advantage.completions import completed_scores
+from bapo_lightning.algorithms.direct_advantage.critic import state_inputs, state_logits
+from bapo_lightning.algorithms.direct_advantage.steps import StepSplitter, states_of
+from bapo_lightning.data.rollouts.sampler import RolloutSampler
+from bapo_lightning.errors import DataError
+from bapo_lightning.phases import advance, phase
+from bapo_lightning.types import Problem, Rollout, Sample
+from bapo_lightning.values import Count, Positive
+
+# (input_ids [B, T], row [S], column [S]) of S prefixes, and their targets [S]
+Batch = tuple[tuple[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A response with its states and its outcome."""
+
+    rollout: Rollout
+    states: list[int]  # positions of the last tokens of its prefixes
+    outcome: float  # in [0, 1]
+    targets: list[float]  # of the prefixes: the outcome, or the mean over completions
+
+
+def examples_of(samples: Sequence[Sample], splitter: StepSplitter) -> list[Example]:
+    """Returns what is learnt from scored responses.
+
+    Raises:
+        DataError: a score is no probability.
+    """
+    found = []
+    for sample in samples:
+        if not 0 <= sample.score.value <= 1:
+            raise DataError(
+                f"a critic predicts scores from 0 to 1, and the reward gave {sample.score.value}; write "
+                "another reward"
+            )
+        rollout = sample.rollout
+        states = states_of(rollout, splitter(rollout.response_ids))
+        outcome = sample.score.value
+        found.append(Example(rollout, states, outcome, [outcome] * len(states)))
+    return found
+
+
+def with_completions(
+    examples: Sequence[Example], problems: Sequence[Problem], sampler: RolloutSampler, count: int
+) -> list[Example]:
+    """Returns the examples with targets that are means over all completions of a prefix: `count` new ones and
+    its own response.
+
+    Args:
+        examples: one for each problem.
+        problems: problems of the examples.
+        sampler: sampler whose engine has the policy's weights.
+        count: completions of each prefix.
+    """
+    rollouts, states = [example.rollout for example in examples], [example.states for example in examples]
+    found = completed_scores(sampler, problems, rollouts, states, count)
+    return [
+        replace(example, targets=[(example.outcome + sum(scores)) / (1 + count) for scores in own])
+        for example, own in zip(examples, found, strict=True)
+    ]
+
+
+def collated(examples: Sequence[Example]) -> Batch:
+    """Returns the prefixes of some responses as tensors."""
+    targets = [target for example in examples for target in example.targets]
+    inputs = state_inputs([example.rollout for example in examples], [example.states for example in examples])
+    return inputs, torch.tensor(targets)
+
+
+class CriticModule(L.LightningModule):
+    """The critic with its optimizer and its errors."""
+
+    def __init__(self, model: PreTrainedModel, learning_rate: float) -> None:
+        """`model`: from `build_critic`."""
+        super().__init__()
+        self.model, self.learning_rate = model, learning_rate
+        self.brier, self.calibration = MeanSquaredError(), BinaryCalibrationError()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the mean cross-entropy over the prefixes of some responses."""
+        advance()
+        inputs, targets = batch
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            state_logits(self.model, *inputs), targets
+        )
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Adds to the errors."""
+        inputs, targets = batch
+        values = state_logits(self.model, *inputs).sigmoid()
+        self.brier.update(values, targets)
+        self.calibration.update(values, targets.round().int())
+        self.log_dict({"brier": self.brier, "calibration_error": self.calibration}, batch_size=len(targets))
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """AdamW at a constant rate."""
+        return torch.optim.AdamW(self.parameters(), lr=self.learning_rate)
+
+    def on_train_epoch_end(self) -> None:
+        """Says how good it is."""
+        brier = float(self.trainer.callback_metrics["brier"])
+        print(f"epoch {self.current_epoch + 1}: held-out Brier score {brier:.4f}", flush=True)
+
+
+def fit_critic(
+    model: PreTrainedModel,
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+    learning_rate: Positive,
+    epochs: Count,
+    batch_size: Count,
+    accelerator: str,
+    scratch: Path,
+) -> dict[str, float]:
+    """Trains a critic; it ends with the weights of the epoch whose Brier score was best.
+
+    Args:
+        model: critic from `build_critic`.
+        train: training examples.
+        held_out: held-out examples, for the Brier score.
+        learning_rate: constant learning rate of AdamW.
+        epochs: passes over `train`.
+        batch_size: responses of an update.
+        accelerator: Lightning's name of the device.
+        scratch: empty folder for the weights of the best epoch so far.
+
+    Returns:
+        `brier`, the mean of (value - outcome)^2 over the held-out prefixes; `brier_of_mean`, that of the
+        training responses' mean outcome; `calibration_error`, the mean distance of values and shares of right
+        answers in 15 bins; and the number of `prefixes`.
+    """
+    module = CriticModule(model, learning_rate)
+    keeper = ModelCheckpoint(scratch, monitor="brier", save_weights_only=True)
+    trainer = L.Trainer(
+        accelerator=accelerator,
+        devices=1,
+        max_epochs=epochs,
+        gradient_clip_val=1.0,
+        logger=False,
+        callbacks=[keeper],
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    loader: Any = partial(DataLoader, batch_size=batch_size, collate_fn=collated)
+    shuffled, others = loader(list(train), shuffle=True), loader(list(held_out))
+    with phase("training the critic", epochs * len(shuffled)):
+        trainer.fit(module, shuffled, others)
+    best = torch.load(keeper.best_model_path, weights_only=True)
+    module.load_state_dict(best["state_dict"])
+    mean = fmean(example.outcome for example in train)
+    errors = [(mean - example.outcome) ** 2 for example in held_out for _ in example.states]
+    measured = trainer.validate(module, others, verbose=False)[0]
+    return {**measured, "brier_of_mean": fmean(errors), "prefixes": len(errors)}

@@ -1,0 +1,46 @@
+"""DPPO: tokens are masked whose probability has moved too far, not their ratio (arXiv 2602.04879)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.objectives.corrections.tokens import Cap
+from bapo_lightning.objectives.probability_shift import within_divergence
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.values import Positive
+
+
+def dppo(
+    table: TokenTable,
+    divergence: Literal["tv", "kl"] = "tv",
+    low: Positive = 0.15,
+    high: Positive = 0.15,
+    cap: Cap | None = 20.0,
+) -> Tensor:
+    """Returns sg(min(r, cap)) A log pi per token, [N], but 0 where A > 0 and the probability p has risen, or
+    A < 0 and it has fallen, by more than a divergence.
+
+    log r stands for log pi: they differ by a constant. q is the probability under the policy that the ratio
+    is taken to, and the divergence that of two outcomes, this token and any other (Eq. 13, 14):
+
+    tv  |p - q|
+    kl  q log(q / p) + (1 - q) log((1 - q) / (1 - p))
+
+    The thresholds are those of verl's script, 0.15 for tv and 0.05 for kl, and the cap is the paper's. verl
+    reads the cap from its dual clip, which is 3 unless set, and sets 10000; SkyRL has r A, whose gradient is
+    that of `cap: null`. The authors' code takes q of the engine (`dppo_binary_tv`) or of the trainer's own
+    log-probs (`..._recompute`), which here is the choice of `correction`.
+
+    Args:
+        table: [N] tokens.
+        divergence: total variation or KL.
+        low: largest divergence of a token with A < 0.
+        high: largest divergence of a token with A > 0.
+        cap: largest weight of a token; None for any.
+    """
+    kept = within_divergence(table, low, high, divergence)
+    weight = table.ratio.detach().clamp_max(torch.inf if cap is None else cap)
+    return torch.where(kept, weight, 0.0) * table.advantage * table.log_ratio

@@ -1,0 +1,87 @@
+"""PPO-clip with a bonus for the entropy of the policy, whose coefficient follows that entropy (Skywork-OR1,
+arXiv 2505.22312; a bonus alone is older: A3C).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.sequences import token_mean
+from bapo_lightning.objectives.surrogate import DualClip
+from bapo_lightning.objectives.token_table import TokenTable, reads
+from bapo_lightning.values import NonNegative, Positive
+
+COEFFICIENT = "coefficient"
+
+
+class EntropyBonus(nn.Module):
+    """Objective (table) -> PPO-clip + coefficient * H per token, [N]; gradients flow through H, the entropy
+    of the next-token distribution.
+
+    The bonus is weighted like the tokens: under a token mean it is the mean entropy of the update. It is 0
+    while the mean entropy of the update's tokens is above the target. After every update the coefficient
+    behind it moves: up where the entropy was at or below the target, else down. A checkpoint holds it.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"entropy_gradient"})
+    past: Tensor  # the coefficient for the next update, 0-dim
+
+    def __init__(
+        self,
+        target: Positive = 0.2,
+        step: Positive = 1e-4,
+        start: NonNegative = 0.0,
+        least: NonNegative = 0.0,
+        most: Positive = 5e-3,
+        dual_clip: DualClip | None = None,
+    ) -> None:
+        """The defaults are those of the authors' scripts; TRL has a step of 0.005 up to 1.
+
+        Args:
+            target: entropy in nats that the policy is held at.
+            step: how far an update moves the coefficient.
+            start: coefficient of the first update.
+            least: smallest coefficient.
+            most: largest coefficient.
+            dual_clip: see `clipped_surrogate`.
+        """
+        super().__init__()
+        self.target, self.size, self.least, self.most = target, step, least, most
+        self.dual_clip = dual_clip
+        self.register_buffer("past", torch.tensor(float(start)))
+
+    @staticmethod
+    def problems(options: Mapping[str, Any]) -> Iterator[str]:
+        """Yields what is wrong with options of the right types; each text begins with an option's name."""
+        if not options["least"] <= options["start"] <= options["most"]:
+            yield (
+                f"start={options['start']} must be from least={options['least']} to most={options['most']}; "
+                "write start=0.0"
+            )
+
+    @reads("entropy", "count")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
+        """Returns the coefficient of this update, 0-dim, and remembers that of the next.
+
+        The authors' code compares the entropy of the batch before, estimated as mean -log pi, which makes it
+        late by one batch.
+        """
+        columns, self.past = self.remember(table, self.past)
+        return columns
+
+    def remember(self, table: TokenTable, past: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Returns the coefficient of this update and that of the next, without a state of its own."""
+        entropy = token_mean(table.entropy, table).to(past)
+        low = entropy <= self.target
+        following = (past + torch.where(low, self.size, -self.size)).clamp(self.least, self.most)
+        # An update that is not finite will be skipped, and must not be remembered.
+        return {COEFFICIENT: torch.where(low, past, 0.0)}, torch.where(entropy.isfinite(), following, past)
+
+    def forward(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        return clip(table, self.dual_clip) + table[COEFFICIENT] * table.entropy

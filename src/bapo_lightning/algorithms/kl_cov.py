@@ -1,0 +1,41 @@
+"""KL-Cov: tokens of the highest covariance pay for moving (arXiv 2505.22617)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bapo_lightning.objectives.picks import ORDERED_BY, covariance, first_of, random_order
+from bapo_lightning.objectives.token_table import TokenTable, reads
+from bapo_lightning.values import NonNegative, Share
+
+PICKED = "picked"
+
+
+@dataclass(frozen=True)
+class KLCov:
+    """r A per token, less coefficient * |log r| for the picked ones, [N]; there are no bounds.
+
+    Picked are the tokens of the highest covariance in the update; verl picks them in each micro-batch.
+    |log r| has a kink at a ratio of one: for a picked fresh token rounding decides the sign of its gradient,
+    so that runs on other numbers of ranks differ.
+
+    Attributes:
+        coefficient: beta; 1 in the paper, 0.1 in verl's `ppo_kl_coef`.
+        share: share of the tokens to pick, at least one.
+    """
+
+    coefficient: NonNegative = 1.0
+    share: Share = 2e-4
+
+    @reads(*ORDERED_BY, "count", "logp", "advantage")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
+        """Returns 1 for the picked tokens and 0 for all others, [N]."""
+        value, order = covariance(table), random_order(table)  # which orders equal ones
+        order = order.gather(0, value.gather(0, order).argsort(descending=True, stable=True))
+        return {PICKED: first_of(order, table.count > 0, self.share, table)}
+
+    def __call__(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        return table.ratio * table.advantage - self.coefficient * table[PICKED] * table.log_ratio.abs()

@@ -1,0 +1,68 @@
+"""LUFFY: answers of the policy beside an expert's, whose unlikely tokens count more (arXiv 2504.14945)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from bapo_lightning.data.problems.prompts import Encode
+from bapo_lightning.data.problems.solutions import require_solutions, solutions
+from bapo_lightning.data.rollouts.rules import GroupRule
+from bapo_lightning.data.run_facts import RunFacts
+from bapo_lightning.objectives.token_table import TokenTable
+from bapo_lightning.types import NO_VERSION, FinishReason, Origin, Problem, Rollout, Segment
+from bapo_lightning.values import Count, Positive
+
+
+def luffy(table: TokenTable, gamma: Positive = 0.1) -> Tensor:
+    """Returns f(p) A for the tokens of an expert and r A for all others, [N], where f(p) = p / (p + gamma).
+
+    The behaviour log-prob of an expert's token is 0 by definition, so that p is its ratio. The slope of f in
+    log p is gamma p / (p + gamma)^2: largest at p = gamma, while r alone would forget tokens that the policy
+    finds unlikely. Nothing is clipped, as in the authors' runs (`loss_remove_clip`); a policy that is several
+    updates off-policy may need bounds, which this objective does not have. Their entropy bonus of 0.001 is
+    left out.
+
+    Args:
+        table: [N] tokens.
+        gamma: probability of an expert's token at which it counts most; 0.1 in the paper.
+    """
+    ratio = table.ratio
+    return (ratio / (ratio + gamma)).where(table.origin == Origin.EXPERT, ratio) * table.advantage
+
+
+@dataclass(frozen=True)
+class ExpertTraces(GroupRule):
+    """Puts answers of an expert into the group of their problem, in the place of sampled ones, as LUFFY does
+    (arXiv 2504.14945).
+    """
+
+    column: str = "solution"  # of the problem's metadata
+    count: Count = 1  # answers in a group, as far as there are any; the paper: 1 of 8
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that the experts' answers leave no room for the policy's."""
+        if options["count"] >= run.group_size:
+            yield (
+                f"count={options['count']} leaves none of scale.group_size={run.group_size} answers to the "
+                "policy; write count=1"
+            )
+
+    def check(self, problems: Sequence[Problem], encode: Encode) -> None:
+        """Raises DataError if no problem has an answer."""
+        require_solutions(problems, self.column)
+
+    def open(self, tokenizer: Any, problem: Problem, start: Rollout) -> list[Rollout]:
+        """Returns answers to the prompt of `start`, tokenized and ended as the policy's own would be."""
+        texts = solutions(problem, self.column)[: self.count]
+        found = []
+        for text in texts:
+            token_ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+            segment = Segment(array("i", token_ids), array("f", [0.0] * len(token_ids)), NO_VERSION)
+            found.append(Rollout(start.prompt_ids, (segment,), FinishReason.STOP, Origin.EXPERT))
+        return found

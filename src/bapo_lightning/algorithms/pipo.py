@@ -1,0 +1,69 @@
+"""PIPO: once more on the batch before, forwards after progress, backwards after a loss (arXiv 2604.00860)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, pstdev
+from typing import Any
+
+from bapo_lightning.data.rollouts.replay_rule import ReplayRule
+from bapo_lightning.types import Group
+from bapo_lightning.values import Count, NonNegative, Positive
+
+
+@dataclass(eq=False)
+class ProgressReplay(ReplayRule):
+    """Trains once more on the batch before, forwards after progress and backwards after a loss, as PIPO does
+    (arXiv 2604.00860).
+
+    Advantages are multiplied by phi(xi), where xi = (mu_t - mean(mu)) / std(mu) compares the mean reward of
+    this batch with those of the `window` batches before it; phi(xi) is xi, times `damping` where that is
+    negative. The regime's `reuse_minibatches=before` makes these updates before those on the batch itself
+    (regime=pipo). In the authors' code the history holds the present batch and all others twice, and
+    advantages are divided by their mean magnitude in the group (`by_magnitude`).
+    """
+
+    window: Count = 8
+    damping: NonNegative = 0.1
+    by_magnitude: bool = False
+    limit: Positive = 10.0  # of advantages, as in the authors' code: the standard deviation may be tiny
+    _means: deque[float] = field(init=False)
+    capacity: Count | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._means = deque(maxlen=self.window)
+
+    @property
+    def is_ready(self) -> bool:
+        """True once the history is whole."""
+        return len(self._means) == self.window
+
+    def kept(self, group: Group) -> Group | None:
+        """Returns a group whose advantages are not all zero."""
+        return group if any(group.advantages) else None
+
+    def valued(self, replayed: Sequence[Group], fresh: Sequence[Group]) -> list[Group]:
+        """See the class."""
+        mean = fmean(reward for group in fresh for reward in group.rewards)
+        factor = self._factor(mean) if replayed else 0.0
+        self._means.append(mean)
+        return [replace(group, advantages=self._scaled(group.advantages, factor)) for group in replayed]
+
+    def _factor(self, mean: float) -> float:
+        """Returns phi(xi)."""
+        progress = (mean - fmean(self._means)) / (pstdev(self._means) or 1.0)
+        return progress if progress >= 0 else self.damping * progress
+
+    def _scaled(self, advantages: Sequence[float], factor: float) -> tuple[float, ...]:
+        unit = fmean(map(abs, advantages)) if self.by_magnitude else 1.0
+        return tuple(max(-self.limit, min(value / unit * factor, self.limit)) for value in advantages)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the mean rewards."""
+        return {"means": list(self._means)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a state."""
+        self._means = deque(state["means"], maxlen=self.window)

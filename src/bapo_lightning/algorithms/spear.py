@@ -1,0 +1,171 @@
+"""SPEAR: the policy imitates its own earlier successes (arXiv 2509.22601).
+
+SelfImitation   which successes are kept, and what they are worth
+SPEAR           PPO-clip on fresh and replayed tokens, some of high covariance left out: that of Clip-Cov
+(arXiv 2505.22617), with other limits for replayed tokens
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.data.rollouts.replay_rule import ReplayRule
+from bapo_lightning.data.rollouts.turn_rules import needs_turns, num_calling_turns
+from bapo_lightning.data.run_facts import RunFacts
+from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.surrogate import DualClip
+from bapo_lightning.objectives.token_table import TokenTable, reads
+from bapo_lightning.types import Group, Origin
+from bapo_lightning.values import Count, NonNegative, Positive, Share
+
+KEPT = "kept"
+
+
+def _dropped(table: TokenTable, kind: Tensor, share: float, low: float, high: float) -> Tensor:
+    """Returns whether a token is left out, [N] bool."""
+    number = table.count * kind
+    total = number.sum()
+
+    def centred(values: Tensor) -> Tensor:
+        return values - (values * number).sum() / total.clamp_min(1)
+
+    covariance = centred(table.advantage) * centred(table.logp)
+    ratio, advantage = table.ratio, table.advantage
+    clipped = ratio.clamp(table.low, table.high) * advantage < ratio * advantage
+    candidate = kind & table.is_sampled & ~clipped & (covariance > low) & (covariance < high)
+    order = torch.where(candidate, _hash(table), 1 << 31).argsort(stable=True)
+    sorted_number = (table.count * candidate).gather(0, order)
+    drawn = candidate.gather(0, order) & (
+        sorted_number.cumsum(0) - sorted_number < (share * total).floor().clamp_min(1)
+    )
+    return torch.zeros_like(drawn).scatter(0, order, drawn)
+
+
+def _hash(table: TokenTable) -> Tensor:
+    """Returns a number in [0, 2^31) for each token, [N], by the finaliser of MurmurHash3."""
+    mixed = (table.sequence * 0x9E3779B1 + table.position * 0x85EBCA6B + table.age) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return (mixed ^ (mixed >> 16)) >> 1
+
+
+@dataclass(frozen=True)
+class SPEAR:
+    """min(r A, clip(r, low, high) A) per token, [N], and 0 for tokens that are left out of the update.
+
+    Of the fresh tokens, and of the replayed ones, a share (at least one) is left out. They are drawn from the
+    unclipped ones whose covariance (A - mean A)(log pi - mean log pi) lies between the limits; means are over
+    the tokens of their kind. The draw is a hash of response and position, so that it does not depend on the
+    split into micro-batches.
+
+    Attributes:
+        fresh_share: share of the fresh tokens; this and its limits are Clip-Cov's.
+        fresh_low: smallest covariance of a fresh token that may be left out.
+        fresh_high: largest one.
+        replay_share: share of the replayed tokens; this and its limits are those of the authors' runs on
+            mathematics (2 and 60 on ALFWorld and WebShop).
+        replay_low: smallest covariance of a replayed token that may be left out.
+        replay_high: largest one.
+        dual_clip: see `clipped_surrogate`.
+    """
+
+    fresh_share: Share = 2e-4
+    fresh_low: Positive = 1.0
+    fresh_high: Positive = 5.0
+    replay_share: Share = 0.02
+    replay_low: Positive = 1.0
+    replay_high: Positive = 40.0
+    dual_clip: DualClip | None = None
+
+    @reads("logp", "ratio", "advantage", "low", "high", "sequence", "position", "age", "origin", "count")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
+        """Returns 0 for the tokens that are left out, and 1 for all others, [N]."""
+        replayed = table.origin == Origin.REPLAYED
+        dropped = _dropped(table, ~replayed, self.fresh_share, self.fresh_low, self.fresh_high)
+        dropped |= _dropped(table, replayed, self.replay_share, self.replay_low, self.replay_high)
+        return {KEPT: torch.where(dropped, torch.zeros_like(table.ratio), 1.0)}
+
+    def __call__(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        return table[KEPT] * clip(table, self.dual_clip)
+
+
+@dataclass(eq=False)
+class SelfImitation(ReplayRule):
+    """Replays the policy's own successes, as SPEAR does (arXiv 2509.22601).
+
+    Samples with A > `above` that are trained on are kept; with `needs_call` only those that called a tool, as
+    in the authors' runs with tools. Their advantage becomes R - b, where b is the median of the last
+    `window` group means of the reward, and 0 where that is negative; their weight rises as
+    (1 - cos(pi t / ramp)) / 2 over `ramp` rollout batches. Which of them enter a batch, and how old they may
+    be, is the regime's (regime=spear). The authors' code waits until 1.5 x `capacity` of them are there,
+    makes updates on a random part of them and begins anew; here each batch takes its share. Their scripts
+    take a ramp of 100 to 300.
+    """
+
+    above: NonNegative = 0.0
+    capacity: Count | None = 2048
+    window: Count = 10_240
+    ramp: Count = 200
+    needs_call: bool = False
+    _means: deque[float] = field(init=False)
+    _batches: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._means = deque(maxlen=self.window)
+
+    @staticmethod
+    def run_problems(options: Mapping[str, Any], run: RunFacts) -> Iterator[str]:
+        """Yields that the regime keeps no groups, or that nothing is called."""
+        yield from ReplayRule.run_problems(options, run)
+        if options["needs_call"]:
+            yield from needs_turns("needs_call", run)
+
+    @property
+    def is_ready(self) -> bool:
+        """True once there is a baseline."""
+        return bool(self._means)
+
+    def kept(self, group: Group) -> Group | None:
+        """Returns the group's successes, which the policy itself sampled."""
+        pairs = [
+            (sample, advantage)
+            for sample, advantage in zip(group.samples, group.advantages, strict=True)
+            if advantage > self.above and sample.is_trained and sample.rollout.is_sampled
+            if not self.needs_call or num_calling_turns(sample.rollout)
+        ]
+        if not pairs:
+            return None
+        samples, advantages = zip(*pairs, strict=True)
+        return replace(group, samples=samples, advantages=advantages)
+
+    def valued(self, replayed: Sequence[Group], fresh: Sequence[Group]) -> list[Group]:
+        """See the class; the baseline is that of the batches before."""
+        self._batches += 1
+        baseline = median(self._means) if self._means else 0.0
+        weight = (1 - math.cos(math.pi * min(self._batches / self.ramp, 1.0))) / 2
+        self._means += [fmean(group.rewards) for group in fresh]
+        return [
+            replace(
+                group,
+                advantages=tuple(max(reward - baseline, 0.0) for reward in group.rewards),
+                weight=weight,
+            )
+            for group in replayed
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the means and the number of batches."""
+        return {"means": list(self._means), "batches": self._batches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a state."""
+        self._means, self._batches = deque(state["means"], maxlen=self.window), state["batches"]

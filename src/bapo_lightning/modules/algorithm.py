@@ -1,0 +1,32 @@
+"""An algorithm as one object: what the update, exact worlds and the closed forms of the tests take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from bapo_lightning.data.rollouts.rules import Rules
+from bapo_lightning.data.rollouts.stages import BatchAdvantageStage, BatchStage
+from bapo_lightning.modules.bound_rules import BoundRule
+from bapo_lightning.objectives.advantages.reward_batch import BatchAdvantages
+from bapo_lightning.objectives.objective import Objective
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The parts of an algorithm, by the keys of `conf/algorithm`."""
+
+    advantages: Callable[[Tensor], Tensor]  # rewards[P, G] -> advantages[P, G]
+    objective: Objective  # table -> objective of each token
+    bounds: BoundRule  # chooses the clipping bounds of each update
+    weighting: Callable[..., Tensor]  # mask[B, T], counts -> weights[B, T], from `objectives.weighting`
+    stages: Mapping[str, BatchStage] = field(default_factory=dict)  # on a batch's way to training
+    rules: Rules = field(default_factory=Rules)  # on a group's way into a batch
+
+    def new_batch_advantages(self) -> BatchAdvantages | None:
+        """Returns advantages of whole batches, with a memory of their own; None if it has no such stage."""
+        found = [stage for stage in self.stages.values() if isinstance(stage, BatchAdvantageStage)]
+        return deepcopy(found[0].advantages) if found else None

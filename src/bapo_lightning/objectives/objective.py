@@ -1,0 +1,113 @@
+"""What an algorithm's objective is: a function of the token table, or an object that knows what it needs.
+
+    needs     columns that only some objectives have, see `Need`
+    prepare   table of the whole update -> more columns, before the first gradient
+    call      table -> objective of every token, to be maximised
+
+A formula alone is a function, marked with `needs` if it has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, Protocol, TypeGuard, get_args
+
+import torch
+from torch import Tensor
+
+from bapo_lightning.errors import ConfigError, taken
+from bapo_lightning.objectives.token_table import TokenTable, name_of, without_options
+
+# table -> objective[N] to maximise
+Objective = Callable[[TokenTable], Tensor]
+# Columns of `token_table.ON_DEMAND`, and gradients through `entropy`, which cost memory and time. For scores
+# at entry a batch passes through the trainer's model once more when it enters training, and ratios do not
+# change by that; for `reference_logp` a second copy of the weights scores it; for `log_z` the policy gets a
+# head.
+Need = Literal[
+    "entry_entropy", "mean_logp", "entry_mean_logp", "reference_logp", "log_z", "step", "entropy_gradient"
+]
+ENTRY = "entry_"  # begins the names of scores at entry
+
+
+class Prepares(Protocol):
+    """An objective that sees the whole update before its first gradient."""
+
+    def prepare(self, table: TokenTable) -> Mapping[str, Tensor]:
+        """Returns more columns for the table that it is called with, each [N] or 0-dim.
+
+        `needs` marks it with the columns that it reads, since ranks exchange no others.
+
+        Args:
+            table: whole update with its bounds, without graph, [N].
+        """
+        ...
+
+    def __call__(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        ...
+
+
+class Remembers(Prepares, Protocol):
+    """One that also knows of the updates before. As an `nn.Module` it has `past` as a buffer, which
+    checkpoints hold.
+    """
+
+    past: Tensor
+
+    def remember(self, table: TokenTable, past: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        """Returns what `prepare` returns, and what to remember in place of `past`."""
+        ...
+
+
+def prepares(objective: object) -> TypeGuard[Prepares]:
+    """Whether an objective, or the class of one, has more columns to prepare."""
+    return hasattr(without_options(objective), "prepare")
+
+
+def remembers(objective: object) -> TypeGuard[Remembers]:
+    """Whether one has a memory. From Python 3.12 on, `isinstance` does not see a module's buffers."""
+    return hasattr(objective, "past") and hasattr(objective, "remember")
+
+
+def needs_of(objective: Any) -> frozenset[str]:
+    """Returns what an objective, maybe with options, or the class of one, needs.
+
+    Raises:
+        ConfigError: it needs what there is not.
+    """
+    found = frozenset(getattr(without_options(objective), "needs", ()))
+    known = get_args(Need)
+    for name in sorted(found.difference(known)):
+        raise ConfigError(
+            [f"{name_of(objective)}.needs has {name}, which no objective gets: {taken(name, known)}"]
+        )
+    return found
+
+
+def scores_at_entry(objective: Any) -> tuple[str, ...]:
+    """Returns the scores that an objective compares the policy with, of when the batch entered training."""
+    return tuple(sorted(name.removeprefix(ENTRY) for name in needs_of(objective) if name.startswith(ENTRY)))
+
+
+def slopes(objective: Objective, table: TokenTable) -> Tensor:
+    """Returns d objective / d r of every token, [N]: A without clipping, 0 where the objective cuts the
+    gradient.
+
+    In an objective of whole responses it is that of the response's sum. Weights are left out: they are equal
+    within a response, but for its correction.
+    """
+
+    def total(ratio: Tensor, log_ratio: Tensor) -> Tensor:
+        return objective(replace(table, ratio=ratio, log_ratio=log_ratio)).sum()
+
+    by_ratio, by_log_ratio = torch.func.grad(total, argnums=(0, 1))(
+        table.ratio.detach(), table.log_ratio.detach()
+    )
+    return by_ratio + by_log_ratio / table.ratio.detach()
+
+
+def with_slopes(table: TokenTable, objective: Objective) -> TokenTable:
+    """Returns the table with the slopes of an objective."""
+    return replace(table, slope=slopes(objective, table))

@@ -1,1 +1,0 @@
-"""Small worlds in which the effect of clipping bounds can be measured."""

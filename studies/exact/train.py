@@ -1,0 +1,255 @@
+"""Training in an exact world: the same objectives, bound rules and optimizer, many seeds in step.
+
+    for each rollout batch                     sampled `lag` batches before it is trained on
+        for each epoch, for each minibatch     one update of every seed:
+            token_table                        r of every token
+            bound_rule.choose                  c_low, c_high, for each seed its own
+            objective                          Eq. 4
+            AdamW
+
+A seed is a row of every tensor; `torch.vmap` runs the functions of one seed over the rows. What a seed draws
+depends on its number alone, so that methods can be compared in pairs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from bapo_lightning.modules.algorithm import Algorithm
+from bapo_lightning.modules.bound_rules import (
+    AdaptiveBounds,
+    BoundRule,
+    searches_each_micro_batch,
+    whereabouts,
+)
+from bapo_lightning.modules.contributions import positive_shares
+from bapo_lightning.objectives.bounds import BoundSearch
+from bapo_lightning.objectives.objective import (
+    Objective,
+    needs_of,
+    prepares,
+    remembers,
+    scores_at_entry,
+    with_slopes,
+)
+from bapo_lightning.objectives.surrogate import clipped_fractions
+from bapo_lightning.objectives.token_table import TokenTable, concatenate
+from studies.exact.samples import Answers, draw, token_table
+from studies.exact.world import ExactWorld
+
+NORM_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+Past = tuple[Tensor, Tensor]  # what bound rule and objective know of the updates before
+
+
+def first_past(algorithm: Algorithm) -> Past:
+    """Memory of bound rule and objective before the first update."""
+    rule, objective = algorithm.bounds, algorithm.objective
+    return (
+        rule.past if isinstance(rule, AdaptiveBounds) else torch.empty(0),
+        objective.past if remembers(objective) else torch.empty(0),
+    )
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Settings shared by all methods that are compared."""
+
+    optimizer: Callable[[Sequence[Tensor]], Optimizer]
+    scheduler: Callable[[Optimizer], LRScheduler]
+    max_grad_norm: float
+    num_updates: int = 480
+    problems_per_update: int = 16
+    group_size: int = 8
+    minibatches: int = 4  # of a rollout batch
+    epochs: int = 2  # passes over a rollout batch
+    lag: int = 0  # rollout batches between sampling and training, as in an asynchronous run
+    micro_batches: int = 1  # of an update; they matter to bounds of scope `microbatch` alone
+    measure_every: int = 8  # updates
+
+
+@dataclass(frozen=True)
+class Course:
+    """How training went, each [S, measurements]; all but the first five are means over the updates since the
+    measurement before.
+    """
+
+    reward: Tensor  # exact
+    entropy: Tensor  # exact, nats per decision
+    pass_at_k: Tensor  # exact, k = 8
+    key_probability: Tensor  # exact
+    worst_quarter: Tensor  # exact reward of the worst quarter of the contexts
+    low: Tensor
+    high: Tensor
+    target_met: Tensor
+    rests: Tensor  # share of the searches that stay where they start; NaN for bounds that are not searched
+    ends: Tensor  # share of the searches that run to their end
+    positive_share: Tensor  # at the bounds
+    positive_share_unclipped: Tensor
+    clip_fraction: Tensor
+    clip_fraction_positive: Tensor
+    clip_fraction_negative: Tensor
+    grad_norm: Tensor  # before clipping
+
+
+def train(world: ExactWorld, method: Algorithm, protocol: Protocol, seeds: Sequence[int]) -> Course:
+    """Trains one policy for each seed and returns how they went."""
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    parameters = world.prior.expand(len(seeds), *world.prior.shape).clone().requires_grad_()
+    optimizer = protocol.optimizer([parameters])
+    schedule = protocol.scheduler(optimizer)
+    problems = Problems(world.num_contexts, generators)
+    policies = deque([(0, parameters.detach().clone())], maxlen=protocol.lag + 1)
+    searched, seen = first_past(method)
+    past: Past = torch.stack([searched] * len(seeds)), torch.stack([seen] * len(seeds))
+    measured: list[tuple[Tensor, ...]] = []
+    rows: list[tuple[Tensor, ...]] = []
+    each_own = [method.new_batch_advantages() for _ in seeds]
+    batch_advantages = [own for own in each_own if own is not None]
+    num_updates = 0
+    while num_updates < protocol.num_updates:
+        contexts = problems.take(protocol.problems_per_update * protocol.minibatches)
+        version, behaviour = policies[0]
+        group_size, advantages = protocol.group_size, method.advantages
+        answers = draw(
+            world, behaviour, version, contexts, group_size, advantages, generators, batch_advantages
+        )
+        for minibatch in shuffled(answers, protocol, generators):
+            metrics, past = update(
+                world, method, protocol, parameters, policies[-1][1], past, minibatch, optimizer, num_updates
+            )
+            measured.append(metrics)
+            schedule.step()
+            num_updates += 1
+            if num_updates % protocol.measure_every == 0:
+                rows.append(exact(world, parameters) + means(measured))
+                measured = []
+        policies.append((num_updates, parameters.detach().clone()))
+    return Course(*(torch.stack(column, 1) for column in zip(*rows, strict=True)))
+
+
+class Problems:
+    """Contexts in an order of its own for each seed: all of them, reshuffled, again and again."""
+
+    def __init__(self, num_contexts: int, generators: Sequence[torch.Generator]) -> None:
+        self._num_contexts, self._generators = num_contexts, generators
+        self._waiting = torch.empty(len(generators), 0, dtype=torch.long)
+
+    def take(self, count: int) -> Tensor:
+        """Returns the next contexts, [S, count]."""
+        while self._waiting.shape[1] < count:
+            orders = [torch.randperm(self._num_contexts, generator=each) for each in self._generators]
+            self._waiting = torch.cat([self._waiting, torch.stack(orders)], 1)
+        taken, self._waiting = self._waiting[:, :count], self._waiting[:, count:]
+        return taken
+
+
+def shuffled(answers: Answers, protocol: Protocol, generators: Sequence[torch.Generator]) -> list[Answers]:
+    """Returns the minibatches of all epochs, reshuffled in each."""
+    num_problems = answers.reward.shape[1]
+    found = []
+    for _ in range(protocol.epochs):
+        orders = torch.stack([torch.randperm(num_problems, generator=each) for each in generators])
+        found += [answers.take(part) for part in orders.split(protocol.problems_per_update, 1)]
+    return found
+
+
+def update(
+    world: ExactWorld,
+    method: Algorithm,
+    protocol: Protocol,
+    parameters: Tensor,
+    entry: Tensor,
+    past: Past,
+    minibatch: Answers,
+    optimizer: Optimizer,
+    version: int,
+) -> tuple[tuple[Tensor, ...], Past]:
+    """One optimizer update of every seed; returns the fields of `Course` that are means, each [S], and what
+    bound rule and objective remember of each seed. The batch entered training under the parameters `entry`.
+    """
+    with_entropy = "entropy_gradient" in needs_of(method.objective)
+    with_entry = scores_at_entry(method.objective)
+
+    def one_seed(
+        own: Tensor, own_entry: Tensor, own_past: Past, *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], Past]:
+        known = own_entry if with_entry else None
+        table = token_table(world, own, Answers(*tensors), method.weighting, version, with_entropy, known)
+        return loss_and_metrics(table, method, own_past, protocol.micro_batches)
+
+    optimizer.zero_grad()
+    (losses, *metrics), past = torch.vmap(one_seed)(parameters, entry, past, *minibatch.tensors())
+    losses.sum().backward()
+    assert parameters.grad is not None
+    norm = parameters.grad.flatten(1).norm(dim=1)
+    scale = (protocol.max_grad_norm / (norm + NORM_EPS)).clamp_max(1)
+    parameters.grad.mul_(scale.view(-1, *[1] * (parameters.dim() - 1)))
+    optimizer.step()
+    return (*metrics, norm), past
+
+
+def loss_and_metrics(
+    table: TokenTable, method: Algorithm, past: Past, micro_batches: int
+) -> tuple[tuple[Tensor, ...], Past]:
+    """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim; and what bound rule and
+    objective remember.
+    """
+    parts: list[Any] = [table]
+    if searches_each_micro_batch(method.bounds):
+        columns = [values.chunk(micro_batches) for values in table.columns.values()]
+        parts = [
+            TokenTable.of(dict(zip(table.columns, part, strict=True))) for part in zip(*columns, strict=True)
+        ]
+    losses, searches, tables = [], [], []
+    searched, seen = past
+    for scope in method.bounds.scopes(parts):
+        bounds, searched = chosen(method.bounds, [part.detach() for part in scope], searched)  # type: ignore[attr-defined]
+        for part in scope:
+            bounded = part.with_bounds(bounds.low, bounds.high)  # type: ignore[attr-defined]
+            prepared, seen = known(method.objective, bounded.detach(), seen)
+            bounded = bounded.with_columns(prepared)
+            losses.append(-(bounded.weight * method.objective(bounded)).sum())
+            tables.append(with_slopes(bounded.detach(), method.objective))
+        searches.append(bounds)
+    lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))
+    rests, ends = whereabouts(method.bounds, lows, highs, values)
+    whole = TokenTable.of(concatenate(tables, tables[0].columns))
+    shares = positive_shares(whole, method.bounds.weight)
+    clipped = clipped_fractions(whole.slope, whole.advantage, whole.count)
+    found = (lows.mean(), highs.mean(), met.mean(), rests, ends, *shares, *clipped)
+    return (torch.stack(losses).sum(), *found), (searched, seen)
+
+
+def chosen(rule: BoundRule, tables: Sequence[TokenTable], past: Tensor) -> tuple[BoundSearch, Tensor]:
+    """Bounds of one seed. The past is an argument, since a rule cannot keep those of all seeds."""
+    return rule.search(tables, past) if isinstance(rule, AdaptiveBounds) else (rule.choose(tables), past)
+
+
+def known(objective: Objective, table: TokenTable, past: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Columns that the objective of one seed prepares, and what it remembers."""
+    if remembers(objective):
+        return objective.remember(table, past)
+    return objective.prepare(table) if prepares(objective) else {}, past
+
+
+@torch.no_grad()
+def exact(world: ExactWorld, parameters: Tensor) -> tuple[Tensor, ...]:
+    """The exact fields of `Course`, each [S]."""
+    logp = world.log_probs(parameters)
+    success = world.success(logp)
+    worst = success.sort(dim=-1).values[:, : max(world.num_contexts // 4, 1)].mean(-1)
+    pass_at_k = (1 - (1 - success) ** 8).mean(-1)
+    return success.mean(-1), world.entropy(logp), pass_at_k, world.key_probability(logp), worst
+
+
+def means(measured: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Means over updates, without those in which a value was undefined."""
+    return tuple(torch.stack(column).nanmean(0) for column in zip(*measured, strict=True))

@@ -1,0 +1,49 @@
+"""The paper's figures in small: `python -m studies.figures [figure=2,9] [seed=1,2] [overrides]`.
+
+    studies/conf/figures -> runs that are missing are trained -> figure_<name>.png, figures.md, figures.json
+
+All lie in outputs/figures, which may be compared (`make compare RUNS=outputs/figures`) and carried on at any
+time: finished runs are kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from bapo_lightning.cli.command import command
+from bapo_lightning.cli.sweep import print_failures, run_plan
+from bapo_lightning.configuration.help import listed, usage
+from bapo_lightning.report.progress.display import phases_shown
+from studies.figures.catalogue import figure_names, read_figure, read_protocol
+from studies.figures.draw import draw_figures
+from studies.figures.findings import print_findings
+from studies.figures.plan import read_figures_plan
+
+
+def help_text() -> str:
+    """Text of `--help`."""
+    protocol = read_protocol()
+    titles = {name: read_figure(name, protocol).title for name in figure_names()}
+    shown = usage(
+        "[figure=2,9] [seed=1,2] [KEY=VALUE ...]",
+        "figures FIG=2,9",
+        "Trains the runs of the paper's figures in small, draws them, and judges the claims. Figures:",
+        module="studies.figures",
+    )
+    return "\n".join([shown, *listed(titles)])
+
+
+@command(2, usage=help_text)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; its exit code is 1 when a run failed, 2 when nothing could be started."""
+    plan = read_figures_plan(sys.argv[1:] if arguments is None else arguments)
+    codes = run_plan(plan.runs)
+    with phases_shown():
+        findings = draw_figures(plan.figures, plan.runs.folder, plan.variant_of_run, plan.arguments)
+    print_findings(findings)
+    return print_failures(plan.runs, codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""From the folder of the runs to pictures, verdicts and the page that shows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from matplotlib.figure import Figure as Canvas
+
+from bapo_lightning.errors import DataError
+from bapo_lightning.phases import advance, phase
+from bapo_lightning.report.comparison.runs import Run
+from bapo_lightning.report.comparison.settings import collect
+from bapo_lightning.report.style import save_png
+from bapo_lightning.run_folder.record import read_tokens
+from studies.figures.bounds import draw_bounds
+from studies.figures.catalogue import Figure
+from studies.figures.findings import Findings, Source, adjust, judge, write_findings
+from studies.figures.means import draw_bars, draw_curves, draw_shares
+from studies.figures.scatter import draw_entropy_rule, draw_tokens
+from studies.figures.values import CURVES, VALUES, RunsByVariant
+
+_DRAWINGS: dict[str, Callable[[Figure, RunsByVariant], Canvas]] = {
+    "curves": draw_curves,
+    "bounds": draw_bounds,
+    "shares": draw_shares,
+    "tokens": draw_tokens,
+    "bars": draw_bars,
+    "entropy_rule": draw_entropy_rule,
+}
+
+
+def draw_figures(
+    figures: Sequence[Figure], folder: Path, variant_of_run: Mapping[str, str], arguments: Sequence[str]
+) -> Findings:
+    """Draws `figures` from the finished runs in `folder`, judges their claims together, writes figures.md and
+    figures.json.
+
+    Args:
+        figures: to draw.
+        folder: of the runs; the files are written there.
+        variant_of_run: name of each run that belongs to the figures -> its variant.
+        arguments: of the command line, so that the page can name the command.
+    """
+    with phase("reading runs", len(variant_of_run)):
+        runs = _by_variant(folder, variant_of_run)
+    table = {variant: _values_of(members) for variant, members in runs.items()}
+    with phase("drawing figures", len(figures)):
+        pictures = {figure.name: _picture(figure, runs, folder) for figure in figures}
+    verdicts = adjust([judge(figure.name, claim, table) for figure in figures for claim in figure.claims])
+    sources = {figure.name: _source(figure, runs) for figure in figures}
+    findings = Findings(figures, pictures, verdicts, sources, arguments)
+    write_findings(findings, table, folder)
+    return findings
+
+
+def _picture(figure: Figure, runs: RunsByVariant, folder: Path) -> Path:
+    """Draws a figure, and counts it in the present phase."""
+    path = save_png(_DRAWINGS[figure.draw](figure, runs), folder / f"figure_{figure.name}.png")
+    advance()
+    return path
+
+
+def _by_variant(folder: Path, variant_of_run: Mapping[str, str]) -> dict[str, list[Run]]:
+    found = {}
+    for variant in dict.fromkeys(variant_of_run.values()):
+        named = [folder / run for run, its_variant in variant_of_run.items() if its_variant == variant]
+        found[variant] = [run for run in collect(named, CURVES) if run.problem is None]
+        for run in found[variant]:
+            with suppress(DataError):  # most runs record no tokens; a figure's title counts those that did
+                run.tokens = read_tokens(run.path)
+    return found
+
+
+def _values_of(runs: Sequence[Run]) -> dict[str, dict[int, float]]:
+    """Every value of every run: name -> seed -> value; a value that a run lacks is absent."""
+    return {
+        name: {run.seed: value for run in runs if (value := value_of(run)) is not None}
+        for name, value_of in VALUES.items()
+    }
+
+
+def _source(figure: Figure, runs: RunsByVariant) -> Source:
+    members = [run for variant in figure.variants for run in runs[variant]]
+    seconds = math.fsum(run.summary["seconds"]["total"] or 0.0 for run in members)
+    return Source(len(members), tuple(sorted({run.seed for run in members})), seconds)

@@ -1,0 +1,139 @@
+"""Where clipping bounds matter: `python -m studies.map [map=locks] [KEY=VALUE ...]`.
+
+studies/conf/maps/<name>.yaml -> missing cells are computed -> map.md, map.json and pictures in its folder
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bapo_lightning.cli.command import command
+from bapo_lightning.cli.sweep import print_failures, run_plan
+from bapo_lightning.configuration.help import choices, usage
+from bapo_lightning.phases import phase
+from bapo_lightning.report.progress.display import phases_shown
+from bapo_lightning.run_folder.text_file import write_json, write_text
+from studies import CONF
+from studies.map.leaderboard import read_boards
+from studies.map.leaderboard_page import draw_ranks, render_leaderboard
+from studies.map.page import render
+from studies.map.picture import MethodLook, draw_gap, draw_phases
+from studies.map.verdicts import CellResult, read_results
+
+if TYPE_CHECKING:
+    from studies.map.plan import MapConfig
+
+
+def help_text() -> str:
+    """Text of `--help`."""
+    files = sorted((CONF / "maps").glob("*.yaml"))
+    shown = usage(
+        "[map=NAME] [KEY=VALUE ...]",
+        "map MAP=locks",
+        "Computes where clipping bounds matter. Maps:",
+        module="studies.map",
+    )
+    return "\n".join([shown, *choices(files)])
+
+
+@command(2, usage=help_text)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; its exit code is 1 when a training run failed, 2 when nothing could be started."""
+    from studies.map.plan import read_map
+
+    config = read_map(sys.argv[1:] if arguments is None else arguments)
+    return compute(config) or draw(config)
+
+
+def compute(config: MapConfig) -> int:
+    """Computes what is missing; returns the exit code of its training runs.
+
+    Raises:
+        ConfigError: the folder holds another map, or a method cannot be composed.
+    """
+    from studies.map.exact import fill
+    from studies.map.jobs import all_jobs, composed, keep_settings
+    from studies.map.language import collect, plan_runs
+
+    folder = Path(config.output)
+    with phases_shown(), phase("checking methods"):
+        methods = {name: composed(config, name) for name in config.methods}
+    keep_settings(config, folder)
+    every = all_jobs(config, folder)
+    jobs = [job for job in every if not job.is_done]
+    print(f"{len(jobs)} of {len(every)} to compute", flush=True)
+    in_language = [job for job in jobs if config.worlds[job.cell.world].experiment is not None]
+    fill(config, methods, [job for job in jobs if job not in in_language])
+    if not in_language:
+        return 0
+    plan = plan_runs(config, in_language)
+    if failed := print_failures(plan, run_plan(plan)):
+        return failed
+    for job in in_language:
+        collect(config, methods, job)
+    return 0
+
+
+def draw(config: MapConfig) -> int:
+    """Judges and draws a map that is whole."""
+    folder = Path(config.output)
+    labels = {name: entry.label for name, entry in config.methods.items()}
+    settings = (
+        f"{config.seeds} seeds paired, {config.gate_seeds} others for "
+        f"{'the learning rates' if config.is_leaderboard else 'the gate'}; {config.num_updates} updates of "
+        f"{config.problems_per_update} problems x {config.group_size} answers, however stale they are."
+    )
+    with phases_shown(), phase("drawing the map"):
+        if config.is_leaderboard:
+            written = _leaderboard(config, labels, settings)
+        else:
+            results = read_results(folder, config.cells, list(labels), config.gate, config.controls)
+            written = _written(config, results, labels, settings)
+            passed = sum(result.gate.is_passed for result in results)
+            print(f"{passed} of {len(results)} cells pass the gate")
+    print("written to  " + "\n            ".join(map(str, written)))
+    return 0
+
+
+def methods_of(config: MapConfig) -> dict[str, MethodLook]:
+    """How the methods are shown."""
+    return {
+        name: MethodLook(entry.label, str((config.common | entry.set).get("algorithm", name)))
+        for name, entry in config.methods.items()
+    }
+
+
+def _leaderboard(config: MapConfig, labels: Mapping[str, str], settings: str) -> list[Path]:
+    """Writes the files of a leaderboard, and returns their paths."""
+    folder = Path(config.output)
+    boards = read_boards(folder, config.cells, list(labels), config.duels)
+    return [
+        write_text(folder / "leaderboard.md", render_leaderboard(boards, labels, settings)),
+        write_json(folder / "leaderboard.json", [asdict(board) for board in boards]),
+        draw_ranks(boards, methods_of(config), folder / "ranks.png"),
+    ]
+
+
+def _written(
+    config: MapConfig, results: Sequence[CellResult], labels: Mapping[str, str], settings: str
+) -> list[Path]:
+    """Writes the files of a map, and returns their paths."""
+    folder, reference = Path(config.output), next(iter(labels))
+    methods = methods_of(config)
+    return [
+        write_text(folder / "map.md", render(results, labels, config.controls, settings)),
+        write_json(folder / "map.json", [result.plain() for result in results]),
+        draw_gap(results, methods, folder / "gap.png"),
+        *(
+            draw_phases(results, name, [reference, *config.controls], methods, folder / f"{name}.png")
+            for name in config.drawn
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

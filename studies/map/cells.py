@@ -1,0 +1,80 @@
+"""Cells of the map, and the files that hold what was measured in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FRESH = "fresh"  # the first method on data of the newest policy: what staleness costs is measured from here
+FIRST_COMPARED = 1000  # seeds from here on are compared; those below decide which cells can tell anything
+
+
+@dataclass(frozen=True)
+class MapCell:
+    """One combination of the axes."""
+
+    world: str
+    learning_rate: float
+    staleness: int  # updates on a rollout batch
+    options: tuple[tuple[str, float], ...]  # of the world, or keys of a run
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        parts = [self.world, *(f"{key.rpartition('.')[2]}={value:g}" for key, value in self.options)]
+        return "-".join([*parts, f"lr={self.learning_rate:g}", f"staleness={self.staleness}"])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Curves of one method in one cell, each [seeds, measurements]; the reward is exact or held-out."""
+
+    curves: Mapping[str, np.ndarray]
+
+    @classmethod
+    def read(cls, path: Path, gate: bool = False) -> Measured:
+        """Reads what a job wrote: the seeds that are compared, or those of the gate."""
+        with np.load(path) as file:
+            rows = (file["seeds"] < FIRST_COMPARED) == gate
+            return cls({name: file[name][rows] for name in file.files if name != "seeds"})
+
+    @property
+    def area(self) -> np.ndarray:
+        """Mean reward over training, [seeds]."""
+        return self.curves["reward"].mean(1)
+
+    @property
+    def final(self) -> np.ndarray:
+        """Reward at the end, [seeds]."""
+        return self.curves["reward"][:, -1]
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a curve over seeds and training, without undefined values; None where all are."""
+        values = self.curves[name]
+        return None if np.isnan(values).all() else float(np.nanmean(values))
+
+    def at(self, name: str, share: float) -> np.ndarray:
+        """A curve after this share of training, [seeds]."""
+        values = self.curves[name]
+        return values[:, min(int(share * values.shape[1]), values.shape[1] - 1)]
+
+
+def write_measured(path: Path, seeds: Sequence[int], curves: Mapping[str, np.ndarray]) -> None:
+    """Writes what `Measured.read` reads; the file is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial_path = path.with_suffix(".partial.npz")
+    content: dict[str, Any] = {"seeds": np.array(seeds), **curves}
+    np.savez(partial_path, **content)
+    os.replace(partial_path, path)
+
+
+def measured_file(folder: Path, cell: MapCell, method: str) -> Path:
+    """Where the curves of a method are; those of fresh data serve all stalenesses."""
+    if method == FRESH:
+        cell = MapCell(cell.world, cell.learning_rate, 1, cell.options)
+    return folder / "cells" / cell.name / f"{method}.npz"

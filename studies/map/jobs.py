@@ -1,0 +1,103 @@
+"""The jobs of a map: a method in a cell, with all its seeds. A job that left its file is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from bapo_lightning.configuration.changes import ABSENT, differences
+from bapo_lightning.configuration.compose import compose_run
+from bapo_lightning.configuration.overrides import hydra_overrides
+from bapo_lightning.configuration.run_config import RunConfig, gives_to_all
+from bapo_lightning.configuration.validate import read_run
+from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
+from bapo_lightning.errors import ConfigError
+from bapo_lightning.objectives.objective import needs_of
+from bapo_lightning.run_folder.text_file import write_text
+from studies.map.cells import FIRST_COMPARED, FRESH, MapCell, measured_file
+from studies.map.plan import MapConfig
+
+
+@dataclass(frozen=True)
+class Job:
+    """One method in one cell, with all its seeds."""
+
+    path: Path
+    cell: MapCell
+    method: str
+    seeds: list[int]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its curves are there."""
+        return self.path.exists()
+
+
+def keep_settings(config: MapConfig, folder: Path) -> None:
+    """Writes the settings beside the map; methods may be added to one that is there.
+
+    Raises:
+        ConfigError: other settings differ from those that the map began with.
+    """
+    plain = config.model_dump(mode="json", exclude={"output", "processes", "controls", "drawn", "duels"})
+    file = folder / "map.yaml"
+    if file.exists():
+        found = [
+            f"{key}={now}: {folder} began with {before}"
+            for key, before, now in differences(yaml.safe_load(file.read_text()), plain)
+            if not (before == ABSENT and key.startswith("methods."))
+        ]
+        if found:
+            raise ConfigError([*found, "write output=ANOTHER/FOLDER for another map"])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, yaml.safe_dump(plain, sort_keys=False))
+
+
+def all_jobs(config: MapConfig, folder: Path) -> list[Job]:
+    """Every job; fresh data serves all stalenesses."""
+    reference, *_ = config.methods
+    gate, compared = range(config.gate_seeds), range(FIRST_COMPARED, FIRST_COMPARED + config.seeds)
+    jobs = {}
+    for cell in config.cells:
+        for name in (FRESH, *config.methods):
+            is_gated = config.is_leaderboard or name in (FRESH, reference, *config.gate)
+            seeds = [*(gate if is_gated else ()), *compared]
+            path = measured_file(folder, cell, name)
+            jobs[path] = Job(path, cell, name, seeds)
+    return list(jobs.values())
+
+
+def composed(config: MapConfig, name: str) -> RunConfig:
+    """The typed configuration of a run by a method: its algorithm and optimizer are used.
+
+    Raises:
+        ConfigError: Hydra cannot compose it, or it is wrong.
+    """
+    overrides = hydra_overrides(config.common | config.methods[name].set)
+    try:
+        found = read_run(compose_run(["run_folder=unused", *overrides]))
+    except ConfigError as error:
+        raise ConfigError([f"methods.{name}.set: {text}" for text in error.problems]) from None
+    is_exact = any(entry.world for entry in config.worlds.values())
+    if is_exact and (problems := [f"methods.{name}: {text}" for text in exact_world_problems(found)]):
+        raise ConfigError(problems)
+    return found
+
+
+def exact_world_problems(config: RunConfig) -> Iterator[str]:
+    """Yields what a method needs that exact worlds do not have."""
+    algorithm, objective = config.algorithm, config.algorithm.objective.object
+    for name, node in algorithm.stage_nodes.items():
+        if gives_to_all(node) and not node.is_a(BatchAdvantageStage):
+            yield (
+                f"algorithm={algorithm.name} has a stage that gives advantages by the text of responses "
+                f"({name}), and exact worlds have none; leave the method out, or write map=locks"
+            )
+    if not {"reference_logp", "log_z"}.isdisjoint(needs_of(objective)):
+        yield (
+            f"algorithm={algorithm.name} needs a reference policy or an estimate of log Z, which exact "
+            "worlds do not have; leave it out of methods"
+        )

@@ -1,0 +1,112 @@
+"""Jobs of language worlds: training runs, each a process of its own, and the curves that they left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bapo_lightning.configuration.overrides import hydra_overrides
+from bapo_lightning.configuration.run_config import RunConfig
+from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
+from bapo_lightning.report.run.curves import held_out
+from bapo_lightning.run_folder.record import Row, finite, read_run
+from bapo_lightning.runs.sweeps.plan import Plan, read_launcher
+from studies.map.cells import FRESH, write_measured
+from studies.map.jobs import Job
+from studies.map.plan import MapConfig
+
+# Curve of the map -> metric of a run, whose mean since the measurement before it is.
+MEANS = {
+    "entropy": "policy/entropy",
+    "low": "bapo/clip_low",
+    "high": "bapo/clip_high",
+    "target_met": "bapo/target_met",
+    "positive_share": "bapo/positive_share",
+    "positive_share_unclipped": "bapo/positive_share_unclipped",
+    "clip_fraction": "train/clip_fraction",
+    "clip_fraction_positive": "train/clip_fraction_positive",
+    "clip_fraction_negative": "train/clip_fraction_negative",
+    "grad_norm": "train/grad_norm",
+    "update_seconds": "time/update_seconds",
+}
+SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
+
+
+def plan_runs(config: MapConfig, jobs: Sequence[Job]) -> Plan:
+    """The runs of these jobs, for the launcher of this machine."""
+    return Plan(
+        name="map",
+        folder=Path(config.output, "runs"),
+        jobs={run_name(job, seed): overrides(config, job, seed) for job in jobs for seed in job.seeds},
+        common=tuple(hydra_overrides(config.common)),
+        launcher=read_launcher({}),
+        parallel_runs=config.processes,
+        reference=None,
+    )
+
+
+def run_name(job: Job, seed: int) -> str:
+    """Folder of a run. Data of the newest policy serve all stalenesses."""
+    return f"{job.path.parent.name}-{job.method}-s{seed}"
+
+
+def overrides(config: MapConfig, job: Job, seed: int) -> tuple[str, ...]:
+    """Overrides of a run. Every run makes as many updates on as many answers, however stale they are."""
+    experiment = config.worlds[job.cell.world].experiment
+    first, *_ = config.methods
+    is_fresh = job.method == FRESH
+    updates = 1 if is_fresh else job.cell.staleness
+    protocol = {
+        "regime": "on_policy" if is_fresh else "replay",
+        "regime.epochs": 1,
+        "regime.minibatches": updates,
+        "scale.prompts_per_batch": config.problems_per_update * updates,
+        "scale.num_rollout_batches": config.num_updates // updates,
+        "scale.group_size": config.group_size,
+        "optimizer.optimizer.lr": job.cell.learning_rate,
+        "callbacks.validation.every": config.measure_every,
+        "seed": seed,
+    }
+    chosen = config.methods[first if is_fresh else job.method].set
+    settings = {"experiment": experiment, **protocol, **dict(job.cell.options), **chosen}
+    return tuple(hydra_overrides(settings))
+
+
+def collect(config: MapConfig, methods: Mapping[str, RunConfig], job: Job) -> None:
+    """Writes the curves of a job whose runs have finished."""
+    rule = methods[next(iter(methods)) if job.method == FRESH else job.method].algorithm.bounds.make()
+    folders = [Path(config.output, "runs", run_name(job, seed)) for seed in job.seeds]
+    curves = [curves_of(folder, rule) for folder in folders]
+    write_measured(job.path, job.seeds, {name: np.stack([own[name] for own in curves]) for name in curves[0]})
+
+
+def curves_of(folder: Path, rule: BoundRule) -> dict[str, np.ndarray]:
+    """Held-out reward at every validation, and means of the other metrics since the one before."""
+    record = read_run(folder)
+    steps, rewards = held_out(record)
+    _, best_of_k = held_out(record, "pass")
+    found: dict[str, list[float]] = {name: [] for name in (*MEANS, "rests", "ends")}
+    rows = iter(record.rows)
+    for step in steps:
+        part = []
+        for row in rows:
+            part.append(row)
+            if row["step"] == step:
+                break
+        for name, metric in MEANS.items():
+            found[name].append(mean(part, metric))
+        # A share that is undefined is absent: that update had nothing to balance.
+        bounds = (torch.tensor([row.get(metric, torch.nan) for row in part]) for metric in SEARCHED)
+        for name, share in zip(("rests", "ends"), whereabouts(rule, *bounds), strict=True):
+            found[name].append(float(share))
+    curves = {"reward": rewards, "pass_at_k": best_of_k, **found}
+    return {name: np.array(values) for name, values in curves.items()}
+
+
+def mean(rows: Sequence[Row], metric: str) -> float:
+    """Mean over the rows that have the metric; NaN where none has."""
+    values = [value for row in rows if (value := finite(row.get(metric))) is not None]
+    return float(np.mean(values)) if values else float("nan")

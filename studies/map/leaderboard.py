@@ -1,0 +1,147 @@
+"""Many methods under one protocol, each at its own best learning rate: numbers of the leaderboard.
+
+The rate of a method is chosen on the seeds of the gate, by the area under its reward, and everything that is
+shown comes from the other seeds. So a method is not judged by a rate that suits another, nor by luck that
+chose its rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bapo_lightning.report.intervals import Interval
+from studies.map.cells import FRESH, MapCell, Measured, measured_file
+from studies.map.verdicts import COLLAPSED, PairedComparison, compare, interval_of
+
+ROUNDING = 1e-6  # of mean rewards: methods that differ by less are alike
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One method under one condition, at its own rate; intervals are over seeds."""
+
+    method: str
+    learning_rate: float
+    is_at_edge: bool  # no larger, or no smaller, rate was tried
+    area: Interval  # mean reward over training
+    # Share of what staleness costs the first method; None where it costs nothing for certain.
+    gap_closed: Interval | None
+    collapse_rate: float  # share of the seeds whose reward ends below half its best
+    reached: float  # share of the seeds whose reward comes half-way from the start to the best method's end
+    entropy_there: Interval | None  # nats, where it comes there; None if fewer than two seeds do
+    update_seconds: float | None  # median
+
+
+@dataclass(frozen=True)
+class Board:
+    """All methods in one world at one staleness, the best first."""
+
+    world: str
+    options: tuple[tuple[str, float], ...]
+    staleness: int
+    standings: tuple[Standing, ...]
+    duels: tuple[PairedComparison, ...]  # each of two methods at their own rates, p adjusted over the board
+    ranks: Mapping[str, Mapping[float, int]]  # of each method among all, by learning rate
+
+    @property
+    def title(self) -> str:
+        """World, options and staleness."""
+        options = ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in self.options)
+        return f"{self.world}{f' ({options})' if options else ''}, staleness {self.staleness}"
+
+
+def read_boards(
+    folder: Path, cells: Sequence[MapCell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
+) -> list[Board]:
+    """Reads all boards of a map.
+
+    Args:
+        folder: of the map.
+        cells: its cells.
+        methods: all methods; the gap is that of the first one.
+        duels: pairs of methods that are compared, paired by seed.
+    """
+    conditions = dict.fromkeys((cell.world, cell.options, cell.staleness) for cell in cells)
+    return [
+        _board(folder, [cell for cell in cells if (cell.world, cell.options, cell.staleness) == condition],
+               methods, duels)
+        for condition in conditions
+    ]  # fmt: skip
+
+
+def _board(
+    folder: Path, cells: Sequence[MapCell], methods: Sequence[str], duels: Sequence[tuple[str, str]]
+) -> Board:
+    chosen = {name: _best_cell(folder, cells, name) for name in (FRESH, *methods)}
+    measured = {name: Measured.read(measured_file(folder, cell, name)) for name, cell in chosen.items()}
+    reference, fresh = measured[methods[0]], measured[FRESH]
+    best_end = max(float(measured[name].final.mean()) for name in methods)
+    start = float(reference.curves["reward"][:, 0].mean())
+    level = start + 0.5 * (best_end - start)
+    rates = sorted({cell.learning_rate for cell in cells})
+    edges = {rates[0], rates[-1]} if len(rates) > 1 else set()
+    standings = [
+        _standing(name, chosen[name], edges, measured[name], reference, fresh, level)
+        for name in (*methods, FRESH)
+    ]
+    first = cells[0]
+    return Board(
+        world=first.world,
+        options=first.options,
+        staleness=first.staleness,
+        standings=tuple(sorted(standings, key=lambda standing: -standing.area.mean)),
+        duels=tuple(
+            compare([(one, other, measured[one].area, measured[other].area) for one, other in duels])
+        ),
+        ranks=_ranks(folder, cells, methods),
+    )
+
+
+def _best_cell(folder: Path, cells: Sequence[MapCell], method: str) -> MapCell:
+    """The cell with the rate at which a method has the largest area on the seeds of the gate."""
+    areas = [Measured.read(measured_file(folder, cell, method), gate=True).area.mean() for cell in cells]
+    return cells[int(np.nanargmax(areas))]
+
+
+def _standing(
+    name: str,
+    cell: MapCell,
+    edges: set[float],
+    item: Measured,
+    reference: Measured,
+    fresh: Measured,
+    level: float,
+) -> Standing:
+    gap = interval_of(fresh.area - reference.area)
+    is_certain = gap.excludes_zero and gap.mean > 0
+    reward, entropy = item.curves["reward"], item.curves["entropy"]
+    there = reward >= level
+    reached = there.any(1)
+    entropies = entropy[np.arange(len(entropy)), there.argmax(1)][reached]
+    seconds = item.curves.get("update_seconds")
+    return Standing(
+        method=name,
+        learning_rate=cell.learning_rate,
+        is_at_edge=cell.learning_rate in edges,
+        area=interval_of(item.area),
+        gap_closed=interval_of((item.area - reference.area) / gap.mean) if is_certain else None,
+        collapse_rate=float((item.final < COLLAPSED * reward.max(1)).mean()),
+        reached=float(reached.mean()),
+        entropy_there=interval_of(entropies) if len(entropies) > 1 else None,
+        update_seconds=None if seconds is None else float(np.nanmedian(seconds)),
+    )
+
+
+def _ranks(folder: Path, cells: Sequence[MapCell], methods: Sequence[str]) -> dict[str, dict[float, int]]:
+    """Place of each method among all at each learning rate, 1 is the best; equal ones share theirs."""
+    found: dict[str, dict[float, int]] = {name: {} for name in methods}
+    for cell in cells:
+        areas = {name: Measured.read(measured_file(folder, cell, name)).area.mean() for name in methods}
+        for name, area in areas.items():
+            better = sum(other > area + ROUNDING for other in areas.values())
+            found[name][cell.learning_rate] = 1 + int(better)
+    return found

@@ -1,0 +1,106 @@
+"""The leaderboard in tables and in a picture of ranks over learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bapo_lightning.report import style
+from bapo_lightning.report.intervals import Interval
+from bapo_lightning.report.markdown import markdown_table
+from studies.map.cells import FRESH
+from studies.map.leaderboard import ROUNDING, Board, Standing
+from studies.map.picture import MethodLook
+
+HEADS = ("", "method", "rate", "mean reward", "gap closed", "collapsed", "comes half-way", "entropy there")
+NAMED = 5  # methods whose rank is drawn in a colour of its own, besides those of the duels
+APART = 2.2  # ranks between two names
+
+
+def render_leaderboard(boards: Sequence[Board], labels: Mapping[str, str], settings: str) -> str:
+    """Returns the page: a table for each board, then the duels."""
+    shown = {**labels, FRESH: "fresh data (the ceiling)"}
+    parts = [
+        "# Leaderboard",
+        settings,
+        "Each method runs at its own best learning rate, chosen on seeds that are not shown (edge: no "
+        "larger, or no smaller, one was tried); intervals are 95 % over seeds.",
+    ]
+    for board in boards:
+        parts += [f"## {board.title}", _standings(board, shown)]
+        if board.duels:
+            parts += ["Head to head, paired by seed, p adjusted (Holm):", _duels(board, shown)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _standings(board: Board, labels: Mapping[str, str]) -> str:
+    timed = any(standing.update_seconds is not None for standing in board.standings)
+    rows = [
+        [place, labels[standing.method], *_cells(standing, timed)]
+        for place, standing in zip(_places(board), board.standings, strict=True)
+    ]
+    return markdown_table([*HEADS, *(["ms an update"] if timed else [])], rows)
+
+
+def _places(board: Board) -> list[str]:
+    """Places by mean reward; methods that are alike share theirs."""
+    areas = [standing.area.mean for standing in board.standings]
+    return [str(1 + sum(other > area + ROUNDING for other in areas)) for area in areas]
+
+
+def _cells(standing: Standing, timed: bool) -> list[str]:
+    seconds = standing.update_seconds
+    return [
+        f"{standing.learning_rate:g}{', edge' if standing.is_at_edge else ''}",
+        standing.area.text(3),
+        _text(standing.gap_closed, 2),
+        f"{standing.collapse_rate:.0%}",
+        f"{standing.reached:.0%}",
+        _text(standing.entropy_there, 2),
+        *([("-" if seconds is None else f"{1e3 * seconds:.1f}")] if timed else []),
+    ]
+
+
+def _duels(board: Board, labels: Mapping[str, str]) -> str:
+    rows = [
+        [
+            f"{labels[duel.method]} - {labels[duel.against]}",
+            duel.difference.text(3, "+"),
+            "-" if duel.adjusted is None else f"{duel.adjusted:.3g}",
+            duel.verdict,
+        ]
+        for duel in board.duels
+    ]
+    return markdown_table(["mean reward over training", "difference", "p", "verdict"], rows)
+
+
+def _text(interval: Interval | None, digits: int) -> str:
+    return "-" if interval is None else interval.text(digits)
+
+
+def draw_ranks(boards: Sequence[Board], methods: Mapping[str, MethodLook], path: Path) -> Path:
+    """Draws the rank of every method over the learning rates, a panel for each board; methods of the duels
+    and the best ones are named, the others are faint.
+    """
+    figure = style.new_figure(9.0, 0.5 + 3.6 * len(boards))
+    panels = figure.subplots(len(boards), 1, squeeze=False)[:, 0]
+    for axes, board in zip(panels, boards, strict=True):
+        style.style_axes(axes, board.title, "learning rate", "rank by mean reward")
+        best = [standing.method for standing in board.standings if standing.method != FRESH][:NAMED]
+        named = {*best, *(name for duel in board.duels for name in (duel.method, duel.against))}
+        height = 0.0
+        for name, ranks in sorted(board.ranks.items(), key=lambda item: item[1][max(item[1])]):
+            rates, places = zip(*sorted(ranks.items()), strict=True)
+            colour = style.algorithm_colour(methods[name].algorithm) if name in named else style.FAINT
+            width = 1.8 if name in named else 0.5
+            axes.plot(rates, places, color=colour, linewidth=width, marker="o", markersize=2 * width)
+            if name in named:
+                height = max(places[-1], height + APART)
+                axes.annotate(
+                    methods[name].label, (rates[-1], places[-1]), (10, height), fontsize=7, va="center",
+                    textcoords=("offset points", "data"), color=colour,
+                )  # fmt: skip
+        axes.set_xscale("log")
+        axes.invert_yaxis()
+        axes.margins(x=0.02)
+    return style.save_png(figure, path)

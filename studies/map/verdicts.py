@@ -1,0 +1,194 @@
+"""Verdicts of the map's cells: which pass the gate, and how methods compare in them.
+
+The gate looks at fixed bounds alone, on seeds of its own: data of the newest policy must be better than stale
+data, and the fixed bounds of the gate must differ from the reference. A cell that fails it cannot tell
+methods apart. Comparisons are paired by seed; p-values are adjusted (Holm) over the cells of the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bapo_lightning.report.intervals import Interval, holm, mean_interval, paired_difference, paired_p_value
+from studies.map.cells import FRESH, MapCell, Measured, measured_file
+
+LEVEL = 0.05
+EQUAL_WITHIN = 0.01  # of the area under the reward: an interval within it means that methods are equal
+COLLAPSED = 0.5  # the reward ends below this share of its best
+MORE, LESS, EQUAL, OPEN = "more", "less", "equal", "unresolved"
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """Differences in area that a cell must show before it is asked anything."""
+
+    differences: Mapping[str, Interval]  # what -> interval
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether staleness costs something, and bounds make a difference."""
+        cost, *others = self.differences.values()
+        return cost.excludes_zero and cost.mean > 0 and all(other.excludes_zero for other in others)
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method in one cell, means over seeds."""
+
+    area: Interval
+    final: Interval
+    entropy_at_quarter: Interval
+    pass_at_k_gain: Interval  # pass@k - pass@1 at the end
+    collapse_rate: float  # share of the seeds whose reward ends below half its best
+    clip_fraction_positive: float | None
+    natural_share: float | None  # of positive tokens, without clipping
+    rests: float | None  # share of the searches that stay where they start; None without a search
+    ends: float | None  # share of the searches that run to their end
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """Difference in area of two methods in one cell."""
+
+    method: str
+    against: str
+    difference: Interval
+    p: float | None
+    adjusted: float | None  # p-value, adjusted over all cells
+
+    @property
+    def verdict(self) -> str:
+        """more, less, equal, or unresolved."""
+        mean, half_width = self.difference.mean, self.difference.half_width
+        if self.adjusted is not None and self.adjusted < LEVEL:
+            return MORE if mean > 0 else LESS
+        if half_width is not None and abs(mean) + half_width < EQUAL_WITHIN:
+            return EQUAL
+        return OPEN
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """Everything about one cell."""
+
+    cell: MapCell
+    gate: GateResult
+    figures: Mapping[str, MethodSummary]  # by method, fresh data among them
+    comparisons: tuple[PairedComparison, ...]
+    gap_closed: Mapping[str, Interval]  # share of the cost of staleness that a method makes good
+
+    def comparison(self, method: str, against: str) -> PairedComparison:
+        """The comparison of two methods."""
+        return next(item for item in self.comparisons if (item.method, item.against) == (method, against))
+
+    def plain(self) -> dict[str, Any]:
+        """Everything as plain values, with the verdicts that follow from it."""
+        values = asdict(self)
+        values["gate"]["is_passed"] = self.gate.is_passed
+        for entry, comparison in zip(values["comparisons"], self.comparisons, strict=True):
+            entry["verdict"] = comparison.verdict
+        return values
+
+
+def read_results(
+    folder: Path,
+    cells: Sequence[MapCell],
+    methods: Sequence[str],
+    gate: Sequence[str],
+    controls: Sequence[str],
+) -> list[CellResult]:
+    """Reads all cells.
+
+    Args:
+        folder: of the map.
+        cells: its cells.
+        methods: all methods; the first is the reference.
+        gate: methods of fixed bounds that must differ from the reference.
+        controls: methods that, besides the reference, every method is compared with.
+    """
+    read = {cell: _read(folder, cell, [FRESH, *methods]) for cell in cells}
+    pairs = [(one, other) for other in (methods[0], *controls) for one in methods if one != other]
+    by_pair = [
+        compare([(one, other, read[cell][one].area, read[cell][other].area) for cell in cells])
+        for one, other in pairs
+    ]
+    return [
+        CellResult(
+            cell=cell,
+            gate=_gate(_read(folder, cell, [FRESH, methods[0], *gate], gate=True), methods[0], gate),
+            figures={name: _figures(item) for name, item in read[cell].items()},
+            comparisons=tuple(found[number] for found in by_pair),
+            gap_closed={name: _gap_closed(read[cell], name, methods[0]) for name in methods[1:]},
+        )
+        for number, cell in enumerate(cells)
+    ]
+
+
+def compare(pairs: Sequence[tuple[str, str, np.ndarray, np.ndarray]]) -> list[PairedComparison]:
+    """Compares methods by seed, and adjusts the p-values over all pairs (Holm).
+
+    Args:
+        pairs: names of two methods, and the values of each, [seeds].
+    """
+    sides = [(by_seed(values), by_seed(others)) for _, _, values, others in pairs]
+    p_values = [paired_p_value(*both) for both in sides]
+    return [
+        PairedComparison(method, against, certain(paired_difference(*both)), p, adjusted)
+        for (method, against, *_), both, p, adjusted in zip(
+            pairs, sides, p_values, holm(p_values), strict=True
+        )
+    ]
+
+
+def by_seed(values: np.ndarray) -> dict[int, float]:
+    """Values by the place of their seed."""
+    return dict(enumerate(values.tolist()))
+
+
+def _read(folder: Path, cell: MapCell, names: Sequence[str], gate: bool = False) -> dict[str, Measured]:
+    return {name: Measured.read(measured_file(folder, cell, name), gate) for name in names}
+
+
+def _gate(measured: Mapping[str, Measured], reference: str, names: Sequence[str]) -> GateResult:
+    areas = {name: by_seed(item.area) for name, item in measured.items()}
+    found = {f"{FRESH} - {reference}": certain(paired_difference(areas[FRESH], areas[reference]))}
+    for name in names:
+        found[f"{name} - {reference}"] = certain(paired_difference(areas[name], areas[reference]))
+    return GateResult(found)
+
+
+def _figures(item: Measured) -> MethodSummary:
+    best = item.curves["reward"].max(1)
+    return MethodSummary(
+        area=interval_of(item.area),
+        final=interval_of(item.final),
+        entropy_at_quarter=interval_of(item.at("entropy", 0.25)),
+        pass_at_k_gain=interval_of(item.curves["pass_at_k"][:, -1] - item.final),
+        collapse_rate=float((item.final < COLLAPSED * best).mean()),
+        clip_fraction_positive=item.mean("clip_fraction_positive"),
+        natural_share=item.mean("positive_share_unclipped"),
+        rests=item.mean("rests"),
+        ends=item.mean("ends"),
+    )
+
+
+def _gap_closed(measured: Mapping[str, Measured], name: str, reference: str) -> Interval:
+    """Of the mean gap: a ratio of means, whose interval is that of the numerator."""
+    gap = float((measured[FRESH].area - measured[reference].area).mean())
+    return interval_of((measured[name].area - measured[reference].area) / gap)
+
+
+def interval_of(values: np.ndarray) -> Interval:
+    """Mean of at least two seeds, with its interval."""
+    return certain(mean_interval(values.tolist()))
+
+
+def certain(interval: Interval | None) -> Interval:
+    """An interval of at least two seeds, which always exists."""
+    assert interval is not None, "at least two seeds are asked for"
+    return interval

@@ -1,0 +1,72 @@
+"""Training runs as jobs of a map: what sets them apart, and the curves that are read of them."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.configuration.compositions import validated
+
+from studies.map.cells import FRESH
+from studies.map.jobs import all_jobs
+from studies.map.language import curves_of, plan_runs
+from studies.map.plan import read_map
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    """Settings of the shipped map of the locks, and its jobs by cut and method."""
+    config = read_map(["map=locks", f"output={tmp_path_factory.mktemp('map')}", "seeds=2", "gate_seeds=3"])
+    every = all_jobs(config, tmp_path_factory.mktemp("cells"))
+    return config, {(dict(job.cell.options)["scale.max_new_tokens"], job.method): job for job in every}
+
+
+def test_runs_of_a_map_make_equally_many_updates_on_equally_many_answers(jobs):
+    config, by_method = jobs
+    plan = plan_runs(config, [by_method[10, FRESH], by_method[10, "bapo_50"]])
+    assert len(plan.jobs) == 5 + 2, "the gate has three seeds of its own"
+    sizes = set()
+    for overrides in plan.jobs.values():
+        run = validated(*overrides)
+        updates = run.scale.num_rollout_batches * run.staleness.updates_per_rollout_batch
+        sizes.add(
+            (updates, run.scale.prompts_per_batch * run.scale.num_rollout_batches * run.scale.group_size)
+        )
+    assert sizes == {(480, 480 * 16 * 8)}
+    fresh, stale = (validated(*plan.jobs[name]) for name in (next(iter(plan.jobs)), [*plan.jobs][-1]))
+    assert (fresh.staleness.age_bound, stale.staleness.age_bound) == (0, 31)
+    assert (fresh.algorithm.name, stale.algorithm.name) == ("grpo", "bapo")
+
+
+def written(folder, rows):
+    folder.mkdir()
+    (folder / "config.yaml").write_text("name: locks\n")
+    (folder / "manifest.json").write_text(json.dumps({"status": "finished"}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_curves_are_held_out_reward_and_means_since_the_validation_before(tmp_path):
+    at = {
+        1: {"val/locks/avg@4": 0.25, "val/locks/pass@2": 0.3, "val/locks/pass@4": 0.5},
+        3: {"val/locks/avg@4": 0.75, "val/locks/pass@2": 0.8, "val/locks/pass@4": 1.0},
+    }
+    bounds = [(0.6, 1.2), (0.9, 3.0), (0.9, 3.0), (0.9, 3.0)]
+    rows = [
+        {
+            "step": step,
+            "policy/entropy": float(step),
+            "bapo/clip_low": low,
+            "bapo/clip_high": high,
+            "bapo/positive_share": 0.4,
+            **at.get(step, {}),
+        }
+        for step, (low, high) in enumerate(bounds)
+    ]
+    del rows[3]["bapo/positive_share"]  # an update with nothing to balance
+    folder = written(tmp_path / "run", rows)
+    found = curves_of(folder, validated("algorithm=bapo").algorithm.bounds.make())
+    assert found["reward"].tolist() == [0.25, 0.75] and found["pass_at_k"].tolist() == [0.5, 1.0]
+    assert found["entropy"].tolist() == [0.5, 2.5]
+    assert found["rests"].tolist() == [0.5, 0.0] and found["ends"].tolist() == [0.5, 1.0]
+    fixed = curves_of(folder, validated("algorithm=grpo").algorithm.bounds.make())
+    assert np.isnan(fixed["rests"]).all() and np.isnan(found["clip_fraction"]).all()

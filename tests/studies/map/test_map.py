@@ -1,0 +1,161 @@
+"""The maps, with two seeds and a few updates."""
+
+import json
+import subprocess
+
+import pytest
+from tests.children import forked_children
+
+from studies import CONF
+from studies.map.__main__ import help_text, main
+from studies.map.cells import MapCell, Measured, measured_file
+from studies.map.plan import read_map
+
+SMALL = [
+    "seeds=2",
+    "gate_seeds=2",
+    "num_updates=8",
+    "processes=1",
+    "drawn=[bapo_50]",
+    "only=[grpo,wide_low,wide_high,end,bapo_50,bapo_memory,authors_code]",
+    "worlds.table.world.num_contexts=8",
+    "worlds.table.axes={learning_rate: [0.1], staleness: [2, 4], wrong_tokens: [9], key_prior: [0.1]}",
+    "worlds.factored.world.num_classes=2",
+    "worlds.factored.axes={learning_rate: [0.1], staleness: [2], wrong_tokens: [9]}",
+]
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A folder with a small map."""
+    folder = tmp_path_factory.mktemp("map") / "map"
+    assert main([*SMALL, f"output={folder}"]) == 0
+    return folder
+
+
+def test_every_cell_is_measured_judged_and_drawn(drawn):
+    results = json.loads((drawn / "map.json").read_text())
+    assert [(entry["cell"]["world"], entry["cell"]["staleness"]) for entry in results] == [
+        ("table", 2),
+        ("table", 4),
+        ("factored", 2),
+    ]
+    figures = results[0]["figures"]
+    assert {"fresh", "grpo", "bapo_memory", "authors_code"} <= figures.keys()
+    assert isinstance(results[0]["gate"]["is_passed"], bool)
+    assert {"more", "less", "equal", "unresolved"} >= {each["verdict"] for each in results[0]["comparisons"]}
+    assert all(0 < found["area"]["mean"] < 1 for found in figures.values())
+    assert figures["grpo"]["rests"] is None and 0 <= figures["bapo_50"]["ends"] <= 1
+    page = (drawn / "map.md").read_text()
+    assert "World `table`" in page and "| BAPO 0.5 |" in page and "fresh - grpo" in page
+    assert all((drawn / name).stat().st_size > 10_000 for name in ("gap.png", "bapo_50.png"))
+
+
+def test_fresh_data_serve_all_stalenesses_and_the_gate_has_seeds_of_its_own(drawn):
+    one, other = (
+        measured_file(
+            drawn, MapCell("table", 0.1, staleness, (("wrong_tokens", 9), ("key_prior", 0.1))), "fresh"
+        )
+        for staleness in (2, 4)
+    )
+    assert one == other and one.exists()
+    assert Measured.read(one).area.shape == Measured.read(one, gate=True).area.shape == (2,)
+    assert not (Measured.read(one).area == Measured.read(one, gate=True).area).any()
+
+
+@pytest.mark.slow
+def test_a_map_goes_on_and_refuses_other_settings(drawn, capsys):
+    files = {path: path.stat().st_mtime_ns for path in drawn.rglob("*.npz")}
+    next(iter(files)).unlink()
+    assert main([*SMALL, f"output={drawn}"]) == 0
+    assert f"1 of {len(files)} to compute" in capsys.readouterr().out
+    assert main([*SMALL, f"output={drawn}", "group_size=4"]) == 2
+    error = capsys.readouterr().err
+    assert f"group_size=4: {drawn} began with 8" in error and "output=ANOTHER" in error
+
+
+@pytest.mark.slow
+def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_runs(tmp_path, capsys):
+    settings = [
+        "map=locks",
+        f"output={tmp_path / 'map'}",
+        *("seeds=2", "gate_seeds=2", "num_updates=8", "measure_every=4", "problems_per_update=4"),
+        *("gate=[]", "controls=[]", "drawn=[bapo_50]"),
+        "only=[grpo,bapo_50]",
+        "worlds.locks.axes={staleness: [4], scale.max_new_tokens: [10]}",
+    ]
+    with forked_children():
+        assert main(settings) == 0
+    (result,) = json.loads((tmp_path / "map/map.json").read_text())
+    assert result["figures"].keys() == {"fresh", "grpo", "bapo_50"}
+    assert all(0.1 < found["area"]["mean"] < 0.8 for found in result["figures"].values())
+    assert 0 <= result["figures"]["bapo_50"]["ends"] <= 1 and result["figures"]["grpo"]["ends"] is None
+    capsys.readouterr()
+    next((tmp_path / "map/cells").rglob("bapo_50.npz")).unlink()
+    assert main(settings) == 0
+    assert "2 runs in" in (text := capsys.readouterr().out) and "2 finished before" in text
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("seeds", "seeds cannot be read; write KEY=VALUE"),
+        ("sedes=3", "sedes is not an option; did you mean seeds?"),
+        ("seeds=1", "seeds=1 must be"),
+        ("gate=[nobody]", "gate names nobody, which is none of methods"),
+        ("worlds.table.axes.staleness=[]", "worlds.table.axes.staleness"),
+        ("worlds.table.world.num_context=3", "did you mean num_contexts?"),
+        ("worlds.table.axes.popular=[0.5]", "did you mean popular_"),
+        ("methods.grpo.set.algorithm=gprp", "gprp"),
+        ("only=[grpo,bapo]", "only names bapo; write some of grpo, higher"),
+        (
+            "methods.grpo.set.algorithm=direct_advantage",
+            "methods.grpo: algorithm=direct_advantage takes the advantages of steps from a critic that reads "
+            "text, and exact worlds have none",
+        ),
+        ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
+        ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
+    ],
+)
+def test_wrong_input_is_one_error_before_anything_is_computed(argument, message, tmp_path, capsys):
+    assert main([argument, f"output={tmp_path / 'map'}"]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_leaderboard_compares_chosen_methods(tmp_path, capsys):
+    folder = tmp_path / "board"
+    settings = [
+        *("map=rivals", "only=[grpo,bapo_50,p3o]", f"output={folder}", "processes=1"),
+        *("seeds=2", "gate_seeds=2", "num_updates=8", "worlds.table.world.num_contexts=8"),
+        "worlds.table.axes={learning_rate: [0.1], staleness: [4], wrong_tokens: [9], key_prior: [0.1]}",
+    ]
+    assert main(settings) == 0
+    (board,) = json.loads((folder / "leaderboard.json").read_text())
+    assert {entry["method"] for entry in board["standings"]} == {"grpo", "bapo_50", "p3o", "fresh"}
+    assert [(duel["method"], duel["against"]) for duel in board["duels"]] == [
+        ("bapo_50", "grpo"),
+        ("bapo_50", "p3o"),
+    ]
+    assert main([*settings[:1], "only=[grpo,higher]", *settings[2:]]) == 2
+    assert "only leaves none of the duels" in capsys.readouterr().err
+
+
+def test_make_sweep_makes_a_leaderboard():
+    command = subprocess.run(
+        ["make", "-n", "sweep", "SWEEP=rivals", "ARGS=seeds=9"], capture_output=True, text=True, check=True
+    )
+    assert "-m studies.map map=rivals seeds=9" in command.stdout
+
+
+def test_a_map_may_extend_another():
+    rivals, locks = read_map(["map=rivals"]), read_map(["map=rivals_locks"])
+    assert locks.methods == rivals.methods and locks.duels == rivals.duels
+    assert list(locks.worlds) == ["locks"] and locks.common == {} and rivals.common
+
+
+def test_help_lists_every_map_with_what_it_is():
+    usage, *lines = help_text().splitlines()
+    assert usage == "usage: python -m studies.map [map=NAME] [KEY=VALUE ...]"
+    for file in (CONF / "maps").glob("*.yaml"):
+        assert any(len(line.split()) > 3 for line in lines if line.strip().startswith(f"{file.stem} ")), file
