@@ -29,7 +29,6 @@ from turns import Turns, Worker
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
-from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
@@ -144,7 +143,7 @@ def rollout_batches(side: str) -> Callable[[], None]:
     regime = Regime("replay", 1, MINIBATCHES, TOKENS + 1)
     stream = ProblemStream([Problem(str(number), "", "") for number in range(5000)], 0)
     sizes = (GROUP_SIZE, PROMPTS, 10**9)
-    scheduler = RolloutScheduler(stream, sampler, regime, Ledger(None), *sizes)
+    scheduler = RolloutScheduler(stream, sampler, regime, *sizes)
     collector = SyncCollector(scheduler, sampler, lambda: None)
 
     def one_batch() -> None:

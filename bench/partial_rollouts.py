@@ -34,7 +34,6 @@ import torch
 
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
-from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
@@ -145,7 +144,7 @@ class ScheduledWay:
             restarting, NoText(), prompt, reward, SAMPLING, LIMIT, seed=0
         )
         stream = ProblemStream([Problem(str(number), "", "") for number in range(10_000)], seed=0)
-        self._scheduler = RolloutScheduler(stream, sampler, regime, Ledger(None), sizes[1], sizes[0], FOREVER)
+        self._scheduler = RolloutScheduler(stream, sampler, regime, sizes[1], sizes[0], FOREVER)
         self._collector = SyncCollector(self._scheduler, sampler, self._refresh)
         self._version = 0
 

@@ -4,8 +4,8 @@ import pytest
 
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.targets import Target, target_problems
-from bapo_lightning.environments.environment import Closes, Turn
-from bapo_lightning.types import Problem, Reply
+from bapo_lightning.environments.environment import Turn
+from bapo_lightning.types import Closes, Problem, Reply
 
 PROBLEM = Problem("sums-0", "6*7", "42", "sums")
 

@@ -51,6 +51,7 @@ from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import Collector, SyncCollector, TrainerState
 from bapo_lightning.data.rollouts.group_state import ArrayStore
 from bapo_lightning.data.rollouts.ledger import Ledger
+from bapo_lightning.data.rollouts.observer import Observer
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
@@ -109,10 +110,11 @@ class RolloutDataModule(L.LightningDataModule):
         self._clock = 0  # updates attempted
         self._entry_version = 0  # of the trainer when the batch in the queue entered training
         sampler.keep_replies(folder)
-        ledger = Ledger(folder / "ledger.jsonl" if folder else None)
-        recorder = ScheduleRecorder(folder / SCHEDULE_FILE if folder and regime.async_generation else None)
-        parts = (ledger, group_size, prompts_per_batch, num_rollout_batches, recorder)
-        self._scheduler = RolloutScheduler(stream, sampler, regime, *parts)
+        observers: list[Observer] = [Ledger(folder / "ledger.jsonl")] if folder else []
+        if folder and regime.async_generation:
+            observers.append(ScheduleRecorder(folder / SCHEDULE_FILE))
+        sizes = (group_size, prompts_per_batch, num_rollout_batches)
+        self._scheduler = RolloutScheduler(stream, sampler, regime, *sizes, observers)
         self._collector: Collector = SyncCollector(self._scheduler, sampler, self.refresh_engine)
         if schedule is not None:
             asked = (self.push_weights, prompts_per_batch, schedule)

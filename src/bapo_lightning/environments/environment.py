@@ -10,7 +10,7 @@ last reply, which checkpoints keep.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from bapo_lightning.types import Problem, Reply
 
@@ -40,13 +40,4 @@ class Environment(Protocol):
 
     def respond(self, turn: Turn) -> Reply:
         """Returns the answer to a turn. Faults of the policy are feedback; an exception ends the run."""
-        ...
-
-
-@runtime_checkable
-class Closes(Protocol):
-    """Further method of an environment that keeps processes."""
-
-    def close(self) -> None:
-        """Ends them. Calling it twice is fine."""
         ...

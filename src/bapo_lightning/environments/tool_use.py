@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bapo_lightning.environments.call_formats import Call, CallFormat
-from bapo_lightning.environments.environment import Closes, Turn
+from bapo_lightning.environments.environment import Turn
 from bapo_lightning.environments.tools import Tool, ToolResult
-from bapo_lightning.types import Problem, Reply
+from bapo_lightning.types import Closes, Problem, Reply
 from bapo_lightning.values import Count
 
 _SHOWN = 40  # characters of a name that the policy made up

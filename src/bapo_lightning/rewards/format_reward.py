@@ -11,7 +11,7 @@ from typing import Literal
 
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.rewards.extract import final_answer
-from bapo_lightning.types import Completion, FinishReason, Problem, Score
+from bapo_lightning.types import Closes, Completion, FinishReason, Problem, Score
 
 Reward = Callable[[list[Problem], list[Completion]], list[Score]]
 Format = Literal["marked", "think", "think_answer"]
@@ -47,7 +47,8 @@ class FormatReward:
 
     def close(self) -> None:
         """Closes the reward inside, if it can be closed."""
-        getattr(self.reward, "close", lambda: None)()
+        if isinstance(self.reward, Closes):
+            self.reward.close()
 
     def _shaped(self, score: Score, completion: Completion) -> Score:
         kept = completion.finish is FinishReason.STOP and self._is_kept(completion.text)

@@ -15,7 +15,6 @@ from bapo_lightning.data.batches.replay_queue import ReplayQueue
 from bapo_lightning.data.problems.stream import ProblemStream
 from bapo_lightning.data.rollouts.async_protocol import AsyncProtocol
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
-from bapo_lightning.data.rollouts.ledger import Ledger
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.sampled_pass import SampledPass
@@ -84,11 +83,10 @@ class VirtualRun:
             ProblemStream(problems, setting.seed),
             self.sampler,
             regime,
-            Ledger(None),
             setting.group_size,
             setting.groups_per_batch,
             setting.num_batches + ahead,
-            ScheduleRecorder(schedule),
+            [ScheduleRecorder(schedule)] if schedule else [],
         )
         self.updates: list[Update] = []
         self.entered: list[int] = []  # response tokens of each rollout batch

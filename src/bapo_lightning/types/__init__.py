@@ -8,6 +8,7 @@ Token ids and log-probs are `array.array` buffers (int32, float32): eight bytes 
 seventy as tuples.
 """
 
+from bapo_lightning.types.closing import Closes
 from bapo_lightning.types.groups import (
     Completion,
     Group,
@@ -23,6 +24,7 @@ from bapo_lightning.types.rollouts import NO_VERSION, FinishReason, Origin, Repl
 
 __all__ = [
     "NO_VERSION",
+    "Closes",
     "Completion",
     "FinishReason",
     "Group",

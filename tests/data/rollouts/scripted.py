@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from bapo_lightning.data.problems.stream import ProblemStream
-from bapo_lightning.data.rollouts.ledger import Ledger
+from bapo_lightning.data.rollouts.observer import Observer
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.rules import GroupRule, Rules
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
@@ -126,7 +126,7 @@ def scheduler(
     num_batches: int,
     num_problems: int = 40,
     group_size: int = 2,
-    ledger: Ledger | None = None,
+    observers: Sequence[Observer] = (),
     rules: Mapping[str, GroupRule] = {},
     max_restarts: int = 10_000,
 ) -> RolloutScheduler:
@@ -139,8 +139,8 @@ def scheduler(
         stream,
         replace(sampler(engine, regime.max_new_tokens, max_restarts), rules=Rules(rules)),
         regime,
-        ledger or Ledger(None),
         group_size,
         groups_per_batch,
         num_batches,
+        observers,
     )

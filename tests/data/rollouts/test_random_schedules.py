@@ -61,7 +61,7 @@ class Schedule:
         sizes = (self.groups_per_batch, self.num_batches, NUM_PROBLEMS)
         helps = {"experts": ExpertTraces(), "hints": Hints(9, "{problem}{hint}")} if self.helped else {}
         self.scheduler = scheduler(
-            engine, self.regime, *sizes, ledger=Ledger(self.path), rules={**self.rules, **helps}
+            engine, self.regime, *sizes, observers=[Ledger(self.path)], rules={**self.rules, **helps}
         )
         if self.environment is not None:
             talking_sampler = replace(self.scheduler.sampler, tokenizer=TurnTokenizer())

@@ -58,17 +58,18 @@ class TrainingRun:
 
     def open(self):
         """A new process: everything that is not in a checkpoint is gone."""
-        recorder = ScheduleRecorder(self.folder / "schedule.jsonl")
         self.scheduler = scheduler(
             ScriptedEngine(6, self.engine_seed, dies=self.engine_dies),
             self.regime,
             self.groups_per_batch,
             self.num_batches,
             NUM_PROBLEMS,
-            ledger=Ledger(self.folder / "ledger.jsonl"),
+            observers=[
+                Ledger(self.folder / "ledger.jsonl"),
+                ScheduleRecorder(self.folder / "schedule.jsonl"),
+            ],
             rules=self.rules,
         )
-        self.scheduler.recorder = recorder
         sampler = self.scheduler.sampler
         self.engine = sampler.engine
         if self.schedule is None:

@@ -82,7 +82,7 @@ class AsyncCollector(Collector):
 
     def note(self, event: TrainerEvent) -> None:
         """Records the event."""
-        self.scheduler.recorder.write(event)
+        self.scheduler.note(event)
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:

@@ -39,7 +39,7 @@ class AsyncProtocol:
     def visit(self, state: TrainerState) -> None:
         """Notes the trainer's progress, which may make room."""
         self.trainer = state
-        self.scheduler.recorder.write("visit", clock=state.clock, version=state.version)
+        self.scheduler.note("visit", clock=state.clock, version=state.version)
 
     def may_begin(self) -> bool:
         """Whether there is work and the engine has the trainer's weights; asks for them if it has not."""
@@ -57,7 +57,7 @@ class AsyncProtocol:
         if not self.in_pass:
             self.may_begin()  # asks in place of generation
         if self.wants_weights and self.scheduler.sampler.engine.version != self.trainer.version:
-            self.scheduler.recorder.write("sync")
+            self.scheduler.note("sync")
             self.refresh_engine()
         self.wants_weights = False
 

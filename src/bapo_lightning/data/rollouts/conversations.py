@@ -22,11 +22,11 @@ from typing import Any
 from bapo_lightning.data.rollouts.feedback import FeedbackRule, harmless
 from bapo_lightning.data.rollouts.reply_journal import ReplyJournal
 from bapo_lightning.data.rollouts.rounds import Rounds
-from bapo_lightning.environments.environment import Closes, Environment, Turn
+from bapo_lightning.environments.environment import Environment, Turn
 from bapo_lightning.errors import EnvironmentFault
 from bapo_lightning.rollout.engine import Generation, GenerationRequest
 from bapo_lightning.rollout.seeds import turn_seed
-from bapo_lightning.types import FinishReason, Problem, Reply, Rollout
+from bapo_lightning.types import Closes, FinishReason, Problem, Reply, Rollout
 
 # requests -> generations by number of their request; none if the engine died on the way
 Sample = Callable[[Sequence[GenerationRequest]], Mapping[int, Generation]]

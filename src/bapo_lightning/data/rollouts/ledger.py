@@ -3,19 +3,16 @@
     {"epoch": 0, "problem": "37+85", "fate": "trained", "version": 16}
     {"epoch": 0, "problem": "12+40", "fate": "filtered", "reason": "all scores equal", "version": 16}
 
-The file is append-only. A checkpoint stores its length and a resume cuts it back to that, so that no item
-stands in it twice.
+The file is append-only, and no item stands in it twice, also after a resume.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 
-from bapo_lightning.errors import DataError
-from bapo_lightning.run_folder.journal import Journal
-from bapo_lightning.types import WorkItem
+from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver
+from bapo_lightning.types import Group, WorkItem
 
 
 class Fate(StrEnum):
@@ -26,32 +23,32 @@ class Fate(StrEnum):
     DROPPED = "dropped"  # lost to staleness or to the end of the run
 
 
-class Ledger:
+class Ledger(FileObserver):
     """Writes fates to a file."""
 
-    def __init__(self, path: Path | None) -> None:
-        """`path` of the file; None writes none."""
-        self._journal = Journal(path) if path is not None else None
+    size_key = "ledger_size"
 
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._journal.size if self._journal is not None else 0
+    def on_undrawable(self, items: Sequence[WorkItem], version: int) -> None:
+        """See `Observer`."""
+        self._write(items, Fate.FILTERED, version, "prompt too long")
 
-    def record(self, items: Iterable[WorkItem], fate: Fate, version: int, reason: str | None = None) -> None:
-        """Writes one line per item; `version` is the trainer's policy version at this moment."""
-        if self._journal is None:
-            return
+    def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
+        """See `Observer`."""
+        self._write([group.item for group in groups], Fate.DROPPED, version, "too old")
+
+    def on_take(self, batch: Sequence[Group], filtered: Sequence[Group], version: int) -> None:
+        """See `Observer`."""
+        self._write([group.item for group in batch], Fate.TRAINED, version)
+        self._write([group.item for group in filtered], Fate.FILTERED, version, "all scores equal")
+
+    def on_end(self, groups: Sequence[AnyGroup], version: int) -> None:
+        """See `Observer`."""
+        self._write([group.item for group in groups], Fate.DROPPED, version, "the run ended")
+
+    def _write(self, items: Sequence[WorkItem], fate: Fate, version: int, reason: str | None = None) -> None:
+        """Writes one line per item."""
         why = {"reason": reason} if reason is not None else {}
         self._journal.append(
             {"epoch": item.epoch, "problem": item.problem.id, "fate": fate, **why, "version": version}
             for item in items
         )
-
-    def cut(self, size: int) -> None:
-        """Removes the lines after a checkpoint. Raises DataError when the file is shorter than that."""
-        if self._journal is not None:
-            try:
-                self._journal.cut(size)
-            except ValueError as error:
-                raise DataError(str(error)) from None

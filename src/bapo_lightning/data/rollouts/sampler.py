@@ -30,6 +30,7 @@ from bapo_lightning.rollout.engine import Generation, GenerationRequest, Samplin
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.seeds import request_seed
 from bapo_lightning.types import (
+    Closes,
     Completion,
     Group,
     Problem,
@@ -173,13 +174,10 @@ class RolloutSampler:
         return self.prompt(self.tokenizer, problem)
 
     def close(self) -> None:
-        """Closes the engine, and the processes of a reward that has some."""
-        self.engine.close()
-        if self.conversations is not None:
-            self.conversations.close()
-        close_reward = getattr(self.reward, "close", None)
-        if close_reward is not None:
-            close_reward()
+        """Closes the engine, and what environment and reward keep."""
+        for part in (self.engine, self.conversations, self.reward):
+            if isinstance(part, Closes):
+                part.close()
 
     def _request(
         self, number: int, group: RunningGroup, index: int, partial_tokens: int

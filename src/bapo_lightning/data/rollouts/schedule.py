@@ -23,12 +23,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from bapo_lightning.data.rollouts.observer import AnyGroup, FileObserver
 from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.errors import DataError
 from bapo_lightning.rollout.engine import GenerationRequest
-from bapo_lightning.run_folder.journal import Journal
 from bapo_lightning.run_folder.record import SCHEDULE_FILE
-from bapo_lightning.types import Group
+from bapo_lightning.types import Group, Rollout
 
 # What the trainer does; its place among the events of generation matters.
 TrainerEvent = Literal["visit", "take", "metrics", "validation", "end"]
@@ -36,43 +37,54 @@ TRAINER_EVENTS = get_args(TrainerEvent)
 Row = dict[str, Any]
 
 
-class ScheduleRecorder:
+class ScheduleRecorder(FileObserver):
     """Writes the rows of a run."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """`path` of the file; None writes none."""
-        self._journal = Journal(path) if path is not None else None
+    size_key = "schedule_size"
 
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._journal.size if self._journal is not None else 0
+    def on_event(self, event: str, **content: Any) -> None:
+        """See `Observer`."""
+        self._journal.append([{"do": event, **content}])
 
-    def write(self, do: str, **content: Any) -> None:
-        """Writes one event."""
-        if self._journal is not None:
-            self._journal.append([{"do": do, **content}])
-
-    def write_pass(
-        self, version: int, evicted: Iterable[RunningGroup], requests: Sequence[GenerationRequest],
+    def on_pass(
+        self,
+        engine_version: int,
+        evicted: Sequence[RunningGroup],
+        requests: Sequence[GenerationRequest],
         running: Sequence[RunningGroup],
-    ) -> None:  # fmt: skip
-        """Writes the begin of a pass under weights of `version` over the `running` groups."""
-        if self._journal is None:
-            return
+    ) -> None:
+        """See `Observer`."""
         samples: dict[int, list[int]] = {}
         for request in requests:
             samples.setdefault(request.group, []).append(request.index)
         shared = [[name(running[group]), numbers] for group, numbers in samples.items()]
-        self.write("pass", version=version, evicted=names(evicted), requests=shared)
+        self.on_event("pass", version=engine_version, evicted=names(evicted), requests=shared)
 
-    def cut(self, size: int) -> None:
-        """Removes the rows after a checkpoint. Raises DataError when the file is shorter than that."""
-        if self._journal is not None:
-            try:
-                self._journal.cut(size)
-            except ValueError as error:
-                raise DataError(str(error)) from None
+    def on_sampled(
+        self,
+        sampled: SampledPass,
+        rollouts: Sequence[tuple[Rollout, Rollout]],
+        finished: Sequence[RunningGroup],
+    ) -> None:
+        """See `Observer`."""
+        apart = {"rounds": sampled.rounds} if sampled.rounds else {}
+        how = {"lost": True} if sampled.is_lost else apart
+        self.on_event("sampled", finished=names(finished), **how)
+
+    def on_scored(
+        self, again: Sequence[Group], ready: Sequence[Group], rejected: Sequence[Group], seconds: float
+    ) -> None:
+        """See `Observer`."""
+        self.on_event("scored", ready=names(ready), rejected=names(rejected))
+
+    def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
+        """See `Observer`; running groups stand in the row of the pass that follows."""
+        if scored := [group for group in groups if isinstance(group, Group)]:
+            self.on_event("evict", groups=names(scored))
+
+    def on_take(self, batch: Sequence[Group], filtered: Sequence[Group], version: int) -> None:
+        """See `Observer`."""
+        self.on_event("take", groups=names(batch), filtered=names(filtered))
 
 
 def read_schedule(folder: str | Path) -> list[Row]:
@@ -92,11 +104,11 @@ def read_schedule(folder: str | Path) -> list[Row]:
     return rows
 
 
-def name(group: RunningGroup | Group) -> str:
+def name(group: AnyGroup) -> str:
     """Name of a group in a schedule."""
     return f"{group.item.epoch}/{group.item.problem.id}"
 
 
-def names(groups: Iterable[RunningGroup | Group]) -> list[str]:
+def names(groups: Iterable[AnyGroup]) -> list[str]:
     """Names of groups in a schedule."""
     return [name(group) for group in groups]

@@ -58,7 +58,7 @@ class ScheduledCollector(Collector):
     def note(self, event: TrainerEvent) -> None:
         """Follows the schedule to this event, and records it."""
         self._follow(event)
-        self.scheduler.recorder.write(event)
+        self.scheduler.note(event)
 
     @contextmanager
     def exclusive_engine(self, state: TrainerState) -> Iterator[None]:
@@ -97,7 +97,7 @@ class ScheduledCollector(Collector):
     def _visit(self, state: TrainerState) -> None:
         self._follow("visit")
         self._trainer = state
-        self.scheduler.recorder.write("visit", clock=state.clock, version=state.version)
+        self.scheduler.note("visit", clock=state.clock, version=state.version)
 
     def _follow(self, event: TrainerEvent) -> None:
         """Goes on to the trainer's next event, which must be this one."""
@@ -118,7 +118,7 @@ class ScheduledCollector(Collector):
     def _do(self, row: Row) -> None:
         match row["do"]:
             case "sync":
-                self.scheduler.recorder.write("sync")
+                self.scheduler.note("sync")
                 self.refresh_engine()
             case "pass":
                 self._pass = self._sample(self._recorded_rounds())
@@ -164,7 +164,7 @@ class ScheduledCollector(Collector):
         self.scheduler.statistics.added_passes += 1
         if self._pass is None:
             if self.sampler.engine.version != self._trainer.version:
-                self.scheduler.recorder.write("sync")
+                self.scheduler.note("sync")
                 self.refresh_engine()
             self._pass = self._sample(())
         self._end_pass(self._pass, lost=False)

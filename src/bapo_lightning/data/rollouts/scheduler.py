@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from bapo_lightning.data.problems.stream import ProblemStream
@@ -26,12 +26,11 @@ from bapo_lightning.data.rollouts.group_state import (
     unpack_group,
     unpack_running,
 )
-from bapo_lightning.data.rollouts.ledger import Fate, Ledger
+from bapo_lightning.data.rollouts.observer import AnyGroup, Observer
 from bapo_lightning.data.rollouts.regime import Regime
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
-from bapo_lightning.data.rollouts.schedule import ScheduleRecorder, names
 from bapo_lightning.data.rollouts.start_order import StartOrder
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.rollout.engine import GenerationRequest
@@ -42,16 +41,15 @@ G = TypeVar("G", Group, RunningGroup)
 
 @dataclass(eq=False)
 class RolloutScheduler:
-    """Starts only what can be trained on in time, drops what is too old, and records every fate."""
+    """Starts only what can be trained on in time, drops what is too old, and tells its observers."""
 
     stream: ProblemStream
     sampler: RolloutSampler  # turns work items into scored groups
     regime: Regime  # how old they may get, and how far generation runs ahead
-    ledger: Ledger  # of every work item's fate
     group_size: int  # G, responses per problem
     groups_per_batch: int  # P
     num_batches: int  # of the whole run; nothing is started that no batch will need
-    recorder: ScheduleRecorder = field(default_factory=ScheduleRecorder)  # of what happens in which order
+    observers: Sequence[Observer] = ()  # hear of all that happens, beside the statistics
     lock: threading.RLock = field(default_factory=threading.RLock, init=False)  # a thread may generate
     statistics: RolloutStatistics = field(default_factory=RolloutStatistics, init=False)
     # Started and not yet scored; the requests of a pass say by number which they continue.
@@ -63,6 +61,7 @@ class RolloutScheduler:
 
     def __post_init__(self) -> None:
         self._order = StartOrder(self.regime.window)
+        self._observers = (self.statistics, *self.observers)
 
     @property
     def num_ready(self) -> int:
@@ -125,45 +124,43 @@ class RolloutScheduler:
             for group in self.running:
                 group.cut_at_segments(regime.segments_bound, self.sampler.engine.version)
         requests = self.sampler.requests(self.running, regime.partial_tokens or regime.max_new_tokens)
-        self.recorder.write_pass(self.sampler.engine.version, evicted, requests, self.running)
+        for observer in self._observers:
+            observer.on_pass(self.sampler.engine.version, evicted, requests, self.running)
         return requests
 
     def postprocess(self, sampled: SampledPass) -> list[RunningGroup]:
         """Keeps the tokens of a pass and returns the groups that are complete, to be scored. The `schedule`
         that made its requests must be the last one.
         """
+        before_and_after = []
         for number, rollout in sampled.continued.items():
             request = sampled.requests[number]
-            group, index = self.running[request.group], request.index
-            if sampled_before := group.rollouts[index].length:
-                self.statistics.resumed += 1
-                self.statistics.resumed_tokens += sampled_before
-            group.rollouts[index] = rollout
-            self.statistics.num_tokens += rollout.length - sampled_before
-        self.statistics.rollout_seconds += sampled.seconds
-        self.statistics.passes += 1
-        apart = {"rounds": sampled.rounds} if sampled.rounds else {}
-        how = {"lost": True} if sampled.is_lost else apart
-        self.recorder.write("sampled", finished=names(self.finished), **how)
-        return self.finished
+            rollouts = self.running[request.group].rollouts
+            before_and_after.append((rollouts[request.index], rollout))
+            rollouts[request.index] = rollout
+        finished = self.finished
+        for observer in self._observers:
+            observer.on_sampled(sampled, before_and_after, finished)
+        return finished
 
     def add_scored(self, finished: Sequence[RunningGroup], groups: Sequence[Group], seconds: float) -> None:
         """Moves the `finished` groups of `postprocess` on, now scored as `groups` within `seconds`. Those
         that get a hint keep their places and are sampled once more.
         """
-        again = [(group, self.sampler.begun_again(group)) for group in groups]
-        begun = [running for _, running in again if running is not None]
-        self.running = self._without(finished, self.running) + begun
-        self.statistics.count_groups(groups)
-        self.statistics.count_hinted([group for group, running in again if running is not None])
-        groups = [group for group, running in again if running is None]
-        verdicts = [(group, self.sampler.rules.admits(group)) for group in groups]
-        ready = [group for group, admitted in verdicts if admitted]
-        rejected = [group for group, admitted in verdicts if not admitted]
-        self._ready.extend(ready)
+        self.running = self._without(finished, self.running)
+        again: list[Group] = []
+        ready: list[Group] = []
+        rejected: list[Group] = []
+        for group in groups:
+            if (begun := self.sampler.begun_again(group)) is not None:
+                self.running.append(begun)
+                again.append(group)
+            else:
+                (ready if self.sampler.rules.admits(group) else rejected).append(group)
+        self._ready += ready
         self._rejected += rejected
-        self.recorder.write("scored", ready=names(ready), rejected=names(rejected))
-        self.statistics.reward_seconds += seconds
+        for observer in self._observers:
+            observer.on_scored(again, ready, rejected, seconds)
 
     def drop_late(self, version: int) -> None:
         """Drops groups that may no longer enter training at policy `version`."""
@@ -175,8 +172,7 @@ class RolloutScheduler:
         if late:
             self._ready = deque(self._without(late, self._ready))
             self._rejected = self._without(late, self._rejected)
-            self._count_evicted(late, version)
-            self.recorder.write("evict", groups=names(late))
+            self._tell_evicted(late, version)
 
     def has_batch(self, needed: int) -> bool:
         """Whether `needed` groups can enter training; after `drop_late`."""
@@ -195,12 +191,9 @@ class RolloutScheduler:
             replace(group, advantages=tuple(0.0 for _ in group.advantages))
             for group in self._rejected[:filled]
         ]
-        refused, self._rejected = self._rejected[filled:], []
-        self.ledger.record([group.item for group in batch], Fate.TRAINED, version)
-        self.ledger.record([group.item for group in refused], Fate.FILTERED, version, "all scores equal")
-        self.statistics.dropped += len(refused)
-        self.statistics.wasted_tokens += sum(group.num_tokens for group in refused)
-        self.recorder.write("take", groups=names(batch), filtered=names(refused))
+        filtered, self._rejected = self._rejected[filled:], []
+        for observer in self._observers:
+            observer.on_take(batch, filtered, version)
         self._num_entered += needed
         self._rounds = 0
         return batch
@@ -211,12 +204,15 @@ class RolloutScheduler:
 
     def drop_rest(self, version: int) -> None:
         """Drops everything at the end of the run."""
-        items = [
-            *(group.item for group in self.running),
-            *(group.item for group in [*self._ready, *self._rejected]),
-        ]
-        self.ledger.record(items, Fate.DROPPED, version, "the run ended")
+        left: list[AnyGroup] = [*self.running, *self._ready, *self._rejected]
+        for observer in self._observers:
+            observer.on_end(left, version)
         self.running, self._ready, self._rejected = [], deque(), []
+
+    def note(self, event: str, **content: Any) -> None:
+        """Tells the observers what the trainer or a collector does."""
+        for observer in self._observers:
+            observer.on_event(event, **content)
 
     def describe(self) -> str:
         """Its content in words."""
@@ -227,7 +223,7 @@ class RolloutScheduler:
 
     def state_dict(self, store: ArrayStore) -> dict[str, Any]:
         """Its state as primitives; tokens and log-probs go into `store`."""
-        return {
+        state = {
             "stream": self.stream.state_dict(),
             "running": [pack_running(store, group) for group in self.running],
             "ready": [pack_group(store, group) for group in self._ready],
@@ -235,12 +231,11 @@ class RolloutScheduler:
             "num_entered": self._num_entered,
             "rounds": self._rounds,
             "order": self._order.state_dict(),
-            "statistics": asdict(self.statistics),
-            # A thread may write on before the checkpoint is complete.
-            "ledger_size": self.ledger.size,
-            "schedule_size": self.recorder.size,
             "replies_size": self.sampler.journal.begun,
         }
+        for observer in self._observers:
+            state |= observer.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any], store: ArrayStore) -> None:
         """Restores a state. Raises DataError for another training set or ledger than the checkpoint's."""
@@ -251,9 +246,8 @@ class RolloutScheduler:
         self._rejected = [unpack_group(store, packed, problem) for packed in state["rejected"]]
         self._num_entered, self._rounds = state["num_entered"], state["rounds"]
         self._order.load_state_dict(state["order"], problem)
-        self.statistics = RolloutStatistics(**state["statistics"])
-        self.ledger.cut(state["ledger_size"])
-        self.recorder.cut(state["schedule_size"])
+        for observer in self._observers:
+            observer.load_state_dict(state)
         self.sampler.journal.load(state.get("replies_size", 0))
 
     @property
@@ -269,7 +263,9 @@ class RolloutScheduler:
         """
         before = self.stream.places
         items = self.stream.take(count)
-        self.ledger.record(self.stream.never_drawn_since(before), Fate.FILTERED, version, "prompt too long")
+        if undrawable := list(self.stream.never_drawn_since(before)):
+            for observer in self._observers:
+                observer.on_undrawable(undrawable, version)
         return items
 
     def _give_up_late_ones(self, version: int) -> list[RunningGroup]:
@@ -281,14 +277,13 @@ class RolloutScheduler:
             if (old := group.oldest_version) is not None and self.regime.is_evicted(old, newest, version)
         ]
         self.running = self._without(late, self.running)
-        self._count_evicted(late, version)
+        self._tell_evicted(late, version)
         return late
 
     def _without(self, late: Sequence[G], groups: Iterable[G]) -> list[G]:
         gone = {id(group) for group in late}
         return [group for group in groups if id(group) not in gone]
 
-    def _count_evicted(self, late: Sequence[Group] | Sequence[RunningGroup], version: int) -> None:
-        self.ledger.record([group.item for group in late], Fate.DROPPED, version, "too old")
-        self.statistics.evicted += len(late)
-        self.statistics.wasted_tokens += sum(group.num_tokens for group in late)
+    def _tell_evicted(self, late: Sequence[Group] | Sequence[RunningGroup], version: int) -> None:
+        for observer in self._observers:
+            observer.on_evict(late, version)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
+from bapo_lightning.data.rollouts.observer import AnyGroup, Observer
+from bapo_lightning.data.rollouts.running_group import RunningGroup
+from bapo_lightning.data.rollouts.sampled_pass import SampledPass
 from bapo_lightning.rollout.weight_sync import SyncReport
-from bapo_lightning.types import FinishReason, Group, ScoreStatus
+from bapo_lightning.types import FinishReason, Group, Rollout, ScoreStatus
 
 
 @dataclass(slots=True)
-class RolloutStatistics:
+class RolloutStatistics(Observer):
     """Sums since the last `take`; each is a metric, `time/<name>` if in seconds, else `rollout/<name>`."""
 
     rollout_seconds: float = 0.0
@@ -50,9 +54,40 @@ class RolloutStatistics:
         self.filtered_samples += sum(not sample.is_trained for sample in every)
         self.uniform_groups += sum(group.is_uniform for group in groups)
 
-    def count_hinted(self, groups: Sequence[Group]) -> None:
-        """Counts groups that are sampled again with a hint."""
-        self.hinted_groups += len(groups)
+    def on_sampled(
+        self,
+        sampled: SampledPass,
+        rollouts: Sequence[tuple[Rollout, Rollout]],
+        finished: Sequence[RunningGroup],
+    ) -> None:
+        """See `Observer`."""
+        begun = [before.length for before, _ in rollouts if before.length]
+        self.resumed += len(begun)
+        self.resumed_tokens += sum(begun)
+        self.num_tokens += sum(after.length - before.length for before, after in rollouts)
+        self.rollout_seconds += sampled.seconds
+        self.passes += 1
+
+    def on_scored(
+        self, again: Sequence[Group], ready: Sequence[Group], rejected: Sequence[Group], seconds: float
+    ) -> None:
+        """See `Observer`."""
+        self.count_groups([*again, *ready, *rejected])
+        self.hinted_groups += len(again)
+        self._waste(again)
+        self.reward_seconds += seconds
+
+    def on_evict(self, groups: Sequence[AnyGroup], version: int) -> None:
+        """See `Observer`."""
+        self.evicted += len(groups)
+        self._waste(groups)
+
+    def on_take(self, batch: Sequence[Group], filtered: Sequence[Group], version: int) -> None:
+        """See `Observer`."""
+        self.dropped += len(filtered)
+        self._waste(filtered)
+
+    def _waste(self, groups: Sequence[AnyGroup]) -> None:
         self.wasted_tokens += sum(group.num_tokens for group in groups)
 
     def take(self) -> RolloutStatistics:
@@ -61,6 +96,15 @@ class RolloutStatistics:
         for f in fields(self):
             setattr(self, f.name, f.default)
         return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the sums."""
+        return {"statistics": asdict(self)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores them."""
+        for name, value in state["statistics"].items():
+            setattr(self, name, value)
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the generation since the last update; zeros when there was none."""
