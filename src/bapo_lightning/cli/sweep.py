@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import get_console
 
@@ -20,8 +21,9 @@ from bapo_lightning.cli.command import command
 from bapo_lightning.cli.report import main as report
 from bapo_lightning.configuration.conf_dir import conf_dir
 from bapo_lightning.configuration.help import choices, usage
+from bapo_lightning.configuration.targets import TARGET, Target, target_problems
+from bapo_lightning.errors import ConfigError
 from bapo_lightning.phases import phase
-from bapo_lightning.ranks.ray.packages import require_ray
 from bapo_lightning.report.progress.display import on_terminal, phases_shown
 from bapo_lightning.run_folder.find import SWEEP_RECORD, find_runs
 from bapo_lightning.run_folder.text_file import write_json
@@ -64,8 +66,8 @@ def run_plan(plan: Plan) -> dict[str, int]:
         ConfigError: nothing was started, because the sweep cannot work.
     """
     is_local = plan.launcher["name"] == "local"
-    if plan.launcher["name"] == "ray":
-        require_ray("launcher=ray", "launcher=local")
+    if (launcher := own_launcher(plan)) is not None:
+        launcher.prepare(len(plan.jobs))
     with phases_shown():
         with phase("composing runs", len(plan.jobs)):
             configs = compose_runs(plan)
@@ -93,11 +95,24 @@ def launch(plan: Plan, todo: Mapping[str, int], slots: list[dict[str, str]]) -> 
     with followed(jobs, todo, plan.jobs) as ended:
         if slots:
             return run_local(jobs, slots, ended)
-        if plan.launcher["name"] == "ray":
-            from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
-
-            return run_on_nodes(jobs, plan.launcher, ended)
+        if (launcher := own_launcher(plan)) is not None:
+            codes: dict[str, int] = launcher.run(jobs, plan.folder, ended)
+            return codes
         return run_submitit(jobs, plan.folder / "submitit", plan.launcher, ended)
+
+
+def own_launcher(plan: Plan) -> Any:
+    """What the launcher's file names by `_target_`, with `prepare` and `run`; None where it names nothing.
+
+    Raises:
+        ConfigError: an option of it is wrong.
+    """
+    options = {key: value for key, value in plan.launcher.items() if key != "name"}
+    if TARGET not in options:
+        return None
+    if problems := list(target_problems(options, "launcher")):
+        raise ConfigError(problems)
+    return Target(options).make()
 
 
 def record(plan: Plan, codes: Mapping[str, int]) -> None:

@@ -46,8 +46,8 @@ def main(config: DictConfig) -> int:
             plain = resolve(config)
         record_run(run_folder(plain))
         devices, nodes = requested_ranks(plain)
-        if plain["ray"]["ranks"] is not None and STARTED_BY_RUN not in os.environ:
-            code = launch_on_ray(plain)
+        if plain["ranks"] is not None and STARTED_BY_RUN not in os.environ:
+            code = launch_elsewhere(plain)
         elif starts_ranks(devices, nodes):
             check_here(plain)
             code = launch(devices, arguments(plain))
@@ -76,15 +76,17 @@ def check_here(plain: dict[str, Any]) -> None:
             check_machine(validate(plain))
 
 
-def launch_on_ray(plain: dict[str, Any]) -> int:
-    """Trains on the nodes of a Ray cluster, which need not be like this machine; returns the exit code."""
+def launch_elsewhere(plain: dict[str, Any]) -> int:
+    """Trains where `ranks` starts them, which need not be like this machine; returns the exit code."""
     with nullcontext() if has_terminal() else hidden(), phases_shown(wants_display(plain)):
         with phase("loading libraries"):
+            from bapo_lightning.configuration.rank_rules import rank_launcher
             from bapo_lightning.configuration.validate import read_ranked
-            from bapo_lightning.runs.on_ray import launch_ranks
         with phase("checking the configuration"):
             config = read_ranked(plain)
-    return launch_ranks(config, arguments(plain))
+    launcher = rank_launcher(config)
+    assert launcher is not None
+    return launcher.launch(config, arguments(plain))
 
 
 def train_here(config: DictConfig, plain: dict[str, Any]) -> int:

@@ -55,6 +55,7 @@ class RunConfig(Composed):
 
     run_folder: str
     resume: str | None
+    ranks: Target | None  # starts them, as a `RankLauncher` of `rank_rules`
     rank_timeout_minutes: Positive
     algorithm: Algorithm
     regime: Target
