@@ -42,7 +42,7 @@ class Drill:
     def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
         from ray.cluster_utils import Cluster
 
-        from bapo_lightning.ranks.ray.joining import SYSTEM
+        from bapo_lightning.ray.joining import SYSTEM
 
         node = {"num_cpus": 1, "object_store_memory": STORE}
         head = {**node, "include_dashboard": False, "_system_config": SYSTEM}
@@ -77,7 +77,7 @@ class Drill:
     def _started(self) -> subprocess.Popen[bytes]:
         fleet = [
             "rollout=ray",
-            f"ray.address={self._cluster.address}",
+            f"rollout.engine.address={self._cluster.address}",
             "rollout.engine.actors=3",
             f"rollout.engine.requests_per_call={ROWS}",
             "rollout.engine.cpu_threads=1",

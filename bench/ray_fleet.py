@@ -23,10 +23,10 @@ from measuring import Spread, add_json_option, in_turns, method, ratio, write_js
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.folder import model_path
 from bapo_lightning.modules.policy.options import ModelOptions
+from bapo_lightning.ray.engine import RayEngine
 from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.engine import GenerationRequest, RolloutEngine, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.ray.engine import RayEngine
 
 MODEL = "locks"
 SAMPLING = SamplingParams(1.0, stop_token_ids=())

@@ -6,7 +6,6 @@ import os
 import signal
 
 import hypothesis
-import pytest
 
 for name, value in {
     "OMP_NUM_THREADS": "1",  # the tensors are tiny: a second thread only waits
@@ -28,13 +27,3 @@ hypothesis.settings.load_profile("repository")
 
 # Tests interrupt processes, and a shell that starts them in the background lets all of them ignore that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(scope="session")
-def nodes():
-    """A Ray cluster of three nodes on this machine, one for all tests of a process."""
-    from tests.ray_nodes import Nodes
-
-    made = Nodes(3)
-    yield made
-    made.close()

@@ -135,7 +135,8 @@ def glossary() -> list[str]:
 
 def logged_metrics() -> set[str]:
     """Returns every metric name of the source, and the names that it composes from a prefix."""
-    rooms = [ROOT / "src/bapo_lightning" / room for room in ("callbacks", "modules", "data", "rollout")]
+    names = ("callbacks", "modules", "data", "rollout", "ray")
+    rooms = [ROOT / "src/bapo_lightning" / name for name in names]
     nodes = (
         node
         for room in rooms

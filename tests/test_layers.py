@@ -30,7 +30,7 @@ LAYER_OF_ROOM = {
     "__main__": 9,
 }  # fmt: skip
 # Rooms, some within others, that may import anything and that nothing imports: tests/test_leaves.py.
-LEAVES = ("environments.python", "environments.textarena", "rewards.math", "simulation")
+LEAVES = ("environments.python", "environments.textarena", "ray", "rewards.math", "simulation")
 LAYER_OF_ROOM |= dict.fromkeys(LEAVES, 9)
 FACE = "library"  # all that the package itself imports, when it is asked for it
 TORCH_FREE_ROOMS = {

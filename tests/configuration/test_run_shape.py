@@ -1,32 +1,7 @@
-"""What a plan reckons with where a fleet samples, and which devices an engine in process has."""
+"""Which devices an engine in process has, and which adapters an engine holds."""
 
 import pytest
-from tests.configuration.compositions import found, validated
-
-from bapo_lightning.configuration.run_shape import engine_shape
-
-
-@pytest.mark.parametrize(
-    ("overrides", "gpus", "copies"),
-    [
-        (("rollout=ray", "rollout.engine.actors=6"), 6, 6),
-        (("rollout=ray",), 4, 4),
-        (
-            (
-                "rollout=ray_vllm",
-                "rollout.engine.actors=3",
-                "rollout.engine.make_engine.options.tensor_parallel_size=2",
-            ),
-            6,
-            3,
-        ),
-    ],
-)
-def test_a_fleet_has_gpus_of_its_own_and_as_many_as_the_trainer_where_the_cluster_decides(
-    overrides, gpus, copies
-):
-    shape = engine_shape(validated(*overrides).rollout.engine, ranks=4, stored_bytes=4)
-    assert (shape.placement, shape.num_gpus, shape.num_copies) == ("apart", gpus, copies)
+from tests.configuration.compositions import found
 
 
 def test_vllm_in_the_process_of_one_rank_takes_no_gpu_that_the_trainer_was_not_given():
@@ -35,7 +10,7 @@ def test_vllm_in_the_process_of_one_rank_takes_no_gpu_that_the_trainer_was_not_g
     assert found("rollout=vllm_child", "rollout.engine.make_engine.options.tensor_parallel_size=2") == []
 
 
-@pytest.mark.parametrize("rollout", ["vllm", "vllm_child", "ray_vllm", "vllm_server"])
+@pytest.mark.parametrize("rollout", ["vllm", "vllm_child", "vllm_server"])
 def test_room_for_adapters_is_that_of_the_policys(rollout):
     inner = "rollout.engine" if rollout in ("vllm", "vllm_server") else "rollout.engine.make_engine"
     assert found(f"rollout={rollout}", "model/lora=default") == []

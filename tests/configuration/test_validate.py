@@ -190,11 +190,6 @@ def test_every_prompt_passes(name):
             "torchrun",
         ),
         (
-            "rollout=ray regime=async ray.ranks=together",
-            "ray.ranks=together with regime.async_generation=true: trainer and fleet take turns",
-        ),
-        ("ray.ranks=beside", "ray.ranks=beside"),
-        (
             "strategy=fsdp rollout.weight_sync.tolerance=1e-3",
             "trainer.precision=bf16-mixed with rollout.weight_sync.tolerance=0.001: the trainer's "
             "rounding alone",
@@ -213,15 +208,9 @@ def test_every_prompt_passes(name):
             "rollout.placement=all is none of its values; write one of each, controller",
         ),
         (
-            "strategy=ddp trainer.devices=2 rollout=ray rollout.placement=each",
-            "each of 2 ranks would have a fleet; write rollout.placement=controller",
-        ),
-        (
             "strategy=ddp trainer.devices=2 rollout=vllm_server rollout.placement=each",
             "each of 2 ranks would have servers; write rollout.placement=controller",
         ),
-        ("rollout=ray rollout.engine.actors=0", "rollout.engine.actors=0"),
-        ("rollout=ray rollout.engine.actors=many", "rollout.engine.actors=many"),
         ("rank_timeout_minutes=0", "rank_timeout_minutes=0 must be a positive number of minutes"),
         ("model.path=/nowhere/at/all", "model.path=/nowhere/at/all does not exist"),
         ("run_folder=/dev/null/x", "/dev/null is a file"),

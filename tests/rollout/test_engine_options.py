@@ -13,7 +13,6 @@ from bapo_lightning.rollout.child.engine import ChildEngine
 from bapo_lightning.rollout.child.process import inherited
 from bapo_lightning.rollout.engine import RunsIn
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.ray.engine import RayEngine
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
@@ -27,7 +26,6 @@ from bapo_lightning.rollout.weight_sync import WeightSync
         (VLLMLocalEngine, "trainer", True),
         (ChildEngine, "child", False),
         (VLLMServerEngine, "server", False),
-        (RayEngine, "fleet", False),
     ],
 )
 def test_a_class_says_where_its_engines_work(engine, runs_in, shares_gpu):

@@ -57,22 +57,23 @@ def train(config: DictConfig) -> int:
     """Trains here, or starts the ranks, once this machine was asked for what they need."""
     plain = resolve(config)
     devices, nodes = requested_ranks(plain)
-    on_ray = plain["ray"]["ranks"] is not None and STARTED_BY_RUN not in os.environ
-    if on_ray or starts_ranks(devices, nodes):
+    elsewhere = plain["ranks"] is not None and STARTED_BY_RUN not in os.environ
+    if elsewhere or starts_ranks(devices, nodes):
         with phases_shown(wants_display(plain)):
             with phase("loading libraries"):
                 from bapo_lightning.configuration.machine import check_machine
+                from bapo_lightning.configuration.rank_rules import rank_launcher
                 from bapo_lightning.configuration.validate import read_ranked, validate
             with phase("checking the configuration"):
-                if on_ray:  # whose nodes need not be like this machine
+                if elsewhere:  # on machines that need not be like this one
                     ranked = read_ranked(plain)
                 else:
                     check_machine(validate(plain))
-        if not on_ray:
+        if not elsewhere:
             return launch(devices, sys.argv[1:])
-        from bapo_lightning.runs.on_ray import launch_ranks
-
-        return launch_ranks(ranked, sys.argv[1:])
+        launcher = rank_launcher(ranked)
+        assert launcher is not None
+        return launcher.launch(ranked, sys.argv[1:])
     with phases_shown(wants_display(plain)), phase("loading libraries"):
         from bapo_lightning.runs import train as training
     return training.train(plain, lambda: with_folder(config))[0]

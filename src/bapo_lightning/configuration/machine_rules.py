@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from bapo_lightning.callbacks.loggers.wandb import RunWandbLogger, is_logged_in
+from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.targets import TARGET, run_problems
 from bapo_lightning.host import missing_to_build
@@ -114,10 +115,11 @@ def _device_problems(config: RunConfig) -> Iterator[str]:
             "not have; write trainer.accelerator=cpu"
         )
     if nodes > 1 and not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID", "LOCAL_RANK"} & set(os.environ):
+        launchers = [f", or write ranks={name}" for name in choice_files("ranks") if name != "none"]
         yield (
             f"trainer.num_nodes={nodes}: a run starts ranks on its own machine only; start it on every node "
-            f"by torchrun --nnodes={nodes} --nproc-per-node={devices}, or by srun, or write ray.ranks=apart, "
-            "see docs/scale.md"
+            f"by torchrun --nnodes={nodes} --nproc-per-node={devices}, or by srun{''.join(launchers)}, see "
+            "docs/scale.md"
         )
 
 

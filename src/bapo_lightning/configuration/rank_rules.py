@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.modules.policy.options import FLASH
 
 ROUNDING = 0.01  # nats by which a pass in 16 bits differs from one in 32, and more on larger models
 
-# Where one rank's engine is several already: how that is written, and what every rank would have.
-OWN_PROCESSES = {"server": ("vllm_server", "servers"), "fleet": ("ray", "a fleet")}
+# Where one rank's engine is several already: what every rank would have.
+SEVERAL = {"server": "servers", "fleet": "a fleet"}
+
+
+class RankLauncher(Protocol):
+    """Starts the ranks of a run elsewhere than on this machine."""
+
+    def run_problems(self, config: RunConfig) -> Iterator[str]:
+        """Yields what of the run cannot be with these ranks."""
+        ...
+
+    def launch(self, config: RunConfig, arguments: Sequence[str]) -> int:
+        """Trains in ranks with these arguments of the command; returns the exit code of the run."""
+        ...
+
+
+def rank_launcher(config: RunConfig) -> RankLauncher | None:
+    """What starts the ranks; None: the run itself, or what started this process."""
+    made: RankLauncher | None = config.ranks.make() if config.ranks is not None else None
+    return made
 
 
 def rank_problems(config: RunConfig) -> Iterator[str]:
@@ -30,11 +49,8 @@ def rank_problems(config: RunConfig) -> Iterator[str]:
     yield from _parallel_problems(config)
     if config.num_ranks > 1:
         yield from _placement_problems(config)
-    if config.ray.ranks == "together" and config.staleness.async_generation:
-        yield (
-            "ray.ranks=together with regime.async_generation=true: trainer and fleet take turns on the same "
-            "devices, and generation is to run beside training; write ray.ranks=apart"
-        )
+    if (launcher := rank_launcher(config)) is not None:
+        yield from launcher.run_problems(config)
 
 
 def _precision_problems(config: RunConfig) -> Iterator[str]:
@@ -72,10 +88,10 @@ def _parallel_problems(config: RunConfig) -> Iterator[str]:
 def _placement_problems(config: RunConfig) -> Iterator[str]:
     placement, engine, ranks = config.rollout.placement, config.rollout.engine, config.num_ranks
     shares_gpu = getattr(engine.object, "shares_gpu", False)
-    name, own = OWN_PROCESSES.get(getattr(engine.object, "runs_in", ""), ("", ""))
+    own = SEVERAL.get(getattr(engine.object, "runs_in", ""))
     if own and placement == "each":
         yield (
-            f"rollout.placement=each with rollout={name}: each of {ranks} ranks would have {own}; write "
+            f"rollout.placement=each with {engine.name}: each of {ranks} ranks would have {own}; write "
             "rollout.placement=controller"
         )
     if shares_gpu and placement == "controller":

@@ -54,6 +54,7 @@ class RunConfig(Composed):
 
     run_folder: str
     resume: str | None
+    ranks: Target | None  # starts them, as a `RankLauncher` of `rank_rules`
     rank_timeout_minutes: Positive
     algorithm: AlgorithmNodes
     regime: Target

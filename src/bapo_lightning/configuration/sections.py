@@ -38,13 +38,6 @@ class Section(BaseModel):
         yield from ()
 
 
-class Ray(Section):
-    """The Ray cluster of a fleet and of ranks."""
-
-    address: str | None
-    ranks: Literal["apart", "together"] | None = None  # evaluation has none
-
-
 class Composed(Section):
     """A whole configuration, with the keys that training and evaluation share."""
 
@@ -55,7 +48,6 @@ class Composed(Section):
     job_type: str
     run_name: str
     cpu_threads: Count | None
-    ray: Ray
     logger: dict[str, Target] = Field(default_factory=dict)
 
     _plain: dict[str, Any] = PrivateAttr(default_factory=dict)

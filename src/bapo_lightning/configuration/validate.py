@@ -23,7 +23,7 @@ from bapo_lightning.errors import ConfigError, taken
 S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Composed)
 # Rules look into the targets of these.
-RULES_READ = {"regime", "rollout", "trainer", "strategy", "optimizer", "environment"}
+RULES_READ = {"regime", "rollout", "ranks", "trainer", "strategy", "optimizer", "environment"}
 
 
 def validate(plain: dict[str, Any]) -> RunConfig:

@@ -2,8 +2,8 @@
 no torch.
 
 Each rank is the same command in a process and a session of its own: a Ctrl-C reaches this process alone,
-which passes every signal on once. `ranks.ray.nodes` does the same on the nodes of a Ray cluster. Under
-torchrun and SLURM nothing here is used, because they do this themselves.
+which passes every signal on once. A `RankLauncher` does the same elsewhere. Under torchrun and SLURM nothing
+here is used, because they do this themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bapo_lightning.orphans import started_by_this
 STARTED_BY_RUN = "BAPO_RANKS"  # variable set in the ranks that a run started itself, to their number
 LOOK_SECONDS = 0.1
 END_SECONDS = 20  # for the remaining ranks to end by themselves after one is lost
-FIRST_PORT = 20_000  # above those of well-known services and of the workers that `ray start` makes
+FIRST_PORT = 20_000  # above those of well-known services and of the the workers of clusters
 PORTS_TRIED = 100
 SERVED_ELSEWHERE = 49_152  # first port that systems other than Linux serve to programs that ask for any
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -181,7 +181,7 @@ def pass_on(ranks: Sequence[Rank]) -> Any:
 
 
 def free_port() -> int:
-    """A port that nothing uses and nothing gets that asks the system for any port, such as a worker of a Ray
+    """A port that nothing uses and nothing gets that asks the system for any port, such as a worker of a
     cluster: it stays free until it is used.
     """
     ports = range(FIRST_PORT, _first_served_port())

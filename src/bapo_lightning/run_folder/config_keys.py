@@ -44,10 +44,11 @@ _KEYS = {
     ),
     Role.LENGTH: ("scale.num_rollout_batches", "problems_per_set"),
     Role.OPERATION: (
-        *("cpu_threads", "rank_timeout_minutes", "samples_per_call", "ray"),
+        *("cpu_threads", "rank_timeout_minutes", "samples_per_call", "ranks"),
         "environment.workers",
         *("rollout.max_restarts", "rollout.serve_port", "rollout.weight_sync.tolerance"),
-        *("rollout.engine.urls", "rollout.engine.cpu_threads", "rollout.engine.cpu_affinity"),
+        *("rollout.engine.urls", "rollout.engine.address"),
+        *("rollout.engine.cpu_threads", "rollout.engine.cpu_affinity"),
         *("rollout.engine.deadline_seconds", "rollout.engine.start_seconds"),
     ),
     Role.COMPUTATION: (

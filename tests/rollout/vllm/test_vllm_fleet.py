@@ -5,7 +5,7 @@ from functools import partial
 from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.contract import SAMPLING, requests
 
-from bapo_lightning.rollout.ray.engine import RayEngine
+from bapo_lightning.ray.engine import RayEngine
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 

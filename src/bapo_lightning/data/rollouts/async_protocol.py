@@ -7,7 +7,7 @@
     begin -> sampled -> scored               ---->  has_batch, take
                                                     held: no pass may begin (validation)
 
-`AsyncCollector` drives it with two threads, the simulation of `simulation/` in virtual time. The caller holds
+`AsyncCollector` drives it with two threads, a simulation in virtual time. The caller holds
 the scheduler's lock and tells the other side that something changed.
 """
 

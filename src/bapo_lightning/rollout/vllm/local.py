@@ -1,5 +1,5 @@
 """vLLM inside the training process: on a CPU plainly, on GPUs one engine per trainer rank or tensor-parallel
-group of ranks (SPMD). In the process of a `ChildEngine` or of a Ray actor, which is no rank, a
+group of ranks (SPMD). In the process of a `ChildEngine` or of a fleet, which is no rank, a
 tensor-parallel engine has worker processes of its own, and gets its weights through shared memory.
 
     load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer)

@@ -27,7 +27,6 @@ from omegaconf import DictConfig, OmegaConf
 from bapo_lightning.configuration.compose import composed_run
 from bapo_lightning.configuration.targets import Target, target_problems
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.ranks.ray.packages import require_ray
 from bapo_lightning.run_folder.record import read_manifest
 from bapo_lightning.runs.sweeps.job import STOPPED, JobFailed, TrainJob
 from bapo_lightning.values import Count, CountOrZero
@@ -49,8 +48,6 @@ def launcher_of(node: DictConfig, plugin: Callable[[], Plugin] | None = None) ->
     module, _, name = node._target_.rpartition(".")
     if plugin is not None and not module.startswith("bapo_lightning."):
         return partial(run_by_plugin, plugin()), name in HERE
-    if name == "run_on_nodes":
-        require_ray("launcher=ray", "launcher=local")
     options: Any = OmegaConf.to_container(node, resolve=True)
     if problems := list(target_problems(options, "launcher")):
         raise ConfigError(problems)

@@ -25,7 +25,7 @@ OWN = (
 )
 ALONE = ("rollout=hf", "rollout.engine.max_rows=8")
 ON_RAY = (
-    *("strategy=ddp", "trainer.num_nodes=2", "trainer.accelerator=cpu", "ray.ranks=apart"),
+    *("strategy=ddp", "trainer.num_nodes=2", "trainer.accelerator=cpu", "ranks=ray"),
     *("rollout=ray", "rollout.engine.actors=3", "rollout.engine.cpu_threads=1"),
     "rollout.engine.requests_per_call=8",
 )
@@ -51,7 +51,8 @@ def test_two_trainers_and_three_engines_on_the_same_devices_train_to_the_bit_wha
     """On a cluster that the command starts, with buffered groups."""
     whole, several = tmp_path / "whole", tmp_path / "several"
     own = (*OWN, "regime=reuse", "scale.num_rollout_batches=2")
-    together = ("trainer.devices=2", "trainer.num_nodes=1", "ray.ranks=together", "rollout.engine.cpus=0.5")
+    shared = ("ranks.placement=together", "rollout.engine.cpus=0.5")
+    together = ("trainer.devices=2", "trainer.num_nodes=1", *shared)
     for folder, options in ((whole, ALONE), (several, (*ON_RAY, *together))):
         done = train(*own, *options, f"run_folder={folder}")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -63,7 +64,7 @@ def test_two_trainers_and_three_engines_on_the_same_devices_train_to_the_bit_wha
 def test_two_trainers_train_beside_three_engines(nodes, tmp_path):
     folder = tmp_path / "run"
     own = ("regime=async", "scale.num_rollout_batches=3", "cpu_threads=1", f"run_folder={folder}")
-    done = train(*own, *ON_RAY, f"ray.address={nodes.address}")
+    done = train(*own, *ON_RAY, f"rollout.engine.address={nodes.address}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ledger_problems(folder) + row_problems(folder) == []
     rows = read_run(folder).rows
@@ -76,7 +77,7 @@ def test_a_run_that_is_stopped_and_whose_driver_and_rank_are_killed_ends_as_one_
     own = (*OWN, "regime=partial", "scale.num_rollout_batches=4", "callbacks.checkpoint.every=1")
     assert train(*own, *ALONE, f"run_folder={whole}").returncode == 0
     several.mkdir()
-    options = ["experiment=additions", "debug=fast", *own, *ON_RAY, f"ray.address={nodes.address}"]
+    options = ["experiment=additions", "debug=fast", *own, *ON_RAY, f"rollout.engine.address={nodes.address}"]
     for wound in ("stop", "driver", "rank", None):
         command = Command("bapo_lightning.cli.train", [*options, f"run_folder={several}", "resume=auto"])
         before = updates(several)
@@ -110,25 +111,25 @@ def updates(folder):
 
 @pytest.fixture
 def connected(nodes):
-    from bapo_lightning.ranks.ray.joining import join, leave
+    from bapo_lightning.ray.joining import join, leave
 
-    join(nodes.address)
+    join(nodes.address, 0, "ranks.address")
     yield
     leave()
 
 
 def shape(placement, **changes):
-    from bapo_lightning.ranks.ray.nodes import Shape
+    from bapo_lightning.ray.nodes import Shape
 
     return Shape(**{
         **{"num_nodes": 1, "ranks_per_node": 1, "cpus": 1, "wants_gpus": True},
-        **{"placement": placement, "fleet_cpus": 0, **changes},
+        **{"is_apart": placement == "apart", "fleet_cpus": 0, **changes},
     })  # fmt: skip
 
 
 def test_ranks_apart_take_gpus_from_the_fleet_and_ranks_together_share_them(nodes, connected):
-    from bapo_lightning.ranks.ray.joining import room
-    from bapo_lightning.ranks.ray.nodes import reserved, unreserved
+    from bapo_lightning.ray.joining import room
+    from bapo_lightning.ray.nodes import reserved, unreserved
 
     with nodes.one_more(num_gpus=2):
         per_node = {"CPU": 1.0, "GPU": 1.0}
@@ -141,7 +142,7 @@ def test_ranks_apart_take_gpus_from_the_fleet_and_ranks_together_share_them(node
 
 
 def test_nodes_that_do_not_suffice_or_are_not_as_this_machine_are_named(nodes, connected, monkeypatch):
-    from bapo_lightning.ranks.ray import nodes as ranks
+    from bapo_lightning.ray import nodes as ranks
 
     monkeypatch.setattr(ranks, "RESERVE_SECONDS", 0.5)
     needs = r"does not have 1 node with 9 CPUs free on each, for trainer.devices=9 and trainer.num_nodes=1"

@@ -12,9 +12,9 @@ from tests.rollout.odd_engines import Complaining, OddEngine, Slow
 from tests.rollout.odd_hf_engines import Suicidal
 
 from bapo_lightning.errors import ConfigError, EngineError
+from bapo_lightning.ray.engine import RayEngine
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.ray.engine import RayEngine
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 

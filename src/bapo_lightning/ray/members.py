@@ -13,8 +13,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.ranks.channel import Outcome
+from bapo_lightning.ray.actor import EngineActor
 from bapo_lightning.rollout.engine import MERGED, EngineDied, Wanted
-from bapo_lightning.rollout.ray.actor import EngineActor
 
 REASONS = {
     ray.exceptions.ActorDiedError: "its process ended",

@@ -25,7 +25,7 @@ SYSTEM = {"enable_worker_prestart": False, "worker_niceness": 0}
 JOINED = "BAPO_RAY_ADDRESS"  # variable set in ranks that Ray started, to their cluster
 
 
-def join(address: str | None, num_cpus: float = 0, key: str = "ray.address") -> bool:
+def join(address: str | None, num_cpus: float, key: str) -> bool:
     """Connects this process to a cluster; returns whether it must be left with `leave`.
 
     Args:

@@ -14,7 +14,7 @@ class Nodes:
     def __init__(self, count):
         from ray.cluster_utils import Cluster
 
-        from bapo_lightning.ranks.ray.joining import SYSTEM
+        from bapo_lightning.ray.joining import SYSTEM
 
         self._cluster = Cluster(
             initialize_head=True,

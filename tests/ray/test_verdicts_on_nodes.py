@@ -7,12 +7,12 @@ from functools import partial
 
 import psutil
 import pytest
-from tests.ranks.ray.failing_reward import failing
+from tests.ray.failing_reward import failing
 from tests.rewards.math.verdicts import RIGHT
 from tests.runs.sweeps.pretended import wait_until
 
 from bapo_lightning.errors import RewardError
-from bapo_lightning.ranks.ray.verdicts import VerdictsOnNodes
+from bapo_lightning.ray.verdicts import VerdictsOnNodes
 from bapo_lightning.rewards.math.reward import MathReward
 from bapo_lightning.types import Completion, FinishReason, Problem, ScoreStatus
 

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.ranks.ray.packages import require_ray
+from bapo_lightning.ray import require_ray
 from bapo_lightning.rollout.engine import (
     MERGED,
     UNSYNCED_VERSION,
@@ -37,9 +37,9 @@ from bapo_lightning.rollout.engine import (
 from bapo_lightning.values import Count, NonNegative, Positive
 
 if TYPE_CHECKING:
-    from bapo_lightning.rollout.ray.fleet import Fleet
-    from bapo_lightning.rollout.ray.members import Member
-    from bapo_lightning.rollout.ray.weights import StoredWeights
+    from bapo_lightning.ray.fleet import Fleet
+    from bapo_lightning.ray.members import Member
+    from bapo_lightning.ray.weights import StoredWeights
 
 # Nats: a late engine must answer the probe as the proven ones did, and else waits for the next weights.
 LATE_TOLERANCE = 1e-3
@@ -84,10 +84,10 @@ class RayEngine:
                 that are ours come unchanged.
         """
         require_ray("rollout=ray", "rollout=hf_child")
-        from bapo_lightning.ranks.ray import joining
+        from bapo_lightning.ray import joining
 
         wanted = None if self.actors == "auto" else self.actors
-        self._joined = joining.join(self.address, self.cpus * (wanted or 1))
+        self._joined = joining.join(self.address, self.cpus * (wanted or 1), "rollout.engine.address")
         try:
             self._fleet = self._made_fleet(wanted)
             self._fleet.grow()
@@ -123,7 +123,7 @@ class RayEngine:
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Stores the weights once and lets every engine load them; new ones take part from here on."""
-        from bapo_lightning.rollout.ray.members import STARTING, Stage
+        from bapo_lightning.ray.members import STARTING, Stage
 
         self.version, self._stored, self._proof = UNSYNCED_VERSION, None, None
         with self._talk() as fleet:
@@ -185,8 +185,8 @@ class RayEngine:
         }
 
     def _made_fleet(self, wanted: int | None) -> Fleet:
-        from bapo_lightning.ranks.ray import joining
-        from bapo_lightning.rollout.ray.fleet import Fleet
+        from bapo_lightning.ray import joining
+        from bapo_lightning.ray.fleet import Fleet
 
         gpus = float(joining.has_gpus()) if self.gpus is None else self.gpus
         recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
@@ -203,8 +203,8 @@ class RayEngine:
 
     def _store(self, fleet: Fleet, source: WeightSource) -> StoredWeights:
         """Stores weights in the form that the engines take, those under adapters only once."""
-        from bapo_lightning.rollout.ray.members import STARTING
-        from bapo_lightning.rollout.ray.weights import store
+        from bapo_lightning.ray.members import STARTING
+        from bapo_lightning.ray.weights import store
 
         made = (member for member in fleet.members if member.stage not in STARTING)
         wanted = next((member.wanted for member in made), MERGED)
@@ -232,7 +232,7 @@ class RayEngine:
         """Context of one call to the fleet, whose tasks have `size` requests; the end of all engines leaves
         no weights.
         """
-        from bapo_lightning.rollout.ray.fleet import NoneLeft
+        from bapo_lightning.ray.fleet import NoneLeft
 
         with self._busy:
             if self._closed:
@@ -254,7 +254,7 @@ class RayEngine:
                     self._leave()
 
     def _leave(self) -> None:
-        from bapo_lightning.ranks.ray import joining
+        from bapo_lightning.ray import joining
 
         if self.__dict__.get("_joined"):
             self._joined = False

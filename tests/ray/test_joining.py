@@ -7,10 +7,10 @@ import pytest
 from tests.commands import run_command
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.ranks.ray.joining import join, sigterm_kept
-from bapo_lightning.ranks.ray.versions import code_digest, differences, versions
+from bapo_lightning.ray.engine import RayEngine
+from bapo_lightning.ray.joining import join, sigterm_kept
+from bapo_lightning.ray.versions import code_digest, differences, versions
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.ray.engine import RayEngine
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from bapo_lightning.rollout.ray.engine import RayEngine
 )
 def test_a_cluster_that_is_not_there_is_named(address, reason):
     with pytest.raises(EngineError, match=reason) as error:
-        join(address)
-    assert f"no Ray cluster could be joined at ray.address={address}: " in str(error.value)
+        join(address, 0, "ranks.address")
+    assert f"no Ray cluster could be joined at ranks.address={address}: " in str(error.value)
 
 
 def test_without_ray_the_remedy_is_named(monkeypatch):
@@ -47,9 +47,8 @@ def test_other_versions_are_named_and_builds_do_not_matter():
 
 @pytest.mark.slow
 def test_a_cluster_that_is_not_there_ends_the_command_with_one_line(tmp_path):
-    done = run_command(
-        "bapo_lightning.cli.train", "rollout=ray", "ray.address=127.0.0.1:1", f"run_folder={tmp_path / 'run'}"
-    )
+    wrong = ("rollout=ray", "rollout.engine.address=127.0.0.1:1")
+    done = run_command("bapo_lightning.cli.train", *wrong, f"run_folder={tmp_path / 'run'}")
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "error: no Ray cluster could be joined at ray.address=127.0.0.1:1: " in done.stderr
+    assert "error: no Ray cluster could be joined at rollout.engine.address=127.0.0.1:1: " in done.stderr
     assert not (tmp_path / "run").exists()

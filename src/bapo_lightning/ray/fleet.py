@@ -23,9 +23,9 @@ import ray
 from bapo_lightning.errors import BapoLightningError, EngineError
 from bapo_lightning.phases import advance
 from bapo_lightning.ranks.channel import Outcome
-from bapo_lightning.ranks.ray.joining import room
-from bapo_lightning.ranks.ray.versions import differences, versions
-from bapo_lightning.rollout.ray.members import STARTING, Lost, Member, Stage, start
+from bapo_lightning.ray.joining import room
+from bapo_lightning.ray.members import STARTING, Lost, Member, Stage, start
+from bapo_lightning.ray.versions import differences, versions
 
 LOOK_SECONDS = 1.0  # between looks at the clock while nothing ends
 LATE_SECONDS = 60.0  # that a start waits for the others when one engine is made or was not

@@ -1,4 +1,12 @@
-"""Whether Ray is there."""
+"""All that runs on a Ray cluster: fleets of engines, ranks, runs of a sweep, verdicts.
+
+    rollout=ray       engine.RayEngine          -> fleet, members, actor, weights
+    ranks=ray         ranks.RanksOnRay          -> nodes
+    launcher=ray      launcher.RayLauncher
+    reward=math_ray   verdicts.VerdictsOnNodes
+
+These four can be imported without Ray.
+"""
 
 from __future__ import annotations
 

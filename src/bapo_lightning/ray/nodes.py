@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -28,10 +28,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from bapo_lightning.errors import RankError
 from bapo_lightning.ranks.launch import LOOK_SECONDS, Place, free_port, start, supervise
-from bapo_lightning.ranks.ray.joining import JOINED, has_gpus, join, leave, room
-from bapo_lightning.ranks.ray.versions import differences, versions
+from bapo_lightning.ray.joining import JOINED, has_gpus, join, leave, room
+from bapo_lightning.ray.versions import differences, versions
 
-Placement = Literal["apart", "together"]
 RESERVE_SECONDS = 60.0  # that nodes may need to become free
 MOST_BYTES = 1 << 24  # of output that a look takes
 THREADS = "OMP_NUM_THREADS"
@@ -45,7 +44,7 @@ class Shape:
     ranks_per_node: int
     cpus: int  # of each rank
     wants_gpus: bool  # one for each rank, where the cluster has any
-    placement: Placement  # apart: devices that nothing else on the cluster gets; together: the fleet's
+    is_apart: bool  # on devices that nothing else on the cluster gets; False: on the fleet's
     fleet_cpus: float  # besides those of ranks, where a cluster is started on this machine
 
 
@@ -175,18 +174,16 @@ def launch(address: str | None, shape: Shape, arguments: Sequence[str]) -> int:
         EngineError: there is no cluster.
         RankError: nodes do not suffice, or one of them is not as this machine.
     """
-    own = shape.ranks_per_node * shape.cpus * (shape.placement == "apart")
-    joined = join(address, own + shape.fleet_cpus)
+    own = shape.ranks_per_node * shape.cpus * shape.is_apart
+    joined = join(address, own + shape.fleet_cpus, "ranks.address")
     with ExitStack() as stack:
         if joined:
             stack.callback(leave)
         per_node = {"CPU": float(shape.ranks_per_node * shape.cpus)}
         if shape.wants_gpus and has_gpus():
             per_node["GPU"] = float(shape.ranks_per_node)
-        strategies = (
-            reserved(stack, shape, per_node) if shape.placement == "apart" else unreserved(shape, per_node)
-        )
-        claims = per_node if shape.placement == "apart" else {}
+        strategies = reserved(stack, shape, per_node) if shape.is_apart else unreserved(shape, per_node)
+        claims = per_node if shape.is_apart else {}
         actor = ray.remote(NodeRanks)
         nodes = [
             Node(

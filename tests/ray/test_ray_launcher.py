@@ -10,37 +10,32 @@ import psutil
 import pytest
 from run_comparison import same, without_times
 from tests.commands import run_command
-from tests.ray_nodes import processes
+from tests.ray.clusters import processes
 from tests.runs.sweeps.pretended import PretendedRun, ignore, manifest, wait_until
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.ray.launcher import RayLauncher, is_taken
 from bapo_lightning.run_folder.record import read_run
 from bapo_lightning.runs.sweeps.job import STOPPED, log_file
 
 pytestmark = pytest.mark.slow
 
 
-def options(nodes, **changes):
-    own = {"address": nodes.address, "parallel_runs": None, "cpus_per_run": 1, "gpus_per_run": 0}
-    return {**own, "max_retries": 3, **changes}
+def launcher(nodes, **changes):
+    own = {"parallel_runs": None, "cpus_per_run": 1, "gpus_per_run": 0, "max_retries": 3}
+    return RayLauncher(nodes.address, **{**own, **changes})
 
 
 def test_a_run_that_fails_does_not_stop_the_others(nodes, tmp_path):
-    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
-
     told = []
     wanted = {"a": 0, "b": 3, "c": 0}
     jobs = {name: PretendedRun(("0", str(code)), tmp_path / name) for name, code in wanted.items()}
-    codes = run_on_nodes(
-        jobs, lambda name, code: told.append((name, code)), **options(nodes, parallel_runs=2)
-    )
+    codes = launcher(nodes, parallel_runs=2)(jobs, lambda name, code: told.append((name, code)))
     assert codes == wanted and sorted(told) == sorted(codes.items())
     assert "threads 1" in log_file(tmp_path / "b").read_text()
 
 
 def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
-    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
-
     with nodes.one_more(num_gpus=1) as one, nodes.one_more(num_gpus=1) as another:
 
         def lose():
@@ -51,15 +46,13 @@ def test_a_run_whose_node_is_lost_goes_on_on_another_one(nodes, tmp_path):
         thread = threading.Thread(target=lose)
         thread.start()
         job = PretendedRun(("40", "0"), tmp_path / "a")
-        assert run_on_nodes({"a": job}, ignore, **options(nodes, gpus_per_run=1)) == {"a": 0}
+        assert launcher(nodes, gpus_per_run=1)({"a": job}, ignore) == {"a": 0}
         thread.join()
     assert manifest(tmp_path / "a")["status"] == "finished"
     assert log_file(tmp_path / "a").read_text().count("threads") == 2
 
 
 def test_a_run_that_outlives_its_worker_saves_itself_before_it_goes_on(nodes, tmp_path):
-    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
-
     def lose():
         wait_until((tmp_path / "a" / "manifest.json").exists)
         (run,) = (each for each in psutil.process_iter(["cmdline"]) if is_run(each, tmp_path / "a"))
@@ -68,7 +61,7 @@ def test_a_run_that_outlives_its_worker_saves_itself_before_it_goes_on(nodes, tm
     thread = threading.Thread(target=lose)
     thread.start()
     job = PretendedRun(("40", "0", "4"), tmp_path / "a")
-    assert run_on_nodes({"a": job}, ignore, **options(nodes)) == {"a": 0}
+    assert launcher(nodes)({"a": job}, ignore) == {"a": 0}
     thread.join()
     assert manifest(tmp_path / "a")["status"] == "finished"
     assert "is in use by" not in log_file(tmp_path / "a").read_text()
@@ -80,25 +73,20 @@ def is_run(process, folder):
 
 
 def test_a_run_that_no_node_has_room_for_is_refused(nodes, tmp_path):
-    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
-
     with pytest.raises(EngineError, match="has room for a run of 9 CPUs and 0 GPUs"):
-        run_on_nodes(
-            {"a": PretendedRun(("0", "0"), tmp_path / "a")}, ignore, **options(nodes, cpus_per_run=9)
-        )
+        launcher(nodes, cpus_per_run=9)({"a": PretendedRun(("0", "0"), tmp_path / "a")}, ignore)
 
 
 def test_a_cluster_that_is_busy_is_said_to_be(nodes, tmp_path, capsys):
     import ray
 
-    from bapo_lightning.ranks.ray.joining import join, leave
-    from bapo_lightning.runs.sweeps.ray_launcher import is_taken, run_on_nodes
+    from bapo_lightning.ray.joining import join, leave
 
     class Occupant:  # here, where no node has to import it
         def is_there(self):
             return True
 
-    join(nodes.address)
+    join(nodes.address, 0, "launcher.address")
     try:
         others = [ray.remote(num_cpus=2)(Occupant).remote() for _ in range(3)]
         ray.get([other.is_there.remote() for other in others])
@@ -108,7 +96,7 @@ def test_a_cluster_that_is_busy_is_said_to_be(nodes, tmp_path, capsys):
             time.sleep(0.1)
         threading.Timer(2, ray.kill, (others[0],)).start()
         job = PretendedRun(("0", "0"), tmp_path / "a")
-        assert run_on_nodes({"a": job}, ignore, **options(nodes)) == {"a": 0}
+        assert launcher(nodes)({"a": job}, ignore) == {"a": 0}
     finally:
         leave()
     assert "the Ray cluster is busy with other work; runs of 1 CPUs" in capsys.readouterr().err
@@ -120,8 +108,6 @@ def runs_on(node, folder):
 
 
 def test_ctrl_c_lets_runs_save_themselves_and_gives_up_the_others(nodes, tmp_path):
-    from bapo_lightning.runs.sweeps.ray_launcher import run_on_nodes
-
     def interrupt():
         wait_until((tmp_path / "a" / "manifest.json").exists)
         time.sleep(0.5)
@@ -129,7 +115,7 @@ def test_ctrl_c_lets_runs_save_themselves_and_gives_up_the_others(nodes, tmp_pat
 
     threading.Thread(target=interrupt, daemon=True).start()
     jobs = {name: PretendedRun(("60", "0"), tmp_path / name) for name in "ab"}
-    assert run_on_nodes(jobs, ignore, **options(nodes, parallel_runs=1)) == {"a": STOPPED, "b": STOPPED}
+    assert launcher(nodes, parallel_runs=1)(jobs, ignore) == {"a": STOPPED, "b": STOPPED}
     assert manifest(tmp_path / "a")["status"] == "interrupted" and not (tmp_path / "b").exists()
 
 

@@ -13,7 +13,8 @@ import torch
 
 from bapo_lightning.errors import BapoLightningError, EngineError
 from bapo_lightning.ranks.channel import Outcome
-from bapo_lightning.ranks.ray.versions import versions
+from bapo_lightning.ray.versions import versions
+from bapo_lightning.ray.weights import StoredWeights
 from bapo_lightning.rollout.child.process import inherited
 from bapo_lightning.rollout.engine import (
     MERGED,
@@ -23,7 +24,6 @@ from bapo_lightning.rollout.engine import (
     Verifiable,
     Wanted,
 )
-from bapo_lightning.rollout.ray.weights import StoredWeights
 
 
 class EngineActor:

@@ -10,7 +10,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from bapo_lightning.errors import RewardError
-from bapo_lightning.ranks.ray.packages import require_ray
+from bapo_lightning.ray import require_ray
 from bapo_lightning.types import Completion, Problem, Score
 from bapo_lightning.values import Count, NonNegative
 
@@ -71,7 +71,7 @@ class VerdictsOnNodes:
                 ray.kill(self._pool.pop_idle())
             self._pool = None
         if self._joined:
-            from bapo_lightning.ranks.ray.joining import leave
+            from bapo_lightning.ray.joining import leave
 
             self._joined = False
             leave()
@@ -82,9 +82,9 @@ class VerdictsOnNodes:
             from ray.util import ActorPool
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            from bapo_lightning.ranks.ray.joining import join
+            from bapo_lightning.ray.joining import join
 
-            self._joined |= join(self.address, self.cpus * self.workers)
+            self._joined |= join(self.address, self.cpus * self.workers, "reward.address")
             actor = ray.remote(VerdictWorker)
             alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
             # Ray spreads actors without CPUs only where each must keep to its node.

@@ -1,10 +1,20 @@
-"""One fleet for the tests of a file, which leaves the nodes to others when it ends."""
+"""A cluster for all tests, and a fleet for those of a file, which leaves the nodes to others when it ends."""
 
 import time
 
 import pytest
 from tests.builders import random_model, random_policy
 from tests.rollout.odd_hf_engines import Uneven
+
+
+@pytest.fixture(scope="session")
+def nodes():
+    """A Ray cluster of three nodes on this machine, one for all tests of a process."""
+    from tests.ray.clusters import Nodes
+
+    made = Nodes(3)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +27,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fleet(nodes, folder):
     """An engine on each node, which leaves room for two of a quarter of a CPU."""
-    from bapo_lightning.rollout.ray.engine import RayEngine
+    from bapo_lightning.ray.engine import RayEngine
 
     made = RayEngine(folder, Uneven, nodes.address, cpus=1.5, cpu_threads=1, requests_per_call=7)
     made.load_weights(random_policy(), version=3)
