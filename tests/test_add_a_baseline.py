@@ -87,6 +87,8 @@ def test_the_page_has_the_files_that_a_baseline_takes() -> None:
         "src/bapo_lightning/algorithms/power_mean.py",
         "conf/algorithm/power_mean.yaml",
         "tests/algorithms/test_power_mean.py",
+        "my_lab/my_method.py",
+        "my_lab/conf/algorithm/brief_hard.yaml",
         "my_lab/my_objectives.py",
         "my_lab/conf/algorithm/unclipped.yaml",
     ]
@@ -94,16 +96,29 @@ def test_the_page_has_the_files_that_a_baseline_takes() -> None:
 
 @pytest.mark.slow
 def test_every_command_of_the_page_works(shown: dict[str, str], tree: Path) -> None:
-    composed, tested, swept, compared, own = shown.values()
+    composed, tested, _, swept, compared, own = shown.values()
     assert yaml.safe_load(composed)["weighting"]["_target_"].endswith("sequence_mean")
     assert re.search(r"^\.\s", tested, re.MULTILINE), "one test, and it passes"
     assert all(f"algorithm={name}" in swept for name in NEW)
     assert "compare.html" in compared
     assert yaml.safe_load(own)["objective"]["_target_"] == "my_objectives.unclipped"
-    assert set(runs(tree)) == set(NEW)
+    assert set(runs(tree)) == {*NEW, "brief_hard"}
     assert {json.loads((run / "manifest.json").read_text())["status"] for run in runs(tree).values()} == {
         "finished"
     }
+
+
+@pytest.mark.slow
+def test_a_rule_with_a_state_and_a_stage_take_less_than_60_lines_and_are_resumed(
+    shown: dict[str, str], tree: Path
+) -> None:
+    own = [text for name, text in FILES if name.endswith(("my_method.py", "brief_hard.yaml"))]
+    assert len(own) == 2 and sum(text.count("\n") for text in own) < 60
+    run = runs(tree)["brief_hard"]
+    assert all(0.5 <= row["hard_first/weight"] <= 1 for row in rows(run) if "hard_first/weight" in row)
+    newest = max(run.glob("checkpoints/update*"))
+    data = torch.load(newest / "data.pt", weights_only=True)["data"]
+    assert data["rules"]["brief"]["mean"] > 1
 
 
 @pytest.mark.slow

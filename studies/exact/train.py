@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +37,7 @@ from bapo_lightning.objectives.objective import (
     prepares,
     remembers,
     scores_at_entry,
+    token_loss,
     with_slopes,
 )
 from bapo_lightning.objectives.surrogate import clipped_fractions
@@ -202,7 +202,7 @@ def loss_and_metrics(
     """Loss of one seed's minibatch, then the bounds and their effect, all 0-dim; and what bound rule and
     objective remember.
     """
-    parts: list[Any] = [table]
+    parts = [table]
     if searches_each_micro_batch(method.bounds):
         columns = [values.chunk(micro_batches) for values in table.columns.values()]
         parts = [
@@ -211,12 +211,12 @@ def loss_and_metrics(
     losses, searches, tables = [], [], []
     searched, seen = past
     for scope in method.bounds.scopes(parts):
-        bounds, searched = chosen(method.bounds, [part.detach() for part in scope], searched)  # type: ignore[attr-defined]
+        bounds, searched = chosen(method.bounds, [part.detach() for part in scope], searched)
         for part in scope:
-            bounded = part.with_bounds(bounds.low, bounds.high)  # type: ignore[attr-defined]
-            prepared, seen = known(method.objective, bounded.detach(), seen)
-            bounded = bounded.with_columns(prepared)
-            losses.append(-(bounded.weight * method.objective(bounded)).sum())
+            bounded = part.detach().with_bounds(bounds.low, bounds.high)
+            prepared, seen = known(method.objective, bounded, seen)
+            loss, bounded = token_loss(part, bounds, prepared, method.objective)
+            losses.append(loss)
             tables.append(with_slopes(bounded.detach(), method.objective))
         searches.append(bounds)
     lows, highs, values, met = (torch.stack(found).float() for found in zip(*searches, strict=True))

@@ -21,7 +21,7 @@ def last_checkpoint(folder):
     """The memory and the weights at the end of a run."""
     path = max(folder.glob("checkpoints/update*"))
     data, trainer = (torch.load(path / name, weights_only=True) for name in ("data.pt", "trainer.ckpt"))
-    return data["data"]["batch_advantages"], trainer["state_dict"]
+    return data["data"]["stages"]["batch_advantages"], trainer["state_dict"]
 
 
 @pytest.mark.parametrize(

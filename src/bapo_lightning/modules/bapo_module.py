@@ -47,7 +47,7 @@ from bapo_lightning.modules.token_tables import (
     token_table,
 )
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.objective import prepares, with_slopes
+from bapo_lightning.objectives.objective import prepares, token_loss, with_slopes
 from bapo_lightning.objectives.token_table import Correction, Proximal, StepScale, TokenTable
 from bapo_lightning.objectives.weighting import weigh
 from bapo_lightning.phases import phase
@@ -183,8 +183,7 @@ class BapoModule(L.LightningModule):
             prepared = prepared_for_update(self.objective, scored[:num_own], bounds, len(scope))
             for micro_batch, columns in zip(scope, prepared, strict=True):
                 table = scored[0] if len(scored) == 1 else self.score(micro_batch)
-                table = table.with_bounds(bounds.low, bounds.high).with_columns(columns)
-                loss = -(table.weight * self.objective(table)).sum()  # Eq. 4
+                loss, table = token_loss(table, bounds, columns, self.objective)  # Eq. 4
                 with gradient_sync(self, when=len(losses) == len(micro_batches) - 1):
                     # Ranks average their gradients; the weights already make a mean over all ranks.
                     self.manual_backward(loss * num_ranks())

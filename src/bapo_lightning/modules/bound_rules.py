@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 only
 
-from bapo_lightning.data.batches.batch import MicroBatch
 from bapo_lightning.modules.contributions import ContributionWeight, contributions
 from bapo_lightning.objectives.bounds import (
     BoundSearch,
@@ -25,6 +24,7 @@ from bapo_lightning.objectives.token_table import TokenTable
 from bapo_lightning.ranks.collectives import sum_over_ranks
 from bapo_lightning.values import Advice
 
+Part = TypeVar("Part")  # of an update: a micro-batch
 SAME_BOUND = 1e-6  # bounds that differ by less are the same: those of finished runs are decimal numbers
 
 
@@ -41,7 +41,7 @@ class BoundRule(Protocol):
         """Whether `choose` looks at the tokens. A rule that does not saves a pass over them."""
         ...
 
-    def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
+    def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
         """The update's micro-batches, in order, in parts that share their bounds."""
         ...
 
@@ -100,7 +100,7 @@ class FixedBounds(nn.Module):
         """Yields what is wrong with options of the right types; each text begins with an option's name."""
         yield from _not_around_one("low", options["low"], "high", options["high"])
 
-    def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
+    def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
         """All micro-batches in one part."""
         return [micro_batches]
 
@@ -185,7 +185,7 @@ class AdaptiveBounds(nn.Module):
                 "times in each; write memory=1 or scope=minibatch"
             )
 
-    def scopes(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
+    def scopes(self, micro_batches: Sequence[Part]) -> list[Sequence[Part]]:
         """The micro-batches in one part, or each on its own."""
         if self.scope == "minibatch":
             return [micro_batches]

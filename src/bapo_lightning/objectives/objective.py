@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bapo_lightning.errors import ConfigError, taken
+from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import TokenTable, name_of, without_options
 
 # table -> objective[N] to maximise
@@ -89,6 +90,21 @@ def needs_of(objective: Any) -> frozenset[str]:
 def scores_at_entry(objective: Any) -> tuple[str, ...]:
     """Returns the scores that an objective compares the policy with, of when the batch entered training."""
     return tuple(sorted(name.removeprefix(ENTRY) for name in needs_of(objective) if name.startswith(ENTRY)))
+
+
+def token_loss(
+    table: TokenTable, bounds: BoundSearch, columns: Mapping[str, Tensor], objective: Objective
+) -> tuple[Tensor, TokenTable]:
+    """Returns the loss of some tokens of an update (Eq. 4), 0-dim, and their table as the objective saw it.
+
+    Args:
+        table: [N] tokens, each with its weight in the loss of the whole update.
+        bounds: bounds of the update.
+        columns: what the objective prepared of the whole update, for these tokens.
+        objective: objective of each token, to be maximised.
+    """
+    table = table.with_bounds(bounds.low, bounds.high).with_columns(columns)
+    return -(table.weight * objective(table)).sum(), table
 
 
 def slopes(objective: Objective, table: TokenTable) -> Tensor:
