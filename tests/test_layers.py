@@ -4,12 +4,12 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import import_graph
 import pytest
+from import_graph import Graph, circle, imported_modules, imports_between
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
@@ -42,9 +42,12 @@ FILES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 STUDIES = sorted((ROOT / "studies").rglob("*.py"))
 
 
+def from_where_imports_start(file: Path) -> Path:
+    return file.relative_to(SOURCE if file.is_relative_to(SOURCE) else ROOT)
+
+
 def dotted_name(file: Path) -> tuple[str, ...]:
-    parts = file.relative_to(SOURCE if file.is_relative_to(SOURCE) else ROOT).with_suffix("").parts
-    return parts[:-1] if parts[-1] == "__init__" else parts
+    return import_graph.dotted_name(from_where_imports_start(file))
 
 
 def room(module: tuple[str, ...]) -> str:
@@ -52,46 +55,13 @@ def room(module: tuple[str, ...]) -> str:
     return leaf or (module[1] if len(module) > 1 else "")
 
 
-def imported_modules(
-    tree: ast.AST, module: tuple[str, ...], is_package: bool
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line and full dotted name of everything imported, at the top or inside functions, relative imports
-    resolved.
-    """
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, tuple(alias.name.split("."))
-        elif isinstance(node, ast.ImportFrom):
-            named = tuple(node.module.split(".")) if node.module else ()
-            anchor = module if is_package else module[:-1]
-            base = anchor[: len(anchor) - (node.level - 1)] + named if node.level else named
-            for alias in node.names:
-                yield node.lineno, (*base, alias.name)
-
-
 def imports_of(file: Path) -> list[tuple[int, tuple[str, ...]]]:
-    tree = ast.parse(file.read_text())
-    return list(imported_modules(tree, dotted_name(file), file.name == "__init__.py"))
-
-
-Graph = Mapping[str, set[str]]  # what each file, or room, imports
+    return import_graph.imports_of(from_where_imports_start(file), file.read_text())
 
 
 @cache
 def imports_between_files() -> Graph:
-    """Also those inside functions, which dodge a circle, and those for type checkers alone."""
-    files = [*FILES, *STUDIES]
-    known = {dotted_name(file) for file in files}
-    return {
-        ".".join(dotted_name(file)): {
-            ".".join(module if module in known else module[:-1])
-            for _, module in imports_of(file)
-            if module in known or module[:-1] in known
-        }
-        - {".".join(dotted_name(file))}
-        for file in files
-    }
+    return imports_between({dotted_name(file): imports_of(file) for file in (*FILES, *STUDIES)})
 
 
 def imports_between_neighbours(files: Graph) -> Graph:
@@ -107,15 +77,6 @@ def imports_between_neighbours(files: Graph) -> Graph:
                 one, two = (".".join(name[: common + 1]) for name in (here, there))
                 found.setdefault(one, set()).add(two)
     return found
-
-
-def circle(graph: Graph) -> list[str]:
-    """Names that import one another in a circle; empty where there is none."""
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return error.args[1]
-    return []
 
 
 def test_every_room_has_a_layer() -> None:
