@@ -58,8 +58,13 @@ QUOTED = [quote for text in DOCUMENTS for quote in re.findall(r"`([^`\n]+)`", te
 MENTIONED = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", "\n".join([*COMMANDS, *QUOTED])))
 
 
-def test_the_two_commands_of_a_newcomer_are_shown() -> None:
-    assert {"make train", "make test"} <= set(shown_commands(README))
+# `make setup` runs it in .venv.
+INSTALLATION = "pip install -e ."
+
+
+def test_the_commands_of_a_newcomer_are_shown() -> None:
+    assert {"make train", "make test", INSTALLATION} <= set(shown_commands(README))
+    assert 'pip_install("-e", "."' in (ROOT / "scripts/make_venv.py").read_text()
 
 
 def test_every_target_that_is_named_exists() -> None:
@@ -147,6 +152,7 @@ def test_every_command_of_the_readme_starts_what_a_test_runs() -> None:
         return re.search(rf"{re.escape(module)}\b|{imported}", tests) is not None
 
     modules = {command: started(command)[0] for command in shown_commands(README)}
+    del modules[INSTALLATION]
     idle = [command for command, found in modules.items() if not found]
     assert [command for command in idle if not TOOLS & set(re.findall(r"[a-z-]+", command))] == []
     assert [module for module in set().union(*modules.values()) if not is_tested(module)] == []
