@@ -14,17 +14,11 @@ from bapo_lightning.errors import ConfigError
         ("callbacks.alarms.entropi.above=3", "did you mean callbacks.alarms.entropy.above?"),
         ("algorithm.clip.low=3", "did you mean algorithm.bounds.low?"),
         ("algoritm=grpo", "algoritm is not an option; did you mean algorithm?"),
-        (
-            "trainer.detect_anomaly=true",
-            "; write +trainer.detect_anomaly for another option",
-        ),
+        ("trainer.detect_anomaly=true", "; write +trainer.detect_anomaly for another option"),
         ("nothing_like_it=1", "the configuration takes name, seed"),
         ("~sed", "sed is not an option; did you mean seed?"),
         ("+seed=4", "seed is an option already; leave out the + before it"),
-        (
-            "algorithm=gpro",
-            "algorithm=gpro is no choice; did you mean grpo?",
-        ),
+        ("algorithm=gpro", "algorithm=gpro is no choice; did you mean grpo?"),
         (
             "logger=[wanb]",
             "logger=wanb is no choice; did you mean wandb? it takes csv, mlflow, tensorboard, wandb",

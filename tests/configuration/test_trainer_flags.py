@@ -7,11 +7,7 @@ import lightning.pytorch.callbacks as stock
 import pytest
 from tests.configuration.compositions import found, validated
 
-from bapo_lightning.configuration.trainer_flags import (
-    REFUSED_CALLBACKS,
-    REFUSED_FLAGS,
-    REFUSED_STRATEGIES,
-)
+from bapo_lightning.configuration.trainer_flags import REFUSED_CALLBACKS, REFUSED_FLAGS, REFUSED_STRATEGIES
 
 # Flags that act in a run, each with a value that `tests/runs/test_own_classes.py` trains with.
 WORKING_FLAGS = {

@@ -113,10 +113,7 @@ def test_every_prompt_passes(name):
             "algorithm.bounds.target=0 is always met",
         ),
         ("algorithm.bounds.order=sideways", "write one of upper_first, lower_first"),
-        (
-            "algorithm.objective.dual_clip=0.5",
-            "dual_clip=0.5 must be above 1 (3.0 is usual)",
-        ),
+        ("algorithm.objective.dual_clip=0.5", "dual_clip=0.5 must be above 1 (3.0 is usual)"),
         ("algorithm.advantages.scale=var", "write one of std, none"),
         ("scale.group_size=1", "a group of 1 has neither spread nor others"),
         ("scale.group_size=1 algorithm.advantages.scale=none", "one sample is always average"),
@@ -130,18 +127,9 @@ def test_every_prompt_passes(name):
             "correction=truncated_is correction.weights.cap=0",
             "correction.weights.cap=0 must be positive (2.0 is usual)",
         ),
-        (
-            "correction=truncated_is correction.weights.cap=null",
-            "correction.weights.cap=None",
-        ),
-        (
-            "correction=masked_is correction.weights.low=1",
-            "correction.weights.low=1 must be in [0, 1)",
-        ),
-        (
-            "correction=masked_is correction.weights.high=0.9",
-            "correction.weights.high=0.9 must be above 1",
-        ),
+        ("correction=truncated_is correction.weights.cap=null", "correction.weights.cap=None"),
+        ("correction=masked_is correction.weights.low=1", "correction.weights.low=1 must be in [0, 1)"),
+        ("correction=masked_is correction.weights.high=0.9", "correction.weights.high=0.9 must be above 1"),
         ("correction=masked_is +correction.weights.cap=2.0", "correction.weights.cap is not an option of"),
         (
             "callbacks.checkpoint.minutes=0",
@@ -163,10 +151,7 @@ def test_every_prompt_passes(name):
             "rollout.engine.dtype=int8 is none of its values; write one of float32, bfloat16, float16",
         ),
         ("rollout=hf_child rollout.engine.cpu_affinity=[0,99999]", "this machine has no core 99999"),
-        (
-            "rollout=hf_child rollout.engine.cpu_affinity=all",
-            "cpu_affinity=all must be a list",
-        ),
+        ("rollout=hf_child rollout.engine.cpu_affinity=all", "cpu_affinity=all must be a list"),
         (
             "rollout=hf_child rollout.engine.cpu_threads=0",
             "rollout.engine.cpu_threads=0 must be a whole number of at least 1, or null",
@@ -269,10 +254,7 @@ def test_a_missing_value_is_named():
     ("override", "words"),
     [
         ("experiment=nope", ["experiment=nope is no choice; it takes additions, ", "quickstart"]),
-        (
-            "algorithm.bounds.lo=3",
-            ["algorithm.bounds.lo is not an option; did you mean"],
-        ),
+        ("algorithm.bounds.lo=3", ["algorithm.bounds.lo is not an option; did you mean"]),
         ("scale.group_size=1", ["error: the configuration has 1 problem", "scale.group_size=1"]),
         (
             "model.path=nobody/nothing",
