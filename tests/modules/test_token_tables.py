@@ -37,13 +37,7 @@ from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order
-from bapo_lightning.objectives.token_table import (
-    NAMES,
-    SomeColumns,
-    concatenate,
-    needed_by,
-    reads,
-)
+from bapo_lightning.objectives.token_table import NAMES, SomeColumns, concatenate, needed_by, reads
 from bapo_lightning.ranks.launch import free_port
 
 SIZES = {0: [5, 2], 1: [], 2: [4]}  # tokens of each rank's micro-batches

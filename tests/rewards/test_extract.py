@@ -6,19 +6,13 @@ from bapo_lightning.rewards.extract import MAX_ANSWER_CHARACTERS, final_answer
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (r"so \boxed{42}.", "42"),
-        (r"\boxed{1} is wrong, it is \boxed{2}", "2"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{\left\{ x \right\}}", r"\left\{ x \right\}"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\fbox{7}", "7"),
-        (r"\boxed {7}", "7"),
-        (r"\boxed{\boxed{7}}", "7"),
-        (r"first \boxed{5}, then cut inside \boxed{6", "5"),
-        (r"\boxed{}", None),
+        (r"so \boxed{42}.", "42"), (r"\boxed{1} is wrong, it is \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{\left\{ x \right\}}", r"\left\{ x \right\}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\fbox{7}", "7"), (r"\boxed {7}", "7"),
+        (r"\boxed{\boxed{7}}", "7"), (r"first \boxed{5}, then cut inside \boxed{6", "5"), (r"\boxed{}", None),
         (r"\boxed{", None),
     ],
-)
+)  # fmt: skip
 def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:
     assert final_answer(text) == answer
 
@@ -26,15 +20,12 @@ def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> Non
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (r"\boxed{1},\boxed{2}", "1, 2"),
-        (r"\boxed{6} \quad \text{and} \quad \boxed{8}", "6, 8"),
-        (r"\(x = \boxed{1}\) and \(y_2 = \boxed{3}\)", "1, 3"),
-        (r"$\boxed{1}\boxed{2}$", "1, 2"),
-        (r"\boxed{5}, \boxed{5}", "5"),
-        ("\\boxed{5}\n\n\\boxed{6}", "6"),
+        (r"\boxed{1},\boxed{2}", "1, 2"), (r"\boxed{6} \quad \text{and} \quad \boxed{8}", "6, 8"),
+        (r"\(x = \boxed{1}\) and \(y_2 = \boxed{3}\)", "1, 3"), (r"$\boxed{1}\boxed{2}$", "1, 2"),
+        (r"\boxed{5}, \boxed{5}", "5"), ("\\boxed{5}\n\n\\boxed{6}", "6"),
         (r"\boxed{5}. So the answer is \boxed{6}", "6"),
     ],
-)
+)  # fmt: skip
 def test_boxes_in_a_row_are_one_answer(text: str, answer: str) -> None:
     assert final_answer(text) == answer
 

@@ -35,19 +35,12 @@ def test_a_cut_response_keeps_no_format() -> None:
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        ("<think>a</think> b", True),
-        (" <think>a\nb</think>\nb ", True),
-        ("<think></think>b", False),
-        ("<think> \n</think>b", False),
-        ("<think>a</think>", False),
-        ("a <think>b</think> c", False),
-        ("<think>a</think> b <think>c</think> d", False),
-        ("<think><think>a</think> b", False),
-        ("<think>a b", False),
-        ("b", False),
-        ("", False),
+        ("<think>a</think> b", True), (" <think>a\nb</think>\nb ", True), ("<think></think>b", False),
+        ("<think> \n</think>b", False), ("<think>a</think>", False), ("a <think>b</think> c", False),
+        ("<think>a</think> b <think>c</think> d", False), ("<think><think>a</think> b", False),
+        ("<think>a b", False), ("b", False), ("", False),
     ],
-)
+)  # fmt: skip
 def test_think_is_one_thought_at_the_beginning_and_an_answer(text: str, kept: bool) -> None:
     assert is_think(text) is kept
 

@@ -22,18 +22,13 @@ def score(one: Problem, text: str, **options) -> Score:
 @pytest.mark.parametrize(
     ("gold", "text", "value", "status"),
     [
-        ("7", "3 + 4 = 7", 1.0, ScoreStatus.CORRECT),
-        ("7", "3 + 4 = 7.0.", 1.0, ScoreStatus.CORRECT),
-        ("1234", "1,234", 1.0, ScoreStatus.CORRECT),
-        ("-4", "0 - 4 = -4", 1.0, ScoreStatus.CORRECT),
-        ("-4", "0 - 4 = 4", 0.0, ScoreStatus.WRONG),
-        ("7", "8", 0.0, ScoreStatus.WRONG),
-        ("7", "17", 0.5, ScoreStatus.WRONG),
-        ("7", "-7", 0.5, ScoreStatus.WRONG),
-        ("7", "none", 0.0, ScoreStatus.UNPARSABLE),
-        ("7", "", 0.0, ScoreStatus.UNPARSABLE),
+        ("7", "3 + 4 = 7", 1.0, ScoreStatus.CORRECT), ("7", "3 + 4 = 7.0.", 1.0, ScoreStatus.CORRECT),
+        ("1234", "1,234", 1.0, ScoreStatus.CORRECT), ("-4", "0 - 4 = -4", 1.0, ScoreStatus.CORRECT),
+        ("-4", "0 - 4 = 4", 0.0, ScoreStatus.WRONG), ("7", "8", 0.0, ScoreStatus.WRONG),
+        ("7", "17", 0.5, ScoreStatus.WRONG), ("7", "-7", 0.5, ScoreStatus.WRONG),
+        ("7", "none", 0.0, ScoreStatus.UNPARSABLE), ("7", "", 0.0, ScoreStatus.UNPARSABLE),
     ],
-)
+)  # fmt: skip
 def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right_one(
     gold, text, value, status
 ) -> None:

@@ -49,14 +49,9 @@ class Players:
 
 def played(player, problems, pass_tokens=10**6, **changes) -> list[Rollout]:
     options = {
-        "feedback": PlainFeedback("\n{feedback}\n"),
-        "tokenizer": LetterTokenizer(),
-        "max_turns": 24,
-        "max_reply_tokens": 999,
-        "max_feedback_tokens": 9999,
-        "max_new_tokens": 999,
-        "workers": 0,
-    }
+        "feedback": PlainFeedback("\n{feedback}\n"), "tokenizer": LetterTokenizer(), "max_turns": 24,
+        "max_reply_tokens": 999, "max_feedback_tokens": 9999, "max_new_tokens": 999, "workers": 0,
+    }  # fmt: skip
     conversations = Conversations(TextArena(r"\[[^\[\]]*\]"), **(options | changes))
     rollouts = [Rollout(array("i", map(ord, item.prompt + "\n"))) for item in problems]
     try:

@@ -224,14 +224,11 @@ def test_games_are_dealt_alike_in_every_process() -> None:
     names = [name for name in MOVES if not name.startswith(slow)]
     printed = [
         subprocess.run(
-            [sys.executable, "-c", code, *names],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-c", code, *names], env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
         ).stdout
         for seed in ("1", "2")
-    ]
+    ]  # fmt: skip
     assert printed[0] == printed[1] != ""
 
 

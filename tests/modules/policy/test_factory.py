@@ -12,14 +12,9 @@ from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 
 QWEN_7B = {
-    "vocab_size": 152064,
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 def test_options_come_from_the_model_node_with_its_path_resolved():

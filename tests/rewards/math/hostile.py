@@ -35,16 +35,10 @@ _CODE = (
     "\\immediate\\openout1=reward-canary",
 )
 _AROUND_CODE = (
-    "{}",
-    r"\boxed{{{}}}",
-    "Answer: {}",
-    r"\boxed{{\text{{{}}}}}",
-    r"\boxed{{\operatorname{{{}}}(1)}}",
-    r"\boxed{{x_{{{}}} + 1}}",
-    r"\boxed{{\sum_{{\mathrm{{{}}}=1}}^{{3}} 1}}",
-    r"\boxed{{\int_0^1 \mathrm{{{}}} dx}}",
-    r"\boxed{{\gcd({}, 2)}}",
-)
+    "{}", r"\boxed{{{}}}", "Answer: {}", r"\boxed{{\text{{{}}}}}", r"\boxed{{\operatorname{{{}}}(1)}}",
+    r"\boxed{{x_{{{}}} + 1}}", r"\boxed{{\sum_{{\mathrm{{{}}}=1}}^{{3}} 1}}",
+    r"\boxed{{\int_0^1 \mathrm{{{}}} dx}}", r"\boxed{{\gcd({}, 2)}}",
+)  # fmt: skip
 _LARGE = (
     "9**9**9", "9^{9^9}", "9^9^9^9", "(9^9)^{9^9}", "10^{10^{10}}", "-10^{10^{10}}", "{10^{10}}^{10^{10}}",
     "2^{2^{2^{2^{2^{2}}}}}", "2^{-2^{60}}", "10000000!", "(9!)!", "((9!)!)!", "3!!!!!!",
@@ -102,12 +96,9 @@ def hostile_answers() -> Iterator[tuple[str, str]]:
         for j, around in enumerate(_AROUND_CODE):
             yield f"code {i} in form {j}", around.format(code)
     groups = {
-        "large": _LARGE,
-        "no number": _NO_NUMBER,
-        "format": _FORMAT,
-        "look-alike": _LOOK_ALIKES,
+        "large": _LARGE, "no number": _NO_NUMBER, "format": _FORMAT, "look-alike": _LOOK_ALIKES,
         "unclosed": _UNCLOSED,
-    }
+    }  # fmt: skip
     for name, texts in groups.items():
         for i, text in enumerate(texts):
             yield f"{name} {i} bare", text

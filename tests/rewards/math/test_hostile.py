@@ -93,20 +93,7 @@ def test_a_worker_knows_no_secret_of_the_parent(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "look_alike",
-    [
-        "④",
-        "⁴",
-        "₄",
-        "Ⅳ",
-        "4\u200b4",
-        "\u202e4\u202c4",
-        "IV",
-        "four",
-        "0x4",
-        "4j",
-        "0b100",
-    ],
+    "look_alike", ["④", "⁴", "₄", "Ⅳ", "4\u200b4", "\u202e4\u202c4", "IV", "four", "0x4", "4j", "0b100"]
 )
 def test_what_looks_like_the_number_is_not_the_number(reward: MathReward, look_alike: str) -> None:
     assert reward.score_texts(["4"], [rf"\boxed{{{look_alike}}}"])[0].value == 0.0

@@ -109,12 +109,8 @@ def test_a_response_without_a_marked_answer_is_unparsable_by_default() -> None:
     texts = ["The answer is 42", "", r"\boxed{42}", "Answer: 42", "#### 43"]
     scores = MathReward()([problem] * 5, [Completion(text, 5, FinishReason.STOP) for text in texts])
     assert [score.status for score in scores] == [
-        ScoreStatus.UNPARSABLE,
-        ScoreStatus.UNPARSABLE,
-        CORRECT,
-        CORRECT,
-        WRONG,
-    ]
+        ScoreStatus.UNPARSABLE, ScoreStatus.UNPARSABLE, CORRECT, CORRECT, WRONG,
+    ]  # fmt: skip
     assert [score.answer for score in scores] == ["", "", "42", "42", "43"]
 
 
@@ -222,13 +218,9 @@ def test_wrong_options_are_named_together() -> None:
         )
     places = [found["loc"] for found in error.value.errors()]
     assert places == [
-        ("accept",),
-        ("unevaluated",),
-        ("timeout_seconds",),
-        ("batch_seconds",),
-        ("num_workers",),
+        ("accept",), ("unevaluated",), ("timeout_seconds",), ("batch_seconds",), ("num_workers",),
         ("memory_megabytes",),
-    ]
+    ]  # fmt: skip
     assert "Input should be 'marked' or 'any'" in str(error.value)
 
 
