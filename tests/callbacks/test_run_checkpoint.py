@@ -184,9 +184,8 @@ def test_two_ranks_stop_save_and_go_on_together(tmp_path):
         assert codes == [128 + signal.SIGTERM, 0]
         assert [batch_idx for batch_idx, _ in first + rest] == list(range(9))
         if rank == 0:
-            assert first == [(step, step) for step in range(5)] and rest == [
-                (step, step) for step in range(5, 9)
-            ]
+            assert first == [(step, step) for step in range(5)]
+            assert rest == [(step, step) for step in range(5, 9)]
     files = {path.name for path in list_checkpoints(tmp_path / "parts/checkpoints")[0].iterdir()}
     assert files == {"trainer.ckpt", "data.pt", "checkpoint.json"}
 

@@ -36,20 +36,14 @@ def test_roots_are_good_to_sixty_digits(number: Fraction | int | float) -> None:
 @pytest.mark.parametrize(
     ("expression", "problem"),
     [
-        ("1/0", "division by zero"),
-        ("1//0", "division by zero"),
-        ("1%0", "division by zero"),
-        ("0**-1", "division by zero"),
-        ("sqrt(-1)", "a negative number has no root"),
+        ("1/0", "division by zero"), ("1//0", "division by zero"), ("1%0", "division by zero"),
+        ("0**-1", "division by zero"), ("sqrt(-1)", "a negative number has no root"),
         ("(-8)**(1/3)", "the exponent of a power must be an integer or half of one"),
-        ("0x1F", "decimal digits"),
-        ("sqrt(1, 2)", "sqrt and abs take one number"),
-        ("", "no arithmetic expression"),
-        ("1 +", "no arithmetic expression"),
-        ("\0", "no arithmetic expression"),
-        ("1,234 + 1", "only numbers"),
+        ("0x1F", "decimal digits"), ("sqrt(1, 2)", "sqrt and abs take one number"),
+        ("", "no arithmetic expression"), ("1 +", "no arithmetic expression"),
+        ("\0", "no arithmetic expression"), ("1,234 + 1", "only numbers"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_said(expression: str, problem: str) -> None:
     result = Calculator()(expression)
     assert result.failed and problem in result.text

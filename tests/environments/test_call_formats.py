@@ -69,14 +69,12 @@ def test_other_arguments_are_a_problem(arguments: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("<tool_call>{", "no closing </tool_call>"),
-        ("<tool_call>{'name': 1}</tool_call>", "not JSON"),
+        ("<tool_call>{", "no closing </tool_call>"), ("<tool_call>{'name': 1}</tool_call>", "not JSON"),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "not JSON"),
-        ("<tool_call>" + "9" * 10_000 + "</tool_call>", "not JSON"),
-        ("<tool_call>[]</tool_call>", "must be"),
+        ("<tool_call>" + "9" * 10_000 + "</tool_call>", "not JSON"), ("<tool_call>[]</tool_call>", "must be"),
         ('<tool_call>{"name": ["f"]}</tool_call>', "must be"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_json_call_is_a_problem(text: str, problem: str) -> None:
     (call,) = JsonCalls().find(text)
     assert call.problem is not None and problem in call.problem

@@ -97,18 +97,14 @@ def test_every_metric_is_what_counting_one_by_one_gives(num_problems, k):
 def test_a_worked_example():
     problems = [
         [
-            outcome(CORRECT, "7", 10),
-            outcome(WRONG, "8", 20),
-            outcome(WRONG, "8", 30),
+            outcome(CORRECT, "7", 10), outcome(WRONG, "8", 20), outcome(WRONG, "8", 30),
             outcome(UNPARSABLE, "", 40, True),
         ],
         [
-            outcome(CORRECT, "1", 10),
-            outcome(CORRECT, "1", 10),
-            outcome(WRONG, "2", 10),
+            outcome(CORRECT, "1", 10), outcome(CORRECT, "1", 10), outcome(WRONG, "2", 10),
             outcome(TIMEOUT, "2", 10),
         ],
-    ]
+    ]  # fmt: skip
     metrics = evaluation_metrics(4)
     metrics.update(problems)
     assert {name: float(value) for name, value in metrics.compute().items()} == pytest.approx({

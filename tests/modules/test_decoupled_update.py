@@ -20,11 +20,9 @@ from bapo_lightning.objectives.corrections.tokens import kpop, masked_is, trunca
 from bapo_lightning.objectives.weighting import sequence_mean
 
 OF_RESPONSES = [
-    sequence_truncated_is,
-    outlier_mask,
-    partial(sequence_masked, weigh=True),
+    sequence_truncated_is, outlier_mask, partial(sequence_masked, weigh=True),
     partial(sequence_masked, low=0.9, high=1.1, level="geometric"),
-]
+]  # fmt: skip
 TRUNCATED, MASKED = partial(truncated_is, cap=1.3), partial(masked_is, low=0.7, high=1.6)
 
 
@@ -130,10 +128,8 @@ def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
         for parts in (1, 2, 5)
     )  # fmt: skip
     for outputs, other in others:
-        assert (
-            outputs["bounds"][0].low == whole["bounds"][0].low
-            and outputs["bounds"][0].high == whole["bounds"][0].high
-        )
+        assert outputs["bounds"][0].low == whole["bounds"][0].low
+        assert outputs["bounds"][0].high == whole["bounds"][0].high
         assert float(outputs["loss"]) == pytest.approx(float(whole["loss"]), rel=1e-5)
         assert (other - gradient).norm() / gradient.norm() < 1e-5
 

@@ -29,25 +29,17 @@ def synthetic_row(step: int, total: int, algorithm: str, noise: random.Random) -
     spike = 40 * noise.random() if algorithm == "grpo" and noise.random() < 0.05 else 0.0
     clipped = 0.02 + 0.03 * progress * noise.random()
     row = {
-        "step": step,
-        "train/reward": 0.4 + (reward_end - 0.4) * rise + noise.gauss(0, 0.03),
-        "train/response_length": 22 + noise.gauss(0, 1),
-        "train/loss": noise.gauss(0, 0.02),
-        "train/grad_norm": abs(noise.gauss(0.6, 0.15)) + spike,
-        "train/learning_rate": 3e-4,
-        "train/clip_fraction": clipped,
-        "train/clip_fraction_positive": 1.3 * clipped,
-        "train/clip_fraction_negative": 0.8 * clipped,
-        "train/skipped_updates": 0,
-        "policy/entropy": 0.6 + (entropy_end - 0.6) * rise + noise.gauss(0, 0.01),
-        "policy/approx_kl": 0.01,
+        "step": step, "train/reward": 0.4 + (reward_end - 0.4) * rise + noise.gauss(0, 0.03),
+        "train/response_length": 22 + noise.gauss(0, 1), "train/loss": noise.gauss(0, 0.02),
+        "train/grad_norm": abs(noise.gauss(0.6, 0.15)) + spike, "train/learning_rate": 3e-4,
+        "train/clip_fraction": clipped, "train/clip_fraction_positive": 1.3 * clipped,
+        "train/clip_fraction_negative": 0.8 * clipped, "train/skipped_updates": 0,
+        "policy/entropy": 0.6 + (entropy_end - 0.6) * rise + noise.gauss(0, 0.01), "policy/approx_kl": 0.01,
         "bapo/positive_share": share + noise.gauss(0, 0.015),
         "bapo/positive_share_unclipped": share - 0.03 * (1 + reach) + noise.gauss(0, 0.015),
-        "bapo/positive_token_fraction": 0.4,
-        "bapo/clip_low": 0.6 + 0.3 * reach * progress * noise.random(),
-        "bapo/clip_high": high,
-        "bapo/target_met": float(noise.random() < 0.8),
-    }
+        "bapo/positive_token_fraction": 0.4, "bapo/clip_low": 0.6 + 0.3 * reach * progress * noise.random(),
+        "bapo/clip_high": high, "bapo/target_met": float(noise.random() < 0.8),
+    }  # fmt: skip
     return row | provenance_metrics(step) | (batch_metrics(row, noise) if step % 8 == 0 else {})
 
 

@@ -40,14 +40,11 @@ def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right
     ("extract", "text", "value"),
     [
         ("answer_tag", "<answer>5</answer> no, <answer> 7 </answer> of 9", 1.0),
-        ("answer_tag", "7 </answer>", None),
-        ("answer_tag", "<answer> </answer>", None),
-        ("answer_tag", "<answer>7", None),
-        ("all", " 7\n", 1.0),
-        ("all", "it is 7", 1 / 7),
+        ("answer_tag", "7 </answer>", None), ("answer_tag", "<answer> </answer>", None),
+        ("answer_tag", "<answer>7", None), ("all", " 7\n", 1.0), ("all", "it is 7", 1 / 7),
         ("all", " \n", None),
     ],
-)
+)  # fmt: skip
 def test_what_of_a_response_is_its_answer(extract, text, value) -> None:
     verdict = score(problem("7"), text, extract=extract)
     status = (

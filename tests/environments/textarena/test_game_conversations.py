@@ -102,10 +102,8 @@ def test_a_game_is_won_in_turns(problems) -> None:
         verdict = score(rollout, problem)
         assert (verdict.value, verdict.status) == (1.0, ScoreStatus.CORRECT)
         text = LetterTokenizer().decode(rollout.token_ids)
-        assert (
-            text.startswith("You are playing Mastermind.")
-            and text.count("Submitted") == len(rollout.turns) - 1
-        )
+        assert text.startswith("You are playing Mastermind.")
+        assert text.count("Submitted") == len(rollout.turns) - 1
 
 
 def test_a_game_is_lost_with_part_of_the_credit(problems) -> None:

@@ -19,11 +19,9 @@ QWEN_7B = {
 
 def test_options_come_from_the_model_node_with_its_path_resolved():
     node = {
-        "path": "package://x",
-        "made_by": "make it",
-        "dtype": "bfloat16",
+        "path": "package://x", "made_by": "make it", "dtype": "bfloat16",
         "lora": {"rank": 4, "alpha": 8, "target_modules": ["q_proj"]},
-    }
+    }  # fmt: skip
     assert ModelOptions.of(Model.read(node), "/x") == ModelOptions(
         "/x", dtype="bfloat16", lora=LoraOptions(4, 8, ("q_proj",))
     )

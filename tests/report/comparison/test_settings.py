@@ -80,11 +80,9 @@ def test_unusable_runs_are_listed_with_their_reason(make_run: RunMaker, tmp_path
     comparison = compare(runs)
     assert comparison.cells == {("bapo", "8"): [runs[0]]}
     assert [run.problem for run in runs[:4]] == [
-        None,
-        "its status is 'failed' after 2 updates, not 'finished'",
-        "its manifest does not say its staleness",
-        "it recorded no reward",
-    ]
+        None, "its status is 'failed' after 2 updates, not 'finished'",
+        "its manifest does not say its staleness", "it recorded no reward",
+    ]  # fmt: skip
     assert "does not exist" in str(runs[4].problem)
     assert comparison.left_out == runs[1:] and len(comparison.warnings) == 4
 

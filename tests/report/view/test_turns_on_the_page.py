@@ -71,12 +71,10 @@ def test_a_page_without_turns_has_nothing_of_them(page):
 
 def test_what_policy_and_environment_wrote_is_cut_each_by_itself(page):
     turns = [
-        {"by": "policy", "text": "x" * 3000},
-        {"by": "environment", "text": "y" * 4500},
-        {"by": "policy", "text": "x" * 1200},
-        {"by": "environment", "text": "y" * 10},
+        {"by": "policy", "text": "x" * 3000}, {"by": "environment", "text": "y" * 4500},
+        {"by": "policy", "text": "x" * 1200}, {"by": "environment", "text": "y" * 10},
         {"by": "policy", "text": "x" * 5},
-    ]
+    ]  # fmt: skip
     (shown,) = embedded(page([row(0, turns=turns)], [metrics(0)]), "samples")[0]["rows"]
     assert [turn["text"].lstrip("xy") for turn in shown["turns"]] == [
         "", " ... (500 characters more)", " ... (200 characters more)", " ... (10 characters more)",

@@ -29,34 +29,19 @@ def verdict(reward: MathReward, gold: str, text: str) -> ScoreStatus:
 
 
 PAIRS = [
-    (r"\sqrt{8}", r"2\sqrt{2}", CORRECT),
-    ("$x+1$", r"\boxed{1 + x}", CORRECT),
-    (r"x^2-1", "(x-1)(x+1)", CORRECT),
-    (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", CORRECT),
-    ("x = 5", "5", CORRECT),
-    ("5", "x = 5", CORRECT),
-    ("(1, 2)", "(2, 1)", WRONG),
-    ("1, 2", "2 and 1", CORRECT),
-    (r"\{1,2\}", "2, 1", CORRECT),
-    ("[0,9)", "(0,9)", WRONG),
-    (r"[1,2)\cup(3,4]", r"(3,4] \cup [1,2)", CORRECT),
-    (r"x \le 3", r"3 \ge x", CORRECT),
+    (r"\sqrt{8}", r"2\sqrt{2}", CORRECT), ("$x+1$", r"\boxed{1 + x}", CORRECT),
+    (r"x^2-1", "(x-1)(x+1)", CORRECT), (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", CORRECT),
+    ("x = 5", "5", CORRECT), ("5", "x = 5", CORRECT), ("(1, 2)", "(2, 1)", WRONG),
+    ("1, 2", "2 and 1", CORRECT), (r"\{1,2\}", "2, 1", CORRECT), ("[0,9)", "(0,9)", WRONG),
+    (r"[1,2)\cup(3,4]", r"(3,4] \cup [1,2)", CORRECT), (r"x \le 3", r"3 \ge x", CORRECT),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2 \end{bmatrix}", CORRECT),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 2 \\ 1 \end{bmatrix}", WRONG),
-    (r"\pi", "3.14", WRONG),
-    ("6m", "6", WRONG),
-    (r"(-\infty, 3)", "x < 3", CORRECT),
-    ("x < 3", r"(-\infty, 3)", CORRECT),
-    ("[2, 5]", r"2 \le x < 5", WRONG),
-    (r"2 \cdot 3!", "12", CORRECT),
-    ("12", r"2 \cdot 3!", WRONG),
-    ("204_5", "204", CORRECT),
-    ("204_5", "204_6", WRONG),
-    ("4", "banana", WRONG),
-    (r"\text{Evelyn}", "Carla", WRONG),
-    ("4", r"The answer is $\sqrt{16}$", CORRECT),
+    (r"\pi", "3.14", WRONG), ("6m", "6", WRONG), (r"(-\infty, 3)", "x < 3", CORRECT),
+    ("x < 3", r"(-\infty, 3)", CORRECT), ("[2, 5]", r"2 \le x < 5", WRONG), (r"2 \cdot 3!", "12", CORRECT),
+    ("12", r"2 \cdot 3!", WRONG), ("204_5", "204", CORRECT), ("204_5", "204_6", WRONG),
+    ("4", "banana", WRONG), (r"\text{Evelyn}", "Carla", WRONG), ("4", r"The answer is $\sqrt{16}$", CORRECT),
     ("5 x - 7 = 0", "7 - 5 x = 0", CORRECT),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("gold", "text", "status"), PAIRS)
