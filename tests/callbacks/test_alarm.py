@@ -31,15 +31,8 @@ def counts(alarm, values):
 
 def test_it_is_on_beyond_either_threshold_and_for_what_is_no_number():
     alarm = Alarm("entropy", ENTROPY, below=0.1, above=2.0)
-    assert counts(alarm, [0.1, 0.09, 2.0, torch.tensor(2.1), math.nan, math.inf, -math.inf]) == [
-        0,
-        1,
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]
+    values = [0.1, 0.09, 2.0, torch.tensor(2.1), math.nan, math.inf, -math.inf]
+    assert counts(alarm, values) == [0, 1, 1, 2, 3, 4, 5]
     assert counts(Alarm("entropy", ENTROPY, above=2.0), [-5.0, math.nan]) == [0, 1]
     assert counts(Alarm("entropy", ENTROPY, below=0.1), [5.0, math.nan]) == [0, 1]
 
@@ -53,10 +46,8 @@ def test_it_warns_when_it_goes_on_and_says_when_it_is_over(capsys):
     )
     assert "algorithm.positive_share_target" in collapse and "regime.epochs" in collapse
     assert over == "alarm entropy is over: policy/entropy is 0.5 (policy version 4)"
-    assert (
-        "is 3, above callbacks.alarms.entropy.above=2 (policy version 5)" in explosion
-        and "algorithm.bounds.high.end" in explosion
-    )
+    assert "is 3, above callbacks.alarms.entropy.above=2 (policy version 5)" in explosion
+    assert "algorithm.bounds.high.end" in explosion
 
 
 def test_an_alarm_that_goes_on_and_off_speaks_once_and_is_counted_at_the_end(capsys):
@@ -200,14 +191,11 @@ def test_thresholds_that_can_go_off_are_fine():
 @pytest.mark.parametrize(
     ("target", "option", "fits", "refused"),
     [
-        (Alarm.__init__, "action", "stop", "shout"),
-        (Alarm.__init__, "action", False, True),
-        (Alarm.__init__, "patience", 1, 0),
-        (Alarm.__init__, "metric", ENTROPY, ""),
-        (Alarm.__init__, "spike", {"factor": 50}, {"factor": 1}),
-        (Spike, "window", 1, 0),
+        (Alarm.__init__, "action", "stop", "shout"), (Alarm.__init__, "action", False, True),
+        (Alarm.__init__, "patience", 1, 0), (Alarm.__init__, "metric", ENTROPY, ""),
+        (Alarm.__init__, "spike", {"factor": 50}, {"factor": 1}), (Spike, "window", 1, 0),
     ],
-)
+)  # fmt: skip
 def test_an_option_takes_what_fits_and_refuses_the_rest(target, option, fits, refused):
     hints = get_type_hints(target, include_extras=True)
     TypeAdapter(hints[option]).validate_python(fits)

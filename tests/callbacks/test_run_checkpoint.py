@@ -155,29 +155,20 @@ def train_on_rank(rank, port, folder):
     # Ranks that wait for each other must not hold up the tests.
     faulthandler.dump_traceback_later(120, exit=True)
     os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-    }
+    }  # fmt: skip
     os.environ |= {
-        "GROUP_RANK": "0",
-        "LOCAL_WORLD_SIZE": "2",
-        "TORCHELASTIC_RUN_ID": "test",
-        "NODE_RANK": "0",
-    }
+        "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test", "NODE_RANK": "0",
+    }  # fmt: skip
     options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "rank": rank}
     # The signal and the clock of one rank only: both must follow.
     learners = [
         fit(
-            Path(folder) / "parts",
-            stop=5 if rank else None,
-            minutes=1e-9 if rank == 0 else 1e9,
-            every=100,
+            Path(folder) / "parts", stop=5 if rank else None, minutes=1e-9 if rank == 0 else 1e9, every=100,
             **options,
         )
-    ]
+    ]  # fmt: skip
     checkpoint = verify(list_checkpoints(Path(folder) / "parts/checkpoints")[0])
     learners.append(fit(Path(folder) / "parts", resumed=checkpoint, **options))
     seen, codes = [learner.seen for learner in learners], [learner.stop_code for learner in learners]
@@ -193,9 +184,8 @@ def test_two_ranks_stop_save_and_go_on_together(tmp_path):
         assert codes == [128 + signal.SIGTERM, 0]
         assert [batch_idx for batch_idx, _ in first + rest] == list(range(9))
         if rank == 0:
-            assert first == [(step, step) for step in range(5)] and rest == [
-                (step, step) for step in range(5, 9)
-            ]
+            assert first == [(step, step) for step in range(5)]
+            assert rest == [(step, step) for step in range(5, 9)]
     files = {path.name for path in list_checkpoints(tmp_path / "parts/checkpoints")[0].iterdir()}
     assert files == {"trainer.ckpt", "data.pt", "checkpoint.json"}
 

@@ -43,11 +43,8 @@ def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path
     assert "a_thread_that_hangs" in text and "test_a_hang_is_shown" in text
     said = capsys.readouterr().err.splitlines()
     assert len(said) == reports(dog)
-    assert (
-        said[0].startswith("warning: nothing has happened for")
-        and str(dog.path) in said[0]
-        and "callbacks.watchdog.minutes" in said[0]
-    )
+    assert said[0].startswith("warning: nothing has happened for") and str(dog.path) in said[0]
+    assert "callbacks.watchdog.minutes" in said[0]
     assert threads() == []
 
 
@@ -89,11 +86,9 @@ def test_it_lives_as_long_as_training(tmp_path, fails):
             return super().training_step(batch, batch_idx)
 
     quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
+        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
         "enable_model_summary": False,
-    }
+    }  # fmt: skip
     trainer = L.Trainer(
         accelerator="cpu", max_steps=3, callbacks=[Watchdog(tmp_path, 60)], limit_val_batches=0, **quiet
     )

@@ -8,13 +8,9 @@ from bapo_lightning.callbacks.writers import ConsoleLogger, MetricsWriter
 def test_the_console_shows_this_update_and_a_dash_for_what_it_does_not_have(capsys):
     shown = []
     trainer = SimpleNamespace(
-        strategy=SimpleNamespace(broadcast=lambda values: values),
-        callback_metrics={},
-        loggers=[],
-        progress_bar_callback=object(),
-        is_global_zero=True,
-        num_training_batches=2,
-    )
+        strategy=SimpleNamespace(broadcast=lambda values: values), callback_metrics={}, loggers=[],
+        progress_bar_callback=object(), is_global_zero=True, num_training_batches=2,
+    )  # fmt: skip
     module = SimpleNamespace(log_dict=lambda values, **options: shown.append(values))
     share = {"bapo/positive_share": torch.tensor(0.4)}
     for index, more in enumerate((share, {"bapo/positive_share": torch.tensor(float("nan"))})):

@@ -6,14 +6,10 @@ from bapo_lightning.environments.call_formats import Bracketed, Call, FencedCode
 @pytest.mark.parametrize(
     ("text", "argument"),
     [
-        ("[347+586]", "347+586"),
-        ("She has [ 12 * 3 ]\n", "12 * 3"),
-        ("first [1+1] is 2, then [2+2]", "2+2"),
-        ("[1, [2]", "2"),
-        ("the interval [0, 1]", "0, 1"),
-        ("[]", ""),
+        ("[347+586]", "347+586"), ("She has [ 12 * 3 ]\n", "12 * 3"), ("first [1+1] is 2, then [2+2]", "2+2"),
+        ("[1, [2]", "2"), ("the interval [0, 1]", "0, 1"), ("[]", ""),
     ],
-)
+)  # fmt: skip
 def test_a_bracket_at_the_end_is_a_call(text: str, argument: str) -> None:
     assert Bracketed().find(text) == [Call("calculator", argument)]
 
@@ -29,10 +25,7 @@ def test_a_bracket_that_was_never_opened_is_a_problem() -> None:
 
 def test_each_block_of_python_is_a_call_and_others_are_text() -> None:
     text = "```python\nx = 1\n\nprint(x)\n```\nand\n```text\nfree\n```\n  ```Py title\nprint(2)\n  ```\n"
-    assert FencedCode().find(text) == [
-        Call("python", "x = 1\n\nprint(x)\n"),
-        Call("python", "print(2)\n"),
-    ]
+    assert FencedCode().find(text) == [Call("python", "x = 1\n\nprint(x)\n"), Call("python", "print(2)\n")]
 
 
 def test_a_block_inside_another_is_a_part_of_it() -> None:
@@ -58,13 +51,10 @@ def test_a_block_ends_with_its_fence(end: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "argument"),
     [
-        ('{"code": "print(1)"}', "print(1)"),
-        ('{"anything": "1+1"}', "1+1"),
-        ('{"code": "1", "timeout": 3}', "1"),
-        ('{"expression": 12}', "12"),
-        ('"1+1"', "1+1"),
+        ('{"code": "print(1)"}', "print(1)"), ('{"anything": "1+1"}', "1+1"),
+        ('{"code": "1", "timeout": 3}', "1"), ('{"expression": 12}', "12"), ('"1+1"', "1+1"),
     ],
-)
+)  # fmt: skip
 def test_a_json_call_has_one_argument(arguments: str, argument: str) -> None:
     text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
     assert JsonCalls().find(text) == [Call("f", argument)]
@@ -79,14 +69,12 @@ def test_other_arguments_are_a_problem(arguments: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("<tool_call>{", "no closing </tool_call>"),
-        ("<tool_call>{'name': 1}</tool_call>", "not JSON"),
+        ("<tool_call>{", "no closing </tool_call>"), ("<tool_call>{'name': 1}</tool_call>", "not JSON"),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "not JSON"),
-        ("<tool_call>" + "9" * 10_000 + "</tool_call>", "not JSON"),
-        ("<tool_call>[]</tool_call>", "must be"),
+        ("<tool_call>" + "9" * 10_000 + "</tool_call>", "not JSON"), ("<tool_call>[]</tool_call>", "must be"),
         ('<tool_call>{"name": ["f"]}</tool_call>', "must be"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_json_call_is_a_problem(text: str, problem: str) -> None:
     (call,) = JsonCalls().find(text)
     assert call.problem is not None and problem in call.problem

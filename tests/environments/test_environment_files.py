@@ -22,13 +22,11 @@ def environment(name: str, *overrides: str) -> dict[str, Any]:
     [
         ("calculator", [], "It is [6*7]", "42"),
         (
-            "python",
-            ["environment.answers.tools.python.modules=[]"],
-            "```python\nprint(6 * 7)\n```",
+            "python", ["environment.answers.tools.python.modules=[]"], "```python\nprint(6 * 7)\n```",
             "\\boxed{42}",
         ),
     ],
-)
+)  # fmt: skip
 def test_calls_are_answered(name: str, overrides: list[str], call: str, answer: str) -> None:
     answers = Target(environment(name, *overrides)["answers"]).make()
     assert answers.start(PROBLEM) is None

@@ -23,11 +23,8 @@ from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.types import ScoreStatus
 
 CORRECT, WRONG, UNPARSABLE, TIMEOUT = (
-    ScoreStatus.CORRECT,
-    ScoreStatus.WRONG,
-    ScoreStatus.UNPARSABLE,
-    ScoreStatus.TIMEOUT,
-)
+    ScoreStatus.CORRECT, ScoreStatus.WRONG, ScoreStatus.UNPARSABLE, ScoreStatus.TIMEOUT,
+)  # fmt: skip
 
 
 def outcome(status, answer="", num_tokens=10, is_cut=False):
@@ -100,30 +97,20 @@ def test_every_metric_is_what_counting_one_by_one_gives(num_problems, k):
 def test_a_worked_example():
     problems = [
         [
-            outcome(CORRECT, "7", 10),
-            outcome(WRONG, "8", 20),
-            outcome(WRONG, "8", 30),
+            outcome(CORRECT, "7", 10), outcome(WRONG, "8", 20), outcome(WRONG, "8", 30),
             outcome(UNPARSABLE, "", 40, True),
         ],
         [
-            outcome(CORRECT, "1", 10),
-            outcome(CORRECT, "1", 10),
-            outcome(WRONG, "2", 10),
+            outcome(CORRECT, "1", 10), outcome(CORRECT, "1", 10), outcome(WRONG, "2", 10),
             outcome(TIMEOUT, "2", 10),
         ],
-    ]
+    ]  # fmt: skip
     metrics = evaluation_metrics(4)
     metrics.update(problems)
     assert {name: float(value) for name, value in metrics.compute().items()} == pytest.approx({
-        "avg@4": 3 / 8,
-        "pass@2": (1 / 2 + 5 / 6) / 2,
-        "pass@4": 1.0,
-        "maj@4": (0 + 1 / 2) / 2,
-        "response_length": 17.5,
-        "cut_fraction": 1 / 8,
-        "unparsable_fraction": 1 / 8,
-        "timeout_fraction": 1 / 8,
-        "failed_fraction": 0.0,
+        "avg@4": 3 / 8, "pass@2": (1 / 2 + 5 / 6) / 2, "pass@4": 1.0, "maj@4": (0 + 1 / 2) / 2,
+        "response_length": 17.5, "cut_fraction": 1 / 8, "unparsable_fraction": 1 / 8,
+        "timeout_fraction": 1 / 8, "failed_fraction": 0.0,
     })  # fmt: skip
 
 
@@ -152,11 +139,8 @@ def compute_on_rank(rank, num_ranks, port, folder):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)
     own = shares(random_problems(9, 4), num_ranks)[rank]
     metrics, avg, any_right, voted = (
-        evaluation_metrics(4),
-        ProblemMean(average),
-        ProblemMean(partial(passed, k=2)),
-        ProblemMean(majority),
-    )
+        evaluation_metrics(4), ProblemMean(average), ProblemMean(partial(passed, k=2)), ProblemMean(majority),
+    )  # fmt: skip
     for metric in (metrics, avg, any_right, voted):
         metric.update(own[:1])
         metric.update(own[1:])

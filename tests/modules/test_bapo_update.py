@@ -134,9 +134,8 @@ def test_metrics_know_the_dual_clip_and_the_bounds_of_each_micro_batch():
 def test_at_ratio_one_the_search_keeps_its_start_when_positives_suffice():
     policy = random_policy()
     outputs, _ = step(policy, adaptive(target=0.01), stale_batch(policy, noise=0.0))
-    assert float(outputs["bounds"][0].high) == pytest.approx(1.2) and float(
-        outputs["bounds"][0].low
-    ) == pytest.approx(0.6)
+    assert float(outputs["bounds"][0].high) == pytest.approx(1.2)
+    assert float(outputs["bounds"][0].low) == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0, 0.0])

@@ -20,11 +20,9 @@ from bapo_lightning.objectives.corrections.tokens import kpop, masked_is, trunca
 from bapo_lightning.objectives.weighting import sequence_mean
 
 OF_RESPONSES = [
-    sequence_truncated_is,
-    outlier_mask,
-    partial(sequence_masked, weigh=True),
+    sequence_truncated_is, outlier_mask, partial(sequence_masked, weigh=True),
     partial(sequence_masked, low=0.9, high=1.1, level="geometric"),
-]
+]  # fmt: skip
 TRUNCATED, MASKED = partial(truncated_is, cap=1.3), partial(masked_is, low=0.7, high=1.6)
 
 
@@ -124,19 +122,14 @@ def test_bounds_loss_and_gradient_do_not_depend_on_the_split(correction):
     batch = decoupled_batch(num_groups=8)
     (whole, gradient), *others = (
         step(
-            random_policy(),
-            adaptive(target=0.6),
-            batch,
-            micro_batch_tokens=budget_for(batch, parts),
+            random_policy(), adaptive(target=0.6), batch, micro_batch_tokens=budget_for(batch, parts),
             correction=correction,
         )
         for parts in (1, 2, 5)
-    )
+    )  # fmt: skip
     for outputs, other in others:
-        assert (
-            outputs["bounds"][0].low == whole["bounds"][0].low
-            and outputs["bounds"][0].high == whole["bounds"][0].high
-        )
+        assert outputs["bounds"][0].low == whole["bounds"][0].low
+        assert outputs["bounds"][0].high == whole["bounds"][0].high
         assert float(outputs["loss"]) == pytest.approx(float(whole["loss"]), rel=1e-5)
         assert (other - gradient).norm() / gradient.norm() < 1e-5
 
@@ -184,12 +177,9 @@ def searched_by_hand(batch, policy, weight, target):
 def test_the_search_balances_the_corrected_contributions(correction, target):
     batch = decoupled_batch(num_groups=8, noise=0.8)
     outputs, _ = step(
-        random_policy(),
-        adaptive(target=target),
-        batch,
-        correction=correction,
+        random_policy(), adaptive(target=target), batch, correction=correction,
         micro_batch_tokens=budget_for(batch, 5),
-    )
+    )  # fmt: skip
     search = outputs["bounds"][0]
     weight = weights_of(correction, batch)
     assert (float(search.low), float(search.high)) == pytest.approx(
@@ -201,10 +191,7 @@ def test_a_correction_moves_the_bounds_that_are_found():
     batch = decoupled_batch(num_groups=8, noise=0.8)
     found = {
         name: searched_by_hand(batch, random_policy(), weight, target=0.45)
-        for name, weight in {
-            "none": torch.ones(()),
-            "masked": weights_of(MASKED, batch),
-        }.items()
+        for name, weight in {"none": torch.ones(()), "masked": weights_of(MASKED, batch)}.items()
     }
     assert found["none"] != pytest.approx(found["masked"])
 

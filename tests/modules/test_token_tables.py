@@ -37,13 +37,7 @@ from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.objective import prepares
 from bapo_lightning.objectives.picks import ORDERED_BY, first_of, random_order
-from bapo_lightning.objectives.token_table import (
-    NAMES,
-    SomeColumns,
-    concatenate,
-    needed_by,
-    reads,
-)
+from bapo_lightning.objectives.token_table import NAMES, SomeColumns, concatenate, needed_by, reads
 from bapo_lightning.ranks.launch import free_port
 
 SIZES = {0: [5, 2], 1: [], 2: [4]}  # tokens of each rank's micro-batches
@@ -105,15 +99,11 @@ def exchange(rank, port, path):
     whole = gather_tables(own, NAMES)
     read, start = gather_everywhere(Sums().prepare, own, device)
     found = {
-        "gathered": gathered and gathered.columns,
-        "whole": whole and whole.columns,
-        "read": read.columns,
-        "start": start,
-        "sent": sent,
-        "sums": prepared_for_update(Sums(), own, BOUNDS, 3),
+        "gathered": gathered and gathered.columns, "whole": whole and whole.columns, "read": read.columns,
+        "start": start, "sent": sent, "sums": prepared_for_update(Sums(), own, BOUNDS, 3),
         "picks": prepared_for_update(Picks(), own, BOUNDS, 3),
         "scale": step_scale_of_update(lambda each: each.ratio.mean(), own),
-    }
+    }  # fmt: skip
     torch.save(found, f"{path}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -250,12 +240,10 @@ def test_reading_a_column_without_asking_is_one_clear_error():
 
 def test_functions_of_callbacks_and_corrections_need_the_columns_that_they_read():
     readers = {
-        token_columns: token_columns,
-        known_tokens: lambda found: list(known_tokens([], found, None)),
+        token_columns: token_columns, known_tokens: lambda found: list(known_tokens([], found, None)),
         positive_shares: lambda found: positive_shares(found, "rollout_prob"),
-        contributions: lambda found: forecast(adaptive(), found),
-        ess_step_scale: ess_step_scale,
-    }
+        contributions: lambda found: forecast(adaptive(), found), ess_step_scale: ess_step_scale,
+    }  # fmt: skip
     for function, read in readers.items():
         found = Recording(concatenate(everything(), NAMES))
         read(found)

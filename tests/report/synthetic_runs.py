@@ -11,13 +11,10 @@ from typing import Any
 
 # algorithm: (entropy at the end, reward at the end, positive share, how far the upper bound moves)
 PROFILES = {
-    "grpo": (0.08, 0.66, 0.41, 0.0),
-    "dapo": (0.15, 0.71, 0.43, 0.0),
-    "bapo": (0.26, 0.79, 0.48, 0.9),
-    "bapo_authors_code": (0.2, 0.74, 0.45, 0.5),
-    "cispo": (0.18, 0.7, 0.44, 0.0),
+    "grpo": (0.08, 0.66, 0.41, 0.0), "dapo": (0.15, 0.71, 0.43, 0.0), "bapo": (0.26, 0.79, 0.48, 0.9),
+    "bapo_authors_code": (0.2, 0.74, 0.45, 0.5), "cispo": (0.18, 0.7, 0.44, 0.0),
     "dro": (0.12, 0.6, 0.4, 0.0),
-}
+}  # fmt: skip
 FIXED = {"low": 0.6, "high": 1.2}
 SEARCH = {"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}, "target": 0.45}
 RunMaker = Callable[..., Path]
@@ -32,25 +29,17 @@ def synthetic_row(step: int, total: int, algorithm: str, noise: random.Random) -
     spike = 40 * noise.random() if algorithm == "grpo" and noise.random() < 0.05 else 0.0
     clipped = 0.02 + 0.03 * progress * noise.random()
     row = {
-        "step": step,
-        "train/reward": 0.4 + (reward_end - 0.4) * rise + noise.gauss(0, 0.03),
-        "train/response_length": 22 + noise.gauss(0, 1),
-        "train/loss": noise.gauss(0, 0.02),
-        "train/grad_norm": abs(noise.gauss(0.6, 0.15)) + spike,
-        "train/learning_rate": 3e-4,
-        "train/clip_fraction": clipped,
-        "train/clip_fraction_positive": 1.3 * clipped,
-        "train/clip_fraction_negative": 0.8 * clipped,
-        "train/skipped_updates": 0,
-        "policy/entropy": 0.6 + (entropy_end - 0.6) * rise + noise.gauss(0, 0.01),
-        "policy/approx_kl": 0.01,
+        "step": step, "train/reward": 0.4 + (reward_end - 0.4) * rise + noise.gauss(0, 0.03),
+        "train/response_length": 22 + noise.gauss(0, 1), "train/loss": noise.gauss(0, 0.02),
+        "train/grad_norm": abs(noise.gauss(0.6, 0.15)) + spike, "train/learning_rate": 3e-4,
+        "train/clip_fraction": clipped, "train/clip_fraction_positive": 1.3 * clipped,
+        "train/clip_fraction_negative": 0.8 * clipped, "train/skipped_updates": 0,
+        "policy/entropy": 0.6 + (entropy_end - 0.6) * rise + noise.gauss(0, 0.01), "policy/approx_kl": 0.01,
         "bapo/positive_share": share + noise.gauss(0, 0.015),
         "bapo/positive_share_unclipped": share - 0.03 * (1 + reach) + noise.gauss(0, 0.015),
-        "bapo/positive_token_fraction": 0.4,
-        "bapo/clip_low": 0.6 + 0.3 * reach * progress * noise.random(),
-        "bapo/clip_high": high,
-        "bapo/target_met": float(noise.random() < 0.8),
-    }
+        "bapo/positive_token_fraction": 0.4, "bapo/clip_low": 0.6 + 0.3 * reach * progress * noise.random(),
+        "bapo/clip_high": high, "bapo/target_met": float(noise.random() < 0.8),
+    }  # fmt: skip
     return row | provenance_metrics(step) | (batch_metrics(row, noise) if step % 8 == 0 else {})
 
 
@@ -84,14 +73,11 @@ def provenance_metrics(step: int) -> dict[str, Any]:
 def batch_metrics(row: dict[str, Any], noise: random.Random) -> dict[str, Any]:
     """What only the update after a new rollout batch logs."""
     return {
-        "time/rollout_seconds": 0.9,
-        "time/reward_seconds": 0.05,
-        "time/sync_seconds": 0.02,
+        "time/rollout_seconds": 0.9, "time/reward_seconds": 0.05, "time/sync_seconds": 0.02,
         "rollout/tokens_per_second": 12000 + noise.gauss(0, 400),
-        "rollout/uniform_groups": noise.randrange(12),
-        "val/sums/avg@8": row["train/reward"] - 0.02,
+        "rollout/uniform_groups": noise.randrange(12), "val/sums/avg@8": row["train/reward"] - 0.02,
         "val/sums/pass@8": 0.97,
-    }
+    }  # fmt: skip
 
 
 def write_run(
@@ -102,19 +88,10 @@ def write_run(
     settings = {"name": algorithm, "bounds": SEARCH if algorithm.startswith("bapo") else FIXED}
     (folder / "config.yaml").write_text(json.dumps({"seed": seed, "algorithm": settings}))
     defaults = {
-        "experiment": "quickstart",
-        "algorithm": algorithm,
-        "regime": "replay",
-        "seed": seed,
-        "started_at": "2026-01-01T00:00:00",
-        "command": "train",
-        "git_commit": "abc",
-        "versions": {},
-        "devices": "cpu",
-        "wall_seconds": 75.0,
-        "status": "finished",
-        "staleness": 8,
-    }
+        "experiment": "quickstart", "algorithm": algorithm, "regime": "replay", "seed": seed,
+        "started_at": "2026-01-01T00:00:00", "command": "train", "git_commit": "abc", "versions": {},
+        "devices": "cpu", "wall_seconds": 75.0, "status": "finished", "staleness": 8,
+    }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(defaults | manifest))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

@@ -33,11 +33,8 @@ def hue_and_lightness(colour: str) -> tuple[float, float]:
 
 def test_the_algorithm_is_the_colour_and_its_settings_are_shades_from_light_to_dark() -> None:
     settings = {
-        "grpo": "grpo",
-        "bapo target=0.4": "bapo",
-        "bapo target=0.5": "bapo",
-        "bapo_rest": "bapo_rest",
-    }
+        "grpo": "grpo", "bapo target=0.4": "bapo", "bapo target=0.5": "bapo", "bapo_rest": "bapo_rest",
+    }  # fmt: skip
     looks = setting_looks(settings)
     assert looks["grpo"].colour.upper() == algorithm_colour("grpo") and looks["grpo"].line == "-"
     variants = [hue_and_lightness(looks[name].colour) for name in list(settings)[1:]]

@@ -25,8 +25,6 @@ def test_a_function_becomes_a_reward_by_its_target(tmp_path: Path, monkeypatch: 
     reward = Target({**yaml.safe_load(block("yaml")), "max_words": 3}).make()
     texts = ["it is 5", "it is surely 5", "it is 6", ""]
     assert reward([PROBLEM] * 4, [Completion(text, 4, FinishReason.STOP) for text in texts]) == [
-        Score(1.0, ScoreStatus.CORRECT, "5"),
-        Score(0.5, ScoreStatus.CORRECT, "5"),
-        Score(0.0, ScoreStatus.WRONG, "6"),
-        Score(0.0, ScoreStatus.UNPARSABLE),
-    ]
+        Score(1.0, ScoreStatus.CORRECT, "5"), Score(0.5, ScoreStatus.CORRECT, "5"),
+        Score(0.0, ScoreStatus.WRONG, "6"), Score(0.0, ScoreStatus.UNPARSABLE),
+    ]  # fmt: skip

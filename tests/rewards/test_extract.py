@@ -6,19 +6,13 @@ from bapo_lightning.rewards.extract import MAX_ANSWER_CHARACTERS, final_answer
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (r"so \boxed{42}.", "42"),
-        (r"\boxed{1} is wrong, it is \boxed{2}", "2"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{\left\{ x \right\}}", r"\left\{ x \right\}"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\fbox{7}", "7"),
-        (r"\boxed {7}", "7"),
-        (r"\boxed{\boxed{7}}", "7"),
-        (r"first \boxed{5}, then cut inside \boxed{6", "5"),
-        (r"\boxed{}", None),
+        (r"so \boxed{42}.", "42"), (r"\boxed{1} is wrong, it is \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{\left\{ x \right\}}", r"\left\{ x \right\}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\fbox{7}", "7"), (r"\boxed {7}", "7"),
+        (r"\boxed{\boxed{7}}", "7"), (r"first \boxed{5}, then cut inside \boxed{6", "5"), (r"\boxed{}", None),
         (r"\boxed{", None),
     ],
-)
+)  # fmt: skip
 def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:
     assert final_answer(text) == answer
 
@@ -26,15 +20,12 @@ def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> Non
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (r"\boxed{1},\boxed{2}", "1, 2"),
-        (r"\boxed{6} \quad \text{and} \quad \boxed{8}", "6, 8"),
-        (r"\(x = \boxed{1}\) and \(y_2 = \boxed{3}\)", "1, 3"),
-        (r"$\boxed{1}\boxed{2}$", "1, 2"),
-        (r"\boxed{5}, \boxed{5}", "5"),
-        ("\\boxed{5}\n\n\\boxed{6}", "6"),
+        (r"\boxed{1},\boxed{2}", "1, 2"), (r"\boxed{6} \quad \text{and} \quad \boxed{8}", "6, 8"),
+        (r"\(x = \boxed{1}\) and \(y_2 = \boxed{3}\)", "1, 3"), (r"$\boxed{1}\boxed{2}$", "1, 2"),
+        (r"\boxed{5}, \boxed{5}", "5"), ("\\boxed{5}\n\n\\boxed{6}", "6"),
         (r"\boxed{5}. So the answer is \boxed{6}", "6"),
     ],
-)
+)  # fmt: skip
 def test_boxes_in_a_row_are_one_answer(text: str, answer: str) -> None:
     assert final_answer(text) == answer
 
@@ -42,25 +33,16 @@ def test_boxes_in_a_row_are_one_answer(text: str, answer: str) -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("Answer: 5", "5"),
-        ("**Answer:** 5", "5"),
-        ("**Answer: 5**", "5"),
-        ("Answer：5", "5"),
-        ("Answer:\n$5$\nThat was easy", "$5$"),
-        ("Final answer:\n\n\\[\n5\n\\]", "\\[\n5\n\\]"),
-        ("Answer: 3.5. That is all", "3.5"),
-        ("Answer: ", None),
+        ("Answer: 5", "5"), ("**Answer:** 5", "5"), ("**Answer: 5**", "5"), ("Answer：5", "5"),
+        ("Answer:\n$5$\nThat was easy", "$5$"), ("Final answer:\n\n\\[\n5\n\\]", "\\[\n5\n\\]"),
+        ("Answer: 3.5. That is all", "3.5"), ("Answer: ", None),
         ("The final answer is $\\frac{1}{2}$. I hope it is correct.", r"$\frac{1}{2}$"),
-        ("the final answer is: 12", "12"),
-        ("The final answer to your question is 12", "12"),
-        ("the final answer is:", None),
-        ("#### 42", "42"),
-        ("so 6 * 7 = 42\n#### 1,234 apples", "1,234 apples"),
-        ("#### 3. Solve the equation", None),
-        ("#### Step 2", None),
-        ("Answer: 42<|im_end|>", "42"),
+        ("the final answer is: 12", "12"), ("The final answer to your question is 12", "12"),
+        ("the final answer is:", None), ("#### 42", "42"),
+        ("so 6 * 7 = 42\n#### 1,234 apples", "1,234 apples"), ("#### 3. Solve the equation", None),
+        ("#### Step 2", None), ("Answer: 42<|im_end|>", "42"),
     ],
-)
+)  # fmt: skip
 def test_other_marks_hold_what_follows_them(text: str, answer: str | None) -> None:
     assert final_answer(text) == answer
 
@@ -69,13 +51,10 @@ def test_other_marks_hold_what_follows_them(text: str, answer: str | None) -> No
     ("text", "answer"),
     [
         (r"\boxed{255}. Final Answer: The final answer is $10,455$. I hope it is correct.", "$10,455$"),
-        (r"Answer: \boxed{42}", "42"),
-        ("Answer: 5\n#### 6", "6"),
-        ("#### 6\n\\boxed{7}", "7"),
-        ("\\boxed{7}\n#### 1. Why this is so", "7"),
-        ("The final answer is 5. Wait, no. Answer: 6", "6"),
+        (r"Answer: \boxed{42}", "42"), ("Answer: 5\n#### 6", "6"), ("#### 6\n\\boxed{7}", "7"),
+        ("\\boxed{7}\n#### 1. Why this is so", "7"), ("The final answer is 5. Wait, no. Answer: 6", "6"),
     ],
-)
+)  # fmt: skip
 def test_of_several_marks_the_last_one_counts(text: str, answer: str) -> None:
     assert final_answer(text) == answer
 

@@ -35,19 +35,12 @@ def test_a_cut_response_keeps_no_format() -> None:
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        ("<think>a</think> b", True),
-        (" <think>a\nb</think>\nb ", True),
-        ("<think></think>b", False),
-        ("<think> \n</think>b", False),
-        ("<think>a</think>", False),
-        ("a <think>b</think> c", False),
-        ("<think>a</think> b <think>c</think> d", False),
-        ("<think><think>a</think> b", False),
-        ("<think>a b", False),
-        ("b", False),
-        ("", False),
+        ("<think>a</think> b", True), (" <think>a\nb</think>\nb ", True), ("<think></think>b", False),
+        ("<think> \n</think>b", False), ("<think>a</think>", False), ("a <think>b</think> c", False),
+        ("<think>a</think> b <think>c</think> d", False), ("<think><think>a</think> b", False),
+        ("<think>a b", False), ("b", False), ("", False),
     ],
-)
+)  # fmt: skip
 def test_think_is_one_thought_at_the_beginning_and_an_answer(text: str, kept: bool) -> None:
     assert is_think(text) is kept
 
@@ -55,16 +48,12 @@ def test_think_is_one_thought_at_the_beginning_and_an_answer(text: str, kept: bo
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        ("<think>a</think> <answer>5</answer>", True),
-        ("<think>a</think><answer>5</answer>\n", True),
-        ("<think></think> <answer>5</answer>", False),
-        ("<think>a</think> <answer></answer>", False),
-        ("<think>a</think> 5", False),
-        ("<think>a</think> <answer>5</answer> bye", False),
-        ("<think>a</think> <answer>5</answer><answer>6</answer>", False),
-        ("<answer>5</answer>", False),
+        ("<think>a</think> <answer>5</answer>", True), ("<think>a</think><answer>5</answer>\n", True),
+        ("<think></think> <answer>5</answer>", False), ("<think>a</think> <answer></answer>", False),
+        ("<think>a</think> 5", False), ("<think>a</think> <answer>5</answer> bye", False),
+        ("<think>a</think> <answer>5</answer><answer>6</answer>", False), ("<answer>5</answer>", False),
     ],
-)
+)  # fmt: skip
 def test_think_answer_is_a_thought_and_a_tagged_answer(text: str, kept: bool) -> None:
     assert is_think_answer(text) is kept
 

@@ -47,15 +47,10 @@ def test_a_function_sees_every_column():
 
     FunctionRewards([look])(PROBLEMS, COMPLETIONS)
     assert seen == {
-        "prompts": ["2 + 3 =", "4 + 5 ="],
-        "completions": [r"it is \boxed{5}", "eight"],
-        "answer": ["5", "9"],
-        "source": ["sums", "sums"],
-        "problem_id": ["a", "b"],
-        "num_tokens": [4, 1],
-        "was_cut": [False, True],
+        "prompts": ["2 + 3 =", "4 + 5 ="], "completions": [r"it is \boxed{5}", "eight"], "answer": ["5", "9"],
+        "source": ["sums", "sums"], "problem_id": ["a", "b"], "num_tokens": [4, 1], "was_cut": [False, True],
         "level": [1, None],
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -97,10 +92,7 @@ def test_a_reward_that_returns_no_scores_is_told_what_to_return():
     good = [Score(1.0, ScoreStatus.CORRECT)]
     assert checked(good, 1) is good
     for returned, words in [
-        (
-            [0.5],
-            "returned 0.5 for completion 0; return a bapo_lightning.types.Score, or write",
-        ),
+        ([0.5], "returned 0.5 for completion 0; return a bapo_lightning.types.Score, or write"),
         ([], "returned 0 scores for 1 completions; return a list of scores"),
         (None, "returned a NoneType for 1 completions"),
     ]:

@@ -30,25 +30,14 @@ def wrong(answer):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("3 pens and 4 make 7", "7"),
-        ("so 7.\n#### 8\nfrom 9 pens", "8"),
-        ("#### 5\n#### 6", "6"),
-        ("#### none, so 5", "5"),
-        ("\\boxed{4} or rather \\boxed{5}, of 9", "5"),
-        ("\\boxed{x = \\frac{10}{2} = 5} of 9", "5"),
-        ("\\boxed{1{,}234} of 9", "1234"),
-        ("\\boxed{\\text{none}} of 9", "9"),
-        ("\\boxed{5 of 9", "9"),
-        ("\\boxed{5}\n#### 6", "6"),
-        ("#### of \\boxed{7}", "7"),
-        ("no idea", None),
-        ("so 5, which is 1e5", None),
-        ("\\boxed{1e5}", None),
-        ("\\boxed{1, 2, 3, 5}", "5"),
-        ("#### 5 or 6", "5"),
-        ("the answer is not 5", "5"),
+        ("3 pens and 4 make 7", "7"), ("so 7.\n#### 8\nfrom 9 pens", "8"), ("#### 5\n#### 6", "6"),
+        ("#### none, so 5", "5"), ("\\boxed{4} or rather \\boxed{5}, of 9", "5"),
+        ("\\boxed{x = \\frac{10}{2} = 5} of 9", "5"), ("\\boxed{1{,}234} of 9", "1234"),
+        ("\\boxed{\\text{none}} of 9", "9"), ("\\boxed{5 of 9", "9"), ("\\boxed{5}\n#### 6", "6"),
+        ("#### of \\boxed{7}", "7"), ("no idea", None), ("so 5, which is 1e5", None), ("\\boxed{1e5}", None),
+        ("\\boxed{1, 2, 3, 5}", "5"), ("#### 5 or 6", "5"), ("the answer is not 5", "5"),
     ],
-)
+)  # fmt: skip
 def test_the_number_a_response_settles_on(text, expected) -> None:
     assert final_number(text) == expected
 
@@ -56,15 +45,11 @@ def test_the_number_a_response_settles_on(text, expected) -> None:
 @pytest.mark.parametrize(
     ("text", "score"),
     [
-        ("It is 1,234.", correct("1234")),
-        ("1234.00", correct("1234")),
-        ("#### $1,234", correct("1234")),
-        ("1234 of 1235", wrong("1235")),
-        ("-1234", wrong("-1234")),
-        ("I give up", UNPARSABLE),
+        ("It is 1,234.", correct("1234")), ("1234.00", correct("1234")), ("#### $1,234", correct("1234")),
+        ("1234 of 1235", wrong("1235")), ("-1234", wrong("-1234")), ("I give up", UNPARSABLE),
         ("9" * 5000, UNPARSABLE),
     ],
-)
+)  # fmt: skip
 def test_a_response_is_right_when_its_number_is_the_gold_answer(text, score) -> None:
     assert last_number([PROBLEM], [Completion(text, 3, FinishReason.STOP)]) == [score]
 
@@ -88,45 +73,16 @@ def test_each_completion_needs_its_problem() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1,234", "1234"),
-        ("it is 12,345,678.", "12345678"),
-        ("1,234.50", "1234.50"),
-        ("1,23", "23"),
-        ("(1, 2)", "2"),
-        ("1,2345", "2345"),
-        ("12345,678", "678"),
-        ("-7", "-7"),
-        ("3 - 10 = -7", "-7"),
-        ("$-7$", "-7"),
-        ("\N{MINUS SIGN}7", "-7"),
-        ("**-7**", "-7"),
-        ("9-7", "7"),
-        ("9 - 7", "7"),
-        ("(2)-7", "7"),
-        ("covid-19", "19"),
-        ("7.", "7"),
-        ("7.0", "7.0"),
-        ("=.5", ".5"),
-        ("wait...5", "5"),
-        ("+7", "7"),
-        ("007", "007"),
-        ("$7", "7"),
-        ("7%", "7"),
-        ("1/2", "2"),
-        ("1e5", None),
-        ("it is 2.5E-3", None),
-        ("0x5", None),
-        ("5 or 0b11", None),
-        ("5e", "5"),
-        ("10x5", "5"),
-        ("seven", None),
-        ("", None),
-        ("-", None),
-        ("\N{ARABIC-INDIC DIGIT SEVEN}", None),
-        ("9" * 64, "9" * 64),
-        ("9" * 65, None),
+        ("1,234", "1234"), ("it is 12,345,678.", "12345678"), ("1,234.50", "1234.50"), ("1,23", "23"),
+        ("(1, 2)", "2"), ("1,2345", "2345"), ("12345,678", "678"), ("-7", "-7"), ("3 - 10 = -7", "-7"),
+        ("$-7$", "-7"), ("\N{MINUS SIGN}7", "-7"), ("**-7**", "-7"), ("9-7", "7"), ("9 - 7", "7"),
+        ("(2)-7", "7"), ("covid-19", "19"), ("7.", "7"), ("7.0", "7.0"), ("=.5", ".5"), ("wait...5", "5"),
+        ("+7", "7"), ("007", "007"), ("$7", "7"), ("7%", "7"), ("1/2", "2"), ("1e5", None),
+        ("it is 2.5E-3", None), ("0x5", None), ("5 or 0b11", None), ("5e", "5"), ("10x5", "5"),
+        ("seven", None), ("", None), ("-", None), ("\N{ARABIC-INDIC DIGIT SEVEN}", None),
+        ("9" * 64, "9" * 64), ("9" * 65, None),
     ],
-)
+)  # fmt: skip
 def test_the_last_number_of_a_text(text, expected) -> None:
     assert last_number_in(text) == expected
 
@@ -137,38 +93,25 @@ def test_the_first_number_of_a_text() -> None:
 
 def test_a_text_that_is_one_number_and_nothing_else() -> None:
     assert [whole_number_text(text) for text in (" 1,234 ", "-7", "7 apples", "1/2", "")] == [
-        "1234",
-        "-7",
-        None,
-        None,
-        None,
-    ]
+        "1234", "-7", None, None, None,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("first", "second", "same"),
     [
-        ("7.0", "7", True),
-        ("007", "7", True),
-        ("-0", "0", True),
-        (".10", "0.1", True),
-        ("0.333", ".3333", False),
-        ("1" * 64, "1" * 63 + "2", False),
+        ("7.0", "7", True), ("007", "7", True), ("-0", "0", True), (".10", "0.1", True),
+        ("0.333", ".3333", False), ("1" * 64, "1" * 63 + "2", False),
     ],
-)
+)  # fmt: skip
 def test_numbers_are_compared_exactly(first, second, same) -> None:
     assert (canonical(first) == canonical(second)) is same
 
 
 def test_equal_numbers_have_one_form() -> None:
     assert [canonical(text) for text in ("7.0", "007", "-0.0", ".10", "100", "-1.50")] == [
-        "7",
-        "7",
-        "0",
-        "0.1",
-        "100",
-        "-1.5",
-    ]
+        "7", "7", "0", "0.1", "100", "-1.5",
+    ]  # fmt: skip
 
 
 def test_a_long_hostile_text_is_read_in_linear_time() -> None:

@@ -22,18 +22,13 @@ def score(one: Problem, text: str, **options) -> Score:
 @pytest.mark.parametrize(
     ("gold", "text", "value", "status"),
     [
-        ("7", "3 + 4 = 7", 1.0, ScoreStatus.CORRECT),
-        ("7", "3 + 4 = 7.0.", 1.0, ScoreStatus.CORRECT),
-        ("1234", "1,234", 1.0, ScoreStatus.CORRECT),
-        ("-4", "0 - 4 = -4", 1.0, ScoreStatus.CORRECT),
-        ("-4", "0 - 4 = 4", 0.0, ScoreStatus.WRONG),
-        ("7", "8", 0.0, ScoreStatus.WRONG),
-        ("7", "17", 0.5, ScoreStatus.WRONG),
-        ("7", "-7", 0.5, ScoreStatus.WRONG),
-        ("7", "none", 0.0, ScoreStatus.UNPARSABLE),
-        ("7", "", 0.0, ScoreStatus.UNPARSABLE),
+        ("7", "3 + 4 = 7", 1.0, ScoreStatus.CORRECT), ("7", "3 + 4 = 7.0.", 1.0, ScoreStatus.CORRECT),
+        ("1234", "1,234", 1.0, ScoreStatus.CORRECT), ("-4", "0 - 4 = -4", 1.0, ScoreStatus.CORRECT),
+        ("-4", "0 - 4 = 4", 0.0, ScoreStatus.WRONG), ("7", "8", 0.0, ScoreStatus.WRONG),
+        ("7", "17", 0.5, ScoreStatus.WRONG), ("7", "-7", 0.5, ScoreStatus.WRONG),
+        ("7", "none", 0.0, ScoreStatus.UNPARSABLE), ("7", "", 0.0, ScoreStatus.UNPARSABLE),
     ],
-)
+)  # fmt: skip
 def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right_one(
     gold, text, value, status
 ) -> None:
@@ -45,14 +40,11 @@ def test_chain_sum_gives_part_of_the_credit_to_an_answer_that_contains_the_right
     ("extract", "text", "value"),
     [
         ("answer_tag", "<answer>5</answer> no, <answer> 7 </answer> of 9", 1.0),
-        ("answer_tag", "7 </answer>", None),
-        ("answer_tag", "<answer> </answer>", None),
-        ("answer_tag", "<answer>7", None),
-        ("all", " 7\n", 1.0),
-        ("all", "it is 7", 1 / 7),
+        ("answer_tag", "7 </answer>", None), ("answer_tag", "<answer> </answer>", None),
+        ("answer_tag", "<answer>7", None), ("all", " 7\n", 1.0), ("all", "it is 7", 1 / 7),
         ("all", " \n", None),
     ],
-)
+)  # fmt: skip
 def test_what_of_a_response_is_its_answer(extract, text, value) -> None:
     verdict = score(problem("7"), text, extract=extract)
     status = (

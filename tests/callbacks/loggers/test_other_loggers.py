@@ -43,8 +43,6 @@ def test_variables_of_w_and_b_are_honoured(monkeypatch):
     chosen = composed("logger=wandb", "seed=7")["logger"]["wandb"]
     given = {key: chosen[key] for key in ("project", "entity", "group", "notes")}
     assert given == {
-        "project": "my WANDB_PROJECT",
-        "entity": "my WANDB_ENTITY",
-        "group": "my WANDB_RUN_GROUP",
+        "project": "my WANDB_PROJECT", "entity": "my WANDB_ENTITY", "group": "my WANDB_RUN_GROUP",
         "notes": "my WANDB_NOTES",
-    }
+    }  # fmt: skip

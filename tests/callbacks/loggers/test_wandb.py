@@ -20,13 +20,9 @@ def stand_in(folder):
     made = RunWandbLogger("project", True, "group", "job", "name", 0, str(folder))
     defined, logged = {}, []
     made._experiment = SimpleNamespace(
-        config=Settings(),
-        tags=("mine",),
-        summary={},
-        log=logged.append,
-        id=made.version,
+        config=Settings(), tags=("mine",), summary={}, log=logged.append, id=made.version,
         define_metric=lambda name, step_metric, summary: defined.update({name: (step_metric, summary)}),
-    )
+    )  # fmt: skip
     return made, defined, logged
 
 
@@ -120,9 +116,8 @@ def test_a_run_starts_without_w_and_b(tmp_path, capsys, monkeypatch):
     made.describe({"seed": 3})
     made.log_metrics({"train/reward": 0.5}, step=0)
     said = capsys.readouterr().err
-    assert (
-        said.startswith("W&B is lost (OSError: No space left on device)") and said.count("W&B is lost") == 1
-    )
+    assert said.startswith("W&B is lost (OSError: No space left on device)")
+    assert said.count("W&B is lost") == 1
 
 
 def test_numbers_of_a_nested_summary_are_named_by_their_path():

@@ -8,12 +8,9 @@ from bapo_lightning.callbacks.writers import to_floats
 
 def test_tensors_become_numbers_and_undefined_values_are_left_out():
     metrics = {
-        "b": torch.tensor(2),
-        "a": 1.5,
-        "nan": torch.tensor(float("nan")),
-        "inf": float("inf"),
+        "b": torch.tensor(2), "a": 1.5, "nan": torch.tensor(float("nan")), "inf": float("inf"),
         "flag": torch.tensor(True),
-    }
+    }  # fmt: skip
     assert to_floats(metrics) == {"a": 1.5, "b": 2.0, "flag": 1.0}
 
 

@@ -43,25 +43,19 @@ def test_a_rule_for_the_step_is_shown_with_or_without_a_correction():
 def test_five_numbers_describe_what_a_correction_does():
     assert numbers(CorrectionMonitor().measure(update([0.5, 1.0, 1.5, 4.0], truncated_is))) == pytest.approx(
         {
-            "correction/weight_mean": 1.25,
-            "correction/weight_min": 0.5,
-            "correction/masked_fraction": 0,
-            "correction/truncated_fraction": 0.25,
-            "correction/effective_sample_size": 1.25**2 / (7.5 / 4),
+            "correction/weight_mean": 1.25, "correction/weight_min": 0.5, "correction/masked_fraction": 0,
+            "correction/truncated_fraction": 0.25, "correction/effective_sample_size": 1.25**2 / (7.5 / 4),
         }
-    )
+    )  # fmt: skip
     masked = numbers(
         CorrectionMonitor().measure(update([0.1, 1.0, 2.0, 9.0], partial(masked_is, low=0.5, high=5.0)))
     )
     assert masked == pytest.approx(
         {
-            "correction/weight_mean": 0.75,
-            "correction/weight_min": 0,
-            "correction/masked_fraction": 0.5,
-            "correction/truncated_fraction": 0,
-            "correction/effective_sample_size": 0.75**2 / (5 / 4),
+            "correction/weight_mean": 0.75, "correction/weight_min": 0, "correction/masked_fraction": 0.5,
+            "correction/truncated_fraction": 0, "correction/effective_sample_size": 0.75**2 / (5 / 4),
         }
-    )
+    )  # fmt: skip
 
 
 def test_without_a_correction_nothing_is_measured():

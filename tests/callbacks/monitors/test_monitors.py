@@ -208,11 +208,8 @@ def test_throughput_is_of_the_update_and_the_step_is_all_of_the_time_between_two
 
 
 RIGHT, WRONG, NONE, LATE = (
-    ScoreStatus.CORRECT,
-    ScoreStatus.WRONG,
-    ScoreStatus.UNPARSABLE,
-    ScoreStatus.TIMEOUT,
-)
+    ScoreStatus.CORRECT, ScoreStatus.WRONG, ScoreStatus.UNPARSABLE, ScoreStatus.TIMEOUT,
+)  # fmt: skip
 # verdict, answer, tokens, at the token limit; four answers to each of two problems
 ANSWERS = [(RIGHT, "5", 2, False), (RIGHT, "5", 2, False), (WRONG, "7", 3, False), (NONE, "", 8, True)]
 ANSWERS += [(WRONG, "3", 1, False), (WRONG, "3", 1, False), (RIGHT, "4", 2, False), (LATE, "", 5, True)]

@@ -43,25 +43,18 @@ def host(tool: Python) -> psutil.Process:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("print(6 * 7)", "42"),
-        ("6 * 7", "42"),
-        ("x = 6\nx * 7", "42"),
-        ("print('printed')\n6 * 7", "printed"),
-        ("'text'", "'text'"),
-        ("x = 1", "(no output)"),
-        ("None", "(no output)"),
-        ("", "(no output)"),
+        ("print(6 * 7)", "42"), ("6 * 7", "42"), ("x = 6\nx * 7", "42"),
+        ("print('printed')\n6 * 7", "printed"), ("'text'", "'text'"), ("x = 1", "(no output)"),
+        ("None", "(no output)"), ("", "(no output)"),
         ("import sys\nprint(1)\nprint(2, file=sys.stderr)\nprint(3)", "1\n2\n3"),
         ("def f(n):\n    return 1 if n == 0 else n * f(n - 1)\nprint(f(5))", "120"),
-        ("if __name__ == '__main__':\n    print('main')", "main"),
-        ("import sys; sys.exit()", "(no output)"),
+        ("if __name__ == '__main__':\n    print('main')", "main"), ("import sys; sys.exit()", "(no output)"),
         ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: 'int'\nA(1)", "A(x=1)"),
         ("import tempfile\nwith tempfile.TemporaryFile() as f: print(f.write(b'abc'))", "3"),
-        ("print('ä€')", "ä€"),
-        ("import sympy\nsympy.factor(sympy.Symbol('x')**2 - 1)", "(x - 1)*(x + 1)"),
+        ("print('ä€')", "ä€"), ("import sympy\nsympy.factor(sympy.Symbol('x')**2 - 1)", "(x - 1)*(x + 1)"),
         ("import numpy\nfloat(numpy.ones(3) @ numpy.ones(3))", "3.0"),
     ],
-)
+)  # fmt: skip
 def test_programs(python: Python, program: str, said: str) -> None:
     assert python(program) == ToolResult(said)
 

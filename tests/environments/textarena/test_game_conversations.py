@@ -49,14 +49,9 @@ class Players:
 
 def played(player, problems, pass_tokens=10**6, **changes) -> list[Rollout]:
     options = {
-        "feedback": PlainFeedback("\n{feedback}\n"),
-        "tokenizer": LetterTokenizer(),
-        "max_turns": 24,
-        "max_reply_tokens": 999,
-        "max_feedback_tokens": 9999,
-        "max_new_tokens": 999,
-        "workers": 0,
-    }
+        "feedback": PlainFeedback("\n{feedback}\n"), "tokenizer": LetterTokenizer(), "max_turns": 24,
+        "max_reply_tokens": 999, "max_feedback_tokens": 9999, "max_new_tokens": 999, "workers": 0,
+    }  # fmt: skip
     conversations = Conversations(TextArena(r"\[[^\[\]]*\]"), **(options | changes))
     rollouts = [Rollout(array("i", map(ord, item.prompt + "\n"))) for item in problems]
     try:
@@ -107,10 +102,8 @@ def test_a_game_is_won_in_turns(problems) -> None:
         verdict = score(rollout, problem)
         assert (verdict.value, verdict.status) == (1.0, ScoreStatus.CORRECT)
         text = LetterTokenizer().decode(rollout.token_ids)
-        assert (
-            text.startswith("You are playing Mastermind.")
-            and text.count("Submitted") == len(rollout.turns) - 1
-        )
+        assert text.startswith("You are playing Mastermind.")
+        assert text.count("Submitted") == len(rollout.turns) - 1
 
 
 def test_a_game_is_lost_with_part_of_the_credit(problems) -> None:

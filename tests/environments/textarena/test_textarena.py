@@ -23,29 +23,19 @@ from bapo_lightning.types import Problem, Reply
 
 # Moves that are valid at least at first; of games that draw in mid-game several.
 MOVES = {
-    "2048-v0-very-easy": ["[up]", "[left]", "[down]", "[right]"] * 5,
-    "Bandit-v0": ["[red]", "[blue]"] * 4,
-    "Blackjack-v0": ["[hit]", "[stand]"] * 4,
-    "Countdown-v0": ["[0 1 +]", "[0 1 *]", "nothing"],
-    "Crosswords-v0": ["[0 0 e]", "[1 1 a]"],
-    "Cryptarithm-v0": ["[S 9]", "[E 5]", "[M 9]"],
+    "2048-v0-very-easy": ["[up]", "[left]", "[down]", "[right]"] * 5, "Bandit-v0": ["[red]", "[blue]"] * 4,
+    "Blackjack-v0": ["[hit]", "[stand]"] * 4, "Countdown-v0": ["[0 1 +]", "[0 1 *]", "nothing"],
+    "Crosswords-v0": ["[0 0 e]", "[1 1 a]"], "Cryptarithm-v0": ["[S 9]", "[E 5]", "[M 9]"],
     "FifteenPuzzle-v0": ["[up]", "[left]", "[down]"] * 3,
     "FrozenLake-v0": ["[right]", "[down]", "[left]", "[up]"] * 2,
-    "GuessTheNumber-v0": ["[3]", "[12]", "[17]", "[30]"],
-    "LightsOut-v0": ["[0 0]", "[1 1]", "[2 3]"],
-    "LogicPuzzle-v0": ["[a b X]", "[a b X]"],
-    "Mastermind-v0": ["[1 2 3 4]", "[2 1 5 6]", "[7]", "[6 5 4 3]"],
-    "Minesweeper-v0-small": ["[2 2]", "[0 4]", "[4 0]"],
-    "PegJump-v0": ["[4 1]", "[1 4]", "[2 5]"],
-    "RushHour-v0": ["[A+]", "[X+]", "[A-]"],
-    "Secretary-v0": ["[continue]", "[continue]", "[accept]"],
-    "Set-v0": ["[1, 2, 3]", "[4, 5, 6]"],
-    "Slitherlink-v0": ["[h 0 0]", "[v 0 0]", "nothing", "nothing"],
-    "Sokoban-v0": ["[up]", "[left]", "[down]", "[right]"] * 2,
-    "Sudoku-v0-very-easy": ["[1 1 1]", "[1 2 3]"],
-    "ThreeCardMonte-v0": ["[1]"],
-    "TowerOfHanoi-v0": ["[A C]", "[A B]", "[C B]"],
-}
+    "GuessTheNumber-v0": ["[3]", "[12]", "[17]", "[30]"], "LightsOut-v0": ["[0 0]", "[1 1]", "[2 3]"],
+    "LogicPuzzle-v0": ["[a b X]", "[a b X]"], "Mastermind-v0": ["[1 2 3 4]", "[2 1 5 6]", "[7]", "[6 5 4 3]"],
+    "Minesweeper-v0-small": ["[2 2]", "[0 4]", "[4 0]"], "PegJump-v0": ["[4 1]", "[1 4]", "[2 5]"],
+    "RushHour-v0": ["[A+]", "[X+]", "[A-]"], "Secretary-v0": ["[continue]", "[continue]", "[accept]"],
+    "Set-v0": ["[1, 2, 3]", "[4, 5, 6]"], "Slitherlink-v0": ["[h 0 0]", "[v 0 0]", "nothing", "nothing"],
+    "Sokoban-v0": ["[up]", "[left]", "[down]", "[right]"] * 2, "Sudoku-v0-very-easy": ["[1 1 1]", "[1 2 3]"],
+    "ThreeCardMonte-v0": ["[1]"], "TowerOfHanoi-v0": ["[A C]", "[A B]", "[C B]"],
+}  # fmt: skip
 
 
 def answered(played: Problem, moves, environment=None, before=None) -> list[Reply]:
@@ -224,14 +214,11 @@ def test_games_are_dealt_alike_in_every_process() -> None:
     names = [name for name in MOVES if not name.startswith(slow)]
     printed = [
         subprocess.run(
-            [sys.executable, "-c", code, *names],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-c", code, *names], env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
         ).stdout
         for seed in ("1", "2")
-    ]
+    ]  # fmt: skip
     assert printed[0] == printed[1] != ""
 
 

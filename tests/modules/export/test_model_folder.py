@@ -142,17 +142,13 @@ def test_an_export_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
 
 
 RUN = {
-    "name": "exp",
-    "run_folder": "outputs/exp/run-1",
-    "seed": 3,
-    "algorithm": {"name": "bapo", "positive_share_target": 0.4},
-    "model": {"path": "owner/name"},
+    "name": "exp", "run_folder": "outputs/exp/run-1", "seed": 3,
+    "algorithm": {"name": "bapo", "positive_share_target": 0.4}, "model": {"path": "owner/name"},
     "regime": {"name": "replay", "epochs": 2, "minibatches": 4},
     "data": {"name": "math", "validation": {"aime24": {}}},
-    "scale": {"prompts_per_batch": 8, "group_size": 4, "max_new_tokens": 16},
-    "rollout": {"temperature": 0.6},
+    "scale": {"prompts_per_batch": 8, "group_size": 4, "max_new_tokens": 16}, "rollout": {"temperature": 0.6},
     "optimizer": {"optimizer": {"lr": 1e-6, "weight_decay": 0.1}},
-}
+}  # fmt: skip
 
 
 def test_a_card_shows_run_settings_metrics_and_command() -> None:
@@ -162,21 +158,13 @@ def test_a_card_shows_run_settings_metrics_and_command() -> None:
         {"step": 2, "train/reward": 0.75},
     ]
     card = model_card(
-        RUN,
-        {"command": "make train", "git_commit": "abc", "versions": {"bapo-lightning": "1.0"}},
-        rows,
-        2,
+        RUN, {"command": "make train", "git_commit": "abc", "versions": {"bapo-lightning": "1.0"}}, rows, 2,
         "bfloat16",
-    )
-    assert (
-        "base_model: owner/name" in card
-        and "(regime replay, seed 3) on math, validated on aime24. Weights in bfloat16." in card
-    )
-    assert (
-        "| train/reward | 0.5 | 2 |" in card
-        and "| val/aime24/avg@16 | 0.5 | 1 |" in card
-        and "0.75" not in card
-    )
+    )  # fmt: skip
+    assert "base_model: owner/name" in card
+    assert "(regime replay, seed 3) on math, validated on aime24. Weights in bfloat16." in card
+    assert "| train/reward | 0.5 | 2 |" in card and "| val/aime24/avg@16 | 0.5 | 1 |" in card
+    assert "0.75" not in card
     assert "| algorithm.positive_share_target | 0.4 |" in card and "license" not in card
     shipped = {**RUN, "model": {"path": "package://bapo_lightning/tiny_worlds/locks/model"}}
     assert "license: apache-2.0" in model_card(shipped, {}, rows, 2, "float32")

@@ -10,14 +10,9 @@ from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 24,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
+    "vocab_size": 24, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
 FAMILIES: dict[str, Any] = {
     "llama": lambda: LlamaConfig(**SIZES, tie_word_embeddings=True),
     "qwen2": lambda: Qwen2Config(**SIZES, tie_word_embeddings=False),

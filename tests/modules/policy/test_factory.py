@@ -12,23 +12,16 @@ from bapo_lightning.modules.policy.factory import build_policy, decoder_layers
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 
 QWEN_7B = {
-    "vocab_size": 152064,
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 def test_options_come_from_the_model_node_with_its_path_resolved():
     node = {
-        "path": "package://x",
-        "made_by": "make it",
-        "dtype": "bfloat16",
+        "path": "package://x", "made_by": "make it", "dtype": "bfloat16",
         "lora": {"rank": 4, "alpha": 8, "target_modules": ["q_proj"]},
-    }
+    }  # fmt: skip
     assert ModelOptions.of(Model.read(node), "/x") == ModelOptions(
         "/x", dtype="bfloat16", lora=LoraOptions(4, 8, ("q_proj",))
     )

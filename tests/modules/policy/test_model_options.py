@@ -25,15 +25,11 @@ def test_what_can_be_trained_is_accepted(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"dtype": "float16"},
-        {"attention": "fast"},
-        {"packing": "dense"},
-        {"liger": "maybe"},
-        {"lora": {"rank": 0, "alpha": 2}},
-        {"lora": {"rank": 1, "alpha": 2, "target_modules": []}},
+        {"dtype": "float16"}, {"attention": "fast"}, {"packing": "dense"}, {"liger": "maybe"},
+        {"lora": {"rank": 0, "alpha": 2}}, {"lora": {"rank": 1, "alpha": 2, "target_modules": []}},
         {"lora": {"rank": 1, "alpha": 2, "target_modules": "q_proj"}},
     ],
-)
+)  # fmt: skip
 def test_what_cannot_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ADAPTER.validate_python({"path": "owner/name", **options})

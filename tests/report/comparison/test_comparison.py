@@ -25,15 +25,10 @@ NAMES = [metric.name for metric in EXPECTED]
 @pytest.mark.parametrize(
     ("t", "degrees", "probability"),
     [
-        (1.0, 1, 0.5),
-        (2.0, 2, 0.183503),
-        (2.0, 3, 0.139326),
-        (2.5, 4, 0.066767),
-        (3.0, 9, 0.014956),
-        (2.0, 30, 0.054625),
-        (0.0, 5, 1.0),
+        (1.0, 1, 0.5), (2.0, 2, 0.183503), (2.0, 3, 0.139326), (2.5, 4, 0.066767), (3.0, 9, 0.014956),
+        (2.0, 30, 0.054625), (0.0, 5, 1.0),
     ],
-)
+)  # fmt: skip
 def test_p_values_are_those_of_the_tables(t: float, degrees: int, probability: float) -> None:
     count = degrees + 1
     spread = [seed - degrees / 2 for seed in range(count)]  # of mean 0
@@ -62,11 +57,8 @@ def test_p_is_below_5_percent_exactly_where_the_interval_excludes_zero() -> None
 
 def test_holm_multiplies_the_least_p_by_their_number_and_keeps_the_order() -> None:
     assert holm([0.04, None, 0.01, 0.03]) == [
-        pytest.approx(0.06),
-        None,
-        pytest.approx(0.03),
-        pytest.approx(0.06),
-    ]
+        pytest.approx(0.06), None, pytest.approx(0.03), pytest.approx(0.06),
+    ]  # fmt: skip
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 

@@ -23,19 +23,9 @@ from bapo_lightning.report.metrics import EXPECTED, HIGH_RAISED
 from bapo_lightning.report.run.console import duration_text
 
 FETCHING = {
-    "src",
-    "srcset",
-    "href",
-    "xlink:href",
-    "action",
-    "formaction",
-    "data",
-    "poster",
-    "background",
-    "ping",
-    "manifest",
-    "style",
-}
+    "src", "srcset", "href", "xlink:href", "action", "formaction", "data", "poster", "background", "ping",
+    "manifest", "style",
+}  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -172,12 +162,8 @@ def test_numbers_for_people() -> None:
     assert interval_text(Interval(0.9263, 0.0111, 5)) == "0.926 \N{PLUS-MINUS SIGN} 0.011"
     assert interval_text(Interval(-0.5, None, 1), signed=True) == "\N{MINUS SIGN}0.500"
     assert interval_text(None) == "\N{EN DASH}"
-    assert [p_text(value) for value in (None, 0.0001, 0.0123, 0.456)] == [
-        "no test",
-        "p < 0.001",
-        "p = 0.012",
-        "p = 0.46",
-    ]
+    shown = ["no test", "p < 0.001", "p = 0.012", "p = 0.46"]
+    assert [p_text(value) for value in (None, 0.0001, 0.0123, 0.456)] == shown
     assert [duration_text(value) for value in (5.0, 75.0, 9000.0)] == ["5.0 s", "1 min 15 s", "2 h 30 min"]
 
 

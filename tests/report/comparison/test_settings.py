@@ -80,11 +80,9 @@ def test_unusable_runs_are_listed_with_their_reason(make_run: RunMaker, tmp_path
     comparison = compare(runs)
     assert comparison.cells == {("bapo", "8"): [runs[0]]}
     assert [run.problem for run in runs[:4]] == [
-        None,
-        "its status is 'failed' after 2 updates, not 'finished'",
-        "its manifest does not say its staleness",
-        "it recorded no reward",
-    ]
+        None, "its status is 'failed' after 2 updates, not 'finished'",
+        "its manifest does not say its staleness", "it recorded no reward",
+    ]  # fmt: skip
     assert "does not exist" in str(runs[4].problem)
     assert comparison.left_out == runs[1:] and len(comparison.warnings) == 4
 
@@ -124,8 +122,7 @@ def test_runs_of_one_algorithm_with_different_values_are_settings_of_their_own(m
     assert wider is not None and wider.mean == pytest.approx(0.2)
     assert comparison.warnings == []
     with pytest.raises(
-        DataError,
-        match=r"--reference dapo: nothing finished has this name; it takes grpo low=0.5 high=1.2, ",
+        DataError, match=r"--reference dapo: nothing finished has this name; it takes grpo low=0.5 high=1.2, "
     ):
         compare(runs, "dapo")
 
@@ -188,11 +185,8 @@ def test_the_numbers_are_written_as_csv_and_json(make_run: RunMaker, tmp_path: P
         if (line["metric"], line["statistic"]) == ("train/reward", "final")
     ]
     assert [(line["algorithm"], line["staleness"], line["num_seeds"]) for line in lines] == [
-        ("grpo", "1", "2"),
-        ("bapo", "1", "2"),
-        ("grpo", "8", "2"),
-        ("bapo", "8", "2"),
-    ]
+        ("grpo", "1", "2"), ("bapo", "1", "2"), ("grpo", "8", "2"), ("bapo", "8", "2"),
+    ]  # fmt: skip
     assert lines[0]["difference"] == "" and float(lines[1]["difference"]) > 0
     written = json.loads(write_numbers(comparison, tmp_path / "compare.json").read_text())
     assert written["reference"] == "grpo" and "interrupted" in written["notes"][0]

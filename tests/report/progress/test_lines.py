@@ -59,13 +59,9 @@ def test_a_text_is_folded_below_its_last_column_or_further_inside():
     text = "head\n\n  weights       3.81   4 B x 7,615,616,512 parameters\n  a sentence of several words"
     assert folded(text, 80) == text
     assert folded(text, 40).splitlines() == [
-        "head",
-        "",
-        "  weights       3.81   4 B x",
-        "                       7,615,616,512",
-        "                       parameters",
-        "  a sentence of several words",
-    ]
+        "head", "", "  weights       3.81   4 B x", "                       7,615,616,512",
+        "                       parameters", "  a sentence of several words",
+    ]  # fmt: skip
     assert folded("  a sentence of several words", 20).splitlines() == [
         "  a sentence of",
         "        several",

@@ -95,13 +95,10 @@ def test_a_run_that_searches_no_bounds_has_no_line_about_the_search(make_run: Ru
 def test_irregularities_are_told(make_run: RunMaker) -> None:
     rows = [
         {
-            "step": 0,
-            "train/grad_norm": float("inf"),
-            "train/skipped_updates": 1,
-            "rollout/evicted": 2,
+            "step": 0, "train/grad_norm": float("inf"), "train/skipped_updates": 1, "rollout/evicted": 2,
             "rollout/cut": 0,
         }
-    ]
+    ]  # fmt: skip
     console = piped_console(80)
     print_summary(write_summary(folder := make_run(rows=rows)), folder, console)
     assert "irregular       1 skipped update, 1 non-finite value" in printed(console)

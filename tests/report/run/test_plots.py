@@ -16,14 +16,9 @@ from bapo_lightning.report.style import Look, algorithm_colour, algorithm_rank, 
 from bapo_lightning.run_folder.record import read_run
 
 NAMES = [
-    "reward.png",
-    "entropy.png",
-    "positive_share.png",
-    "bounds.png",
-    "grad_norm.png",
-    "clip_fraction.png",
+    "reward.png", "entropy.png", "positive_share.png", "bounds.png", "grad_norm.png", "clip_fraction.png",
     "overview.png",
-]
+]  # fmt: skip
 
 
 def png_size(path: Path) -> tuple[int, int]:

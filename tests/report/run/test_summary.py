@@ -104,27 +104,17 @@ def test_rollout_speed_weighs_each_batch_by_its_duration() -> None:
 def test_counts_are_summed_or_taken_from_the_last_update() -> None:
     rows: list[Row] = [
         {
-            "step": 0,
-            "progress/samples": 64,
-            "progress/tokens": 900,
-            "train/skipped_updates": 1,
+            "step": 0, "progress/samples": 64, "progress/tokens": 900, "train/skipped_updates": 1,
             "rollout/uniform_groups": 3,
         },
         {
-            "step": 1,
-            "progress/samples": 128,
-            "progress/tokens": 1700,
-            "train/skipped_updates": 1,
+            "step": 1, "progress/samples": 128, "progress/tokens": 1700, "train/skipped_updates": 1,
             "rollout/uniform_groups": 4,
         },
-    ]
+    ]  # fmt: skip
     summary = summary_of(rows, {})
-    assert (summary["updates"], summary["samples"], summary["tokens"], summary["skipped_updates"]) == (
-        2,
-        128,
-        1700,
-        1,
-    )
+    totals = [summary[name] for name in ("updates", "samples", "tokens", "skipped_updates")]
+    assert totals == [2, 128, 1700, 1]
     assert summary["drops"]["uniform_groups"] == 7
     assert summary["drops"]["evicted"] is None
 
@@ -166,32 +156,23 @@ def test_the_written_summary_is_strict_json_and_leaves_no_partial_file(make_run:
         0,
     )
     assert {path.name for path in folder.iterdir()} == {
-        "config.yaml",
-        "manifest.json",
-        "metrics.jsonl",
-        "summary.json",
-    }
+        "config.yaml", "manifest.json", "metrics.jsonl", "summary.json",
+    }  # fmt: skip
 
 
 def test_idle_shares_count_what_each_half_waits_for():
     synchronous = [
         {
-            "step": 0,
-            "time/step_seconds": 4.0,
-            "time/rollout_seconds": 1.0,
-            "time/reward_seconds": 0.5,
+            "step": 0, "time/step_seconds": 4.0, "time/rollout_seconds": 1.0, "time/reward_seconds": 0.5,
             "time/wait_seconds": 0.5,
         }
-    ]
+    ]  # fmt: skip
     overlapping = [
         {
-            "step": 0,
-            "time/step_seconds": 4.0,
-            "time/rollout_seconds": 3.0,
-            "time/wait_seconds": 1.0,
+            "step": 0, "time/step_seconds": 4.0, "time/rollout_seconds": 3.0, "time/wait_seconds": 1.0,
             "time/engine_idle_seconds": 0.5,
         }
-    ]
+    ]  # fmt: skip
     assert summary_of(synchronous, {})["idle"] == {"trainer": 0.5, "engine": 0.75}
     assert summary_of(overlapping, {})["idle"] == {"trainer": 0.25, "engine": 0.125}
     assert summary_of([{"step": 0}], {})["idle"] == {"trainer": None, "engine": None}

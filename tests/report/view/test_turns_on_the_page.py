@@ -24,13 +24,8 @@ def row(step, **more):
 
 def metrics(step):
     turns = {
-        "mean": 1.5,
-        "max": 3,
-        "calls_mean": 0.5,
-        "error_share": 0.1,
-        "void_share": 0.2,
-        "cut_share": 0.3,
-    }
+        "mean": 1.5, "max": 3, "calls_mean": 0.5, "error_share": 0.1, "void_share": 0.2, "cut_share": 0.3,
+    }  # fmt: skip
     shares = {"positive_share_1": 0.4, "positive_share_2": 0.6}
     found = {f"turns/{name}": value for name, value in (turns | shares).items()}
     return {"step": step, "train/reward": 0.5, **found}
@@ -76,20 +71,15 @@ def test_a_page_without_turns_has_nothing_of_them(page):
 
 def test_what_policy_and_environment_wrote_is_cut_each_by_itself(page):
     turns = [
-        {"by": "policy", "text": "x" * 3000},
-        {"by": "environment", "text": "y" * 4500},
-        {"by": "policy", "text": "x" * 1200},
-        {"by": "environment", "text": "y" * 10},
+        {"by": "policy", "text": "x" * 3000}, {"by": "environment", "text": "y" * 4500},
+        {"by": "policy", "text": "x" * 1200}, {"by": "environment", "text": "y" * 10},
         {"by": "policy", "text": "x" * 5},
-    ]
+    ]  # fmt: skip
     (shown,) = embedded(page([row(0, turns=turns)], [metrics(0)]), "samples")[0]["rows"]
     assert [turn["text"].lstrip("xy") for turn in shown["turns"]] == [
-        "",
-        " ... (500 characters more)",
-        " ... (200 characters more)",
-        " ... (10 characters more)",
+        "", " ... (500 characters more)", " ... (200 characters more)", " ... (10 characters more)",
         " ... (5 characters more)",
-    ]
+    ]  # fmt: skip
 
 
 def test_turns_after_the_last_coloured_token_are_left_out(page):

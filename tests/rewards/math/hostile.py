@@ -6,45 +6,24 @@ GOLD = "987"
 CANARY = "reward-canary"  # in payloads: the path that they would create
 
 _CODE = (
-    "__import__('os').system('touch reward-canary')",
-    "__import__('pathlib').Path('reward-canary').touch()",
-    "open('reward-canary', 'w').write('x')",
-    "exec(\"open('reward-canary','w')\")",
-    "eval(\"open('reward-canary','w')\")",
-    "compile('open(1)', 'x', 'exec')",
-    "().__class__.__bases__[0].__subclasses__()",
-    "(lambda: open('reward-canary','w'))()",
+    "__import__('os').system('touch reward-canary')", "__import__('pathlib').Path('reward-canary').touch()",
+    "open('reward-canary', 'w').write('x')", "exec(\"open('reward-canary','w')\")",
+    "eval(\"open('reward-canary','w')\")", "compile('open(1)', 'x', 'exec')",
+    "().__class__.__bases__[0].__subclasses__()", "(lambda: open('reward-canary','w'))()",
     "[open('reward-canary','w') for x in (1,)]",
     "Symbol('x').__class__.__init__.__globals__['__builtins__']['open']('reward-canary','w')",
-    'S(\'open("reward-canary","w")\')',
-    "sympify(\"__import__('os').mknod('reward-canary')\")",
-    'lambdify([], \'open("reward-canary","w")\')()',
-    "N.__globals__['os'].system('touch reward-canary')",
-    "globals()['__builtins__']",
-    "breakpoint()",
-    "exit()",
-    "import os; os.system('touch reward-canary')",
-    "@__import__('os').system('touch reward-canary')",
-    "os.system(chr(116)+chr(111))",
-    "$(touch reward-canary)",
-    "`touch reward-canary`",
-    "; touch reward-canary #",
-    "| tee reward-canary",
-    "\\write18{touch reward-canary}",
-    "\\input{reward-canary}",
-    "\\immediate\\openout1=reward-canary",
-)
+    'S(\'open("reward-canary","w")\')', "sympify(\"__import__('os').mknod('reward-canary')\")",
+    'lambdify([], \'open("reward-canary","w")\')()', "N.__globals__['os'].system('touch reward-canary')",
+    "globals()['__builtins__']", "breakpoint()", "exit()", "import os; os.system('touch reward-canary')",
+    "@__import__('os').system('touch reward-canary')", "os.system(chr(116)+chr(111))",
+    "$(touch reward-canary)", "`touch reward-canary`", "; touch reward-canary #", "| tee reward-canary",
+    "\\write18{touch reward-canary}", "\\input{reward-canary}", "\\immediate\\openout1=reward-canary",
+)  # fmt: skip
 _AROUND_CODE = (
-    "{}",
-    r"\boxed{{{}}}",
-    "Answer: {}",
-    r"\boxed{{\text{{{}}}}}",
-    r"\boxed{{\operatorname{{{}}}(1)}}",
-    r"\boxed{{x_{{{}}} + 1}}",
-    r"\boxed{{\sum_{{\mathrm{{{}}}=1}}^{{3}} 1}}",
-    r"\boxed{{\int_0^1 \mathrm{{{}}} dx}}",
-    r"\boxed{{\gcd({}, 2)}}",
-)
+    "{}", r"\boxed{{{}}}", "Answer: {}", r"\boxed{{\text{{{}}}}}", r"\boxed{{\operatorname{{{}}}(1)}}",
+    r"\boxed{{x_{{{}}} + 1}}", r"\boxed{{\sum_{{\mathrm{{{}}}=1}}^{{3}} 1}}",
+    r"\boxed{{\int_0^1 \mathrm{{{}}} dx}}", r"\boxed{{\gcd({}, 2)}}",
+)  # fmt: skip
 _LARGE = (
     "9**9**9", "9^{9^9}", "9^9^9^9", "(9^9)^{9^9}", "10^{10^{10}}", "-10^{10^{10}}", "{10^{10}}^{10^{10}}",
     "2^{2^{2^{2^{2^{2}}}}}", "2^{-2^{60}}", "10000000!", "(9!)!", "((9!)!)!", "3!!!!!!",
@@ -102,12 +81,9 @@ def hostile_answers() -> Iterator[tuple[str, str]]:
         for j, around in enumerate(_AROUND_CODE):
             yield f"code {i} in form {j}", around.format(code)
     groups = {
-        "large": _LARGE,
-        "no number": _NO_NUMBER,
-        "format": _FORMAT,
-        "look-alike": _LOOK_ALIKES,
+        "large": _LARGE, "no number": _NO_NUMBER, "format": _FORMAT, "look-alike": _LOOK_ALIKES,
         "unclosed": _UNCLOSED,
-    }
+    }  # fmt: skip
     for name, texts in groups.items():
         for i, text in enumerate(texts):
             yield f"{name} {i} bare", text

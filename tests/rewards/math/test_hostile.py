@@ -58,11 +58,8 @@ def test_no_hostile_answer_runs_overruns_or_breaks_the_pool(reward: MathReward, 
         assert len(reward.worker_pids) == 2
     assert (slow, correct) == ([], [])
     assert statuses == {ScoreStatus.WRONG, ScoreStatus.UNPARSABLE, ScoreStatus.TIMEOUT, ScoreStatus.FAILED}
-    assert (
-        list(tmp_path.iterdir()) == []
-        and list(Path.cwd().glob(CANARY)) == []
-        and not Path("/", CANARY).exists()
-    )
+    assert list(tmp_path.iterdir()) == [] and list(Path.cwd().glob(CANARY)) == []
+    assert not Path("/", CANARY).exists()
     assert max(peak_megabytes(pid) for pid in reward.worker_pids) < 300 + MEMORY_MEGABYTES
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - own_peak < 200 * 1024
     assert reward.score_texts(["4"], [r"\sqrt{15} + \sqrt{0}"])[0].status is ScoreStatus.WRONG
@@ -93,20 +90,7 @@ def test_a_worker_knows_no_secret_of_the_parent(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "look_alike",
-    [
-        "④",
-        "⁴",
-        "₄",
-        "Ⅳ",
-        "4\u200b4",
-        "\u202e4\u202c4",
-        "IV",
-        "four",
-        "0x4",
-        "4j",
-        "0b100",
-    ],
+    "look_alike", ["④", "⁴", "₄", "Ⅳ", "4\u200b4", "\u202e4\u202c4", "IV", "four", "0x4", "4j", "0b100"]
 )
 def test_what_looks_like_the_number_is_not_the_number(reward: MathReward, look_alike: str) -> None:
     assert reward.score_texts(["4"], [rf"\boxed{{{look_alike}}}"])[0].value == 0.0

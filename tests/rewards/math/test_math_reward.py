@@ -29,34 +29,19 @@ def verdict(reward: MathReward, gold: str, text: str) -> ScoreStatus:
 
 
 PAIRS = [
-    (r"\sqrt{8}", r"2\sqrt{2}", CORRECT),
-    ("$x+1$", r"\boxed{1 + x}", CORRECT),
-    (r"x^2-1", "(x-1)(x+1)", CORRECT),
-    (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", CORRECT),
-    ("x = 5", "5", CORRECT),
-    ("5", "x = 5", CORRECT),
-    ("(1, 2)", "(2, 1)", WRONG),
-    ("1, 2", "2 and 1", CORRECT),
-    (r"\{1,2\}", "2, 1", CORRECT),
-    ("[0,9)", "(0,9)", WRONG),
-    (r"[1,2)\cup(3,4]", r"(3,4] \cup [1,2)", CORRECT),
-    (r"x \le 3", r"3 \ge x", CORRECT),
+    (r"\sqrt{8}", r"2\sqrt{2}", CORRECT), ("$x+1$", r"\boxed{1 + x}", CORRECT),
+    (r"x^2-1", "(x-1)(x+1)", CORRECT), (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", CORRECT),
+    ("x = 5", "5", CORRECT), ("5", "x = 5", CORRECT), ("(1, 2)", "(2, 1)", WRONG),
+    ("1, 2", "2 and 1", CORRECT), (r"\{1,2\}", "2, 1", CORRECT), ("[0,9)", "(0,9)", WRONG),
+    (r"[1,2)\cup(3,4]", r"(3,4] \cup [1,2)", CORRECT), (r"x \le 3", r"3 \ge x", CORRECT),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2 \end{bmatrix}", CORRECT),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 2 \\ 1 \end{bmatrix}", WRONG),
-    (r"\pi", "3.14", WRONG),
-    ("6m", "6", WRONG),
-    (r"(-\infty, 3)", "x < 3", CORRECT),
-    ("x < 3", r"(-\infty, 3)", CORRECT),
-    ("[2, 5]", r"2 \le x < 5", WRONG),
-    (r"2 \cdot 3!", "12", CORRECT),
-    ("12", r"2 \cdot 3!", WRONG),
-    ("204_5", "204", CORRECT),
-    ("204_5", "204_6", WRONG),
-    ("4", "banana", WRONG),
-    (r"\text{Evelyn}", "Carla", WRONG),
-    ("4", r"The answer is $\sqrt{16}$", CORRECT),
+    (r"\pi", "3.14", WRONG), ("6m", "6", WRONG), (r"(-\infty, 3)", "x < 3", CORRECT),
+    ("x < 3", r"(-\infty, 3)", CORRECT), ("[2, 5]", r"2 \le x < 5", WRONG), (r"2 \cdot 3!", "12", CORRECT),
+    ("12", r"2 \cdot 3!", WRONG), ("204_5", "204", CORRECT), ("204_5", "204_6", WRONG),
+    ("4", "banana", WRONG), (r"\text{Evelyn}", "Carla", WRONG), ("4", r"The answer is $\sqrt{16}$", CORRECT),
     ("5 x - 7 = 0", "7 - 5 x = 0", CORRECT),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("gold", "text", "status"), PAIRS)
@@ -109,12 +94,8 @@ def test_a_response_without_a_marked_answer_is_unparsable_by_default() -> None:
     texts = ["The answer is 42", "", r"\boxed{42}", "Answer: 42", "#### 43"]
     scores = MathReward()([problem] * 5, [Completion(text, 5, FinishReason.STOP) for text in texts])
     assert [score.status for score in scores] == [
-        ScoreStatus.UNPARSABLE,
-        ScoreStatus.UNPARSABLE,
-        CORRECT,
-        CORRECT,
-        WRONG,
-    ]
+        ScoreStatus.UNPARSABLE, ScoreStatus.UNPARSABLE, CORRECT, CORRECT, WRONG,
+    ]  # fmt: skip
     assert [score.answer for score in scores] == ["", "", "42", "42", "43"]
 
 
@@ -222,13 +203,9 @@ def test_wrong_options_are_named_together() -> None:
         )
     places = [found["loc"] for found in error.value.errors()]
     assert places == [
-        ("accept",),
-        ("unevaluated",),
-        ("timeout_seconds",),
-        ("batch_seconds",),
-        ("num_workers",),
+        ("accept",), ("unevaluated",), ("timeout_seconds",), ("batch_seconds",), ("num_workers",),
         ("memory_megabytes",),
-    ]
+    ]  # fmt: skip
     assert "Input should be 'marked' or 'any'" in str(error.value)
 
 

@@ -54,12 +54,8 @@ def test_without_a_mark_the_last_value_of_a_sentence_counts(reward: MathReward) 
 def test_answers_that_are_not_evaluated_are_right_if_accepted() -> None:
     reward = MathReward(unevaluated="accept", timeout_seconds=PATIENCE, num_workers=1)
     pairs = [
-        ("156", r"12\cdot13"),
-        ("42", "84/2"),
-        ("10", r"\binom{5}{2}"),
-        ("1323_4", "123_{10}"),
-        ("5", "6=5"),
-    ]
+        ("156", r"12\cdot13"), ("42", "84/2"), ("10", r"\binom{5}{2}"), ("1323_4", "123_{10}"), ("5", "6=5"),
+    ]  # fmt: skip
     statuses = list(judged(reward, pairs, r"\boxed{%s}").values())
     reward.close()
     assert statuses == [CORRECT] * 4 + [ScoreStatus.WRONG]

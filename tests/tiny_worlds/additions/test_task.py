@@ -6,12 +6,7 @@ import random
 import statistics
 
 from bapo_lightning.rewards.final_value import final_value
-from bapo_lightning.tiny_worlds.additions.task import (
-    CHARACTERS,
-    Additions,
-    addition_problems,
-    demonstration,
-)
+from bapo_lightning.tiny_worlds.additions.task import CHARACTERS, Additions, addition_problems, demonstration
 from bapo_lightning.tiny_worlds.tokenizer import build_tokenizer
 from bapo_lightning.types import Completion, FinishReason
 

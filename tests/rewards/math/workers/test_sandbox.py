@@ -23,20 +23,15 @@ def inside(code: str) -> str:
 @pytest.mark.parametrize(
     ("code", "event"),
     [
-        ("eval('1 + 1')", "compile"),
-        ("exec('pass')", "compile"),
-        ("compile('1', 'x', 'eval')", "compile"),
-        ("open('/dev/null', 'w')", "open"),
-        ("open('/proc/self/environ')", "open"),
-        ("__import__('os').system('true')", "os.system"),
-        ("__import__('os').fork()", "os.fork"),
-        ("__import__('os').remove('nothing')", "os.remove"),
-        ("__import__('os').kill(1, 0)", "os.kill"),
+        ("eval('1 + 1')", "compile"), ("exec('pass')", "compile"), ("compile('1', 'x', 'eval')", "compile"),
+        ("open('/dev/null', 'w')", "open"), ("open('/proc/self/environ')", "open"),
+        ("__import__('os').system('true')", "os.system"), ("__import__('os').fork()", "os.fork"),
+        ("__import__('os').remove('nothing')", "os.remove"), ("__import__('os').kill(1, 0)", "os.kill"),
         ("__import__('_socket').socket()", "socket.__new__"),
         ("__import__('_posixsubprocess').fork_exec", ""),
         ("__import__('_ctypes').dlopen(None, 0)", "ctypes.dlopen"),
     ],
-)
+)  # fmt: skip
 def test_what_a_verifier_has_no_need_of_is_refused(code: str, event: str) -> None:
     assert inside(code) == (f"Refused ['{event}']" if event else "")
 
