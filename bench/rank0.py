@@ -6,7 +6,7 @@
     collate    groups become the tensors of a minibatch
     shares     a minibatch is split, and every rank gets its share
     table      the columns of the token table that the default callbacks read go to rank 0
-    prepare    those that an objective prepares from, P3O's, go to every rank
+    prepare    those that an objective prepares from go to every rank
 
 Responses have 4000 tokens each. Ranks are processes on this machine that talk by gloo. `--other` is the
 folder of another checkout of this repository, measured beside this one. Wall time needs a core for each rank;
@@ -30,16 +30,17 @@ import torch
 import torch.distributed as dist
 from measuring import Spread, add_json_option, turn, write_json
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 from updates import Size, additions, built, random_groups
 
-from bapo_lightning.algorithms.p3o import P3O
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.batches.shares import split_over_ranks
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.modules.token_tables import prepared_for_update
 from bapo_lightning.objectives.bounds import BoundSearch
-from bapo_lightning.objectives.token_table import TokenTable, table_of
+from bapo_lightning.objectives.sequences import token_mean
+from bapo_lightning.objectives.token_table import TokenTable, reads, table_of
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.ranks.launch import free_port
 from bapo_lightning.runs.callbacks import build_monitors
@@ -138,6 +139,19 @@ def serve(rank: int, ranks: int, port: int, tokens: list[int], repeats: int) -> 
         dist.destroy_process_group()
 
 
+class EffectiveSize:
+    """Policy gradient times the effective sample size of the update."""
+
+    @reads("ratio", "count")
+    def prepare(self, table: TokenTable) -> dict[str, Tensor]:
+        """Returns that size as a share of the tokens, 0-dim."""
+        return {"size": token_mean(table.ratio, table).square() / token_mean(table.ratio.square(), table)}
+
+    def __call__(self, table: TokenTable) -> Tensor:
+        """Returns the objective of each token, [N]."""
+        return table["size"] * table.ratio * table.advantage
+
+
 def works(rank: int, ranks: int, tokens: int, channel: Channel | None) -> dict[str, Work]:
     """Returns the parts; a rank does nothing in those that are rank 0's alone."""
     config = additions("bapo")
@@ -147,7 +161,7 @@ def works(rank: int, ranks: int, tokens: int, channel: Channel | None) -> dict[s
     bounds = BoundSearch(torch.tensor(0.8), torch.tensor(1.2), torch.tensor(0.4), torch.tensor(True))
     together: dict[str, Work] = {
         "table": lambda: module.gathered(tables),
-        "prepare": lambda: prepared_for_update(P3O(), tables, bounds, len(tables)),
+        "prepare": lambda: prepared_for_update(EffectiveSize(), tables, bounds, len(tables)),
     }
     if rank:
         assert channel is not None

@@ -1,11 +1,22 @@
+"""AEPO: the objective, and a second sampling at another temperature, by hand."""
+
+from dataclasses import replace
+
 import pytest
 import torch
+from tests.algorithms.by_hand import regimes_of
+from tests.builders import group, rollout
+from tests.configuration.compositions import found, names
+from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
 from tests.origins import check_layouts
 from tests.token_tables import table
 
-from bapo_lightning.algorithms.aepo import aepo
+from bapo_lightning.algorithms.aepo import SecondSampling, aepo
+from bapo_lightning.data.rollouts.rules import Rules
+from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.objective import slopes
-from bapo_lightning.types import Origin
+from bapo_lightning.rollout.engine import SamplingParams
+from bapo_lightning.types import Origin, Score, ScoreStatus
 
 
 def test_tokens_of_another_temperature_have_no_ratio_and_all_others_are_ppos() -> None:
@@ -20,3 +31,102 @@ def test_tokens_of_another_temperature_have_no_ratio_and_all_others_are_ppos() -
 
 def test_the_gradient_depends_on_neither_split_nor_layout() -> None:
     check_layouts(aepo, (Origin.TEMPERED, Origin.POLICY, Origin.POLICY))
+
+
+class Recorder(ScriptedEngine):
+    """Remembers what it was asked."""
+
+    def generate(self, requests, sampling):
+        self.asked = list(requests), sampling
+        return super().generate(requests, sampling)
+
+
+def every_other_answer_is_right(problems, completions):
+    verdicts = [index % 2 == 1 for index in range(len(completions))]
+    return [Score(float(right), ScoreStatus.CORRECT if right else ScoreStatus.WRONG) for right in verdicts]
+
+
+def batch(count, size=4):
+    scores = [1.0] + [0.0] * (size - 1)
+    return [
+        group(
+            str(number), [rollout([number], [7], [-1.0], version=2)] * size, scores, [1.5, -0.5, -0.5, -0.5]
+        )
+        for number in range(count)
+    ]
+
+
+NO_RULES = Rules()
+
+
+def sampled(entropy=0.0, count=8, rules=NO_RULES, **options):
+    engine = Recorder(longest=3)
+    engine.load_weights(None, 3)
+    source = replace(
+        sampler(engine, max_new_tokens=6, max_restarts=0),
+        reward=every_other_answer_is_right,
+        advantages=group_advantages,
+        rules=rules,
+    )
+    groups, metrics = SecondSampling(**options).sampled(source, batch(count), entropy, version=3)
+    return engine, groups, metrics
+
+
+def test_right_answers_of_the_first_prompts_take_the_first_places_with_an_advantage_of_one():
+    _engine, groups, metrics = sampled()
+    origins = [[sample.rollout.origin for sample in item.samples] for item in groups]
+    hot, own = Origin.TEMPERED, Origin.POLICY
+    assert origins == [[hot, hot, own, own]] * 2 + [[own] * 4] * 6
+    assert groups[0].advantages == (1.0, 1.0, -0.5, -0.5) and groups[2] == batch(8)[2]
+    assert all(sample.score.value == 1.0 for sample in groups[0].samples[:2])
+    assert groups[1].samples[0].rollout.prompt_ids == groups[1].samples[3].rollout.prompt_ids
+    assert (groups[0].newest_version, groups[0].oldest_version) == (3, 2)
+    assert {name: metrics[f"rollout/second_{name}"] for name in ("temperature", "right", "used")} == {
+        "temperature": 1.2, "right": 4, "used": 4,
+    }  # fmt: skip
+
+
+def test_a_policy_above_the_target_is_sampled_colder_and_half_as_much_is_taken():
+    engine, groups, metrics = sampled(entropy=0.6)
+    assert engine.asked[1] == SamplingParams(0.8, (9,)) and metrics["rollout/second_used"] == 2
+    assert [sum(sample.rollout.origin is Origin.TEMPERED for sample in item.samples) for item in groups] == [
+        2, 0, 0, 0, 0, 0, 0, 0,
+    ]  # fmt: skip
+    assert sampled(entropy=0.5)[2]["rollout/second_temperature"] == 1.2
+
+
+def test_no_more_are_taken_than_may_be_and_none_that_is_not_right_enough():
+    assert sampled(most=3)[2]["rollout/second_used"] == 3
+    _, groups, metrics = sampled(above=5.0)
+    assert metrics["rollout/second_used"] == 0 and groups == batch(8)
+
+
+def test_the_second_sampling_has_random_numbers_of_its_own():
+    hot, _, _ = sampled()
+    cold, _, _ = sampled(entropy=1.0)
+    seeds = [{request.seed for request in engine.asked[0]} for engine in (hot, cold)]
+    assert len(seeds[0]) == len(seeds[1]) == 8 and not seeds[0] & seeds[1]
+
+
+def test_answers_that_are_not_trained_on_are_not_taken():
+    _, groups, metrics = sampled(rules=ruled(keeps=lambda sample: False))
+    assert metrics["rollout/second_right"] == 0 and groups == batch(8)
+
+
+@pytest.mark.slow
+def test_the_engine_must_be_free_for_it():
+    assert regimes_of("algorithm=aepo") == {*names("regime")} - {"async", "windowed_fifo"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["regime=async"], "the engine is busy with later batches"),
+        (["algorithm.stages.second_sampling.share=0.001"], "of scale.prompts_per_batch=64 prompts is none"),
+        (["algorithm.stages.second_sampling.low=1.3"], "low=1.3 must be below"),
+        (["algorithm.stages.second_sampling.most=0"], "most=0 must be a whole number"),
+    ],
+)
+def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
+    (text,) = found("algorithm=aepo", *overrides)
+    assert complaint in text

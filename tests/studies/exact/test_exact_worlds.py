@@ -2,22 +2,20 @@
 
 import math
 from dataclasses import fields, replace
-from functools import partial
 
 import pytest
 import torch
 from tests.zoo import algorithms
 
-from bapo_lightning.algorithms.dcpo import SmoothAdvantages
-from bapo_lightning.algorithms.entropy_bonus import EntropyBonus
-from bapo_lightning.algorithms.reinforce_pp import whitened
-from bapo_lightning.algorithms.spo import SingleStream
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.modules.algorithm import Algorithm
 from bapo_lightning.modules.bound_rules import AdaptiveBounds, FixedBounds
 from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.objective import prepares
+from bapo_lightning.objectives.sequences import token_mean as mean_over_tokens
+from bapo_lightning.objectives.token_table import reads
 from bapo_lightning.objectives.weighting import token_mean
 from studies.exact.samples import Answers, draw, token_table
 from studies.exact.train import Course, Protocol, train
@@ -127,16 +125,58 @@ def test_a_seed_trains_as_if_it_were_alone(rule):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("clip_cov", "entropy_bonus", "erc", "gapo", "kl_cov", "m2po", "m2po_mask", "real", "rover"),
-        *("steer", "top_entropy"),
-    ],
-)
-def test_a_seed_knows_its_own_update_alone(name):
-    zoo = algorithms.method(name)
-    own = replace(method(zoo.bounds), objective=zoo.objective)
+@reads("entry_entropy")
+def steady(table):
+    """PPO-clip without gradient where the entropy has changed."""
+    value, change = clip(table), table.entropy.detach() / table["entry_entropy"].clamp_min(1e-8) - 1
+    return torch.where(change.abs() < 0.05, value, value.detach())
+
+
+class Held(torch.nn.Module):
+    """PPO-clip with a bonus for the entropy, which grows while that is low."""
+
+    needs = frozenset({"entropy_gradient"})
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("past", torch.tensor(0.0))
+
+    @reads("entropy", "count")
+    def prepare(self, table):
+        columns, self.past = self.remember(table, self.past)
+        return columns
+
+    def remember(self, table, past):
+        low = mean_over_tokens(table.entropy, table) <= 0.5
+        return {"bonus": past * low}, (past + torch.where(low, 0.02, -0.02)).clamp(0.0, 0.5)
+
+    def forward(self, table):
+        return clip(table) + table["bonus"] * table.entropy
+
+
+class Remembered:
+    """Rewards relative to the mean of all earlier ones of a problem."""
+
+    def __init__(self):
+        self.past = {}
+
+    def __call__(self, batch):
+        found = []
+        for problem, rewards in zip(batch.problems, batch.rewards, strict=True):
+            own = self.past.setdefault(problem, [0.5])
+            found.append(rewards - sum(own) / len(own))
+            own += rewards.tolist()
+        return torch.stack(found)
+
+
+# Algorithms whose objectives prepare something of an update.
+PREPARING = [name for name in algorithms.names() if prepares(algorithms.method(name).objective)]
+
+
+@pytest.mark.parametrize("objective", [*PREPARING, steady])
+def test_a_seed_knows_its_own_update_alone(objective):
+    zoo = algorithms.method("grpo" if objective is steady else objective)
+    own = replace(method(zoo.bounds), objective=steady if objective is steady else zoo.objective)
     together = train(WORLDS[1], own, protocol(), [3, 4, 5])
     alone = train(WORLDS[1], own, protocol(), [4])
     torch.testing.assert_close(together.entropy[1:2], alone.entropy, rtol=1e-4, atol=1e-5)
@@ -160,24 +200,20 @@ def test_what_a_policy_was_at_entry_is_what_its_parameters_were_then():
 
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_batch_enters_when_it_is_first_trained_on_however_old_it_is(lag):
-    """The first update on each batch finds nothing changed, so that ERC with one update each is PPO."""
-    erc = algorithms.method("erc")
+    """The first update on each batch finds nothing changed, so that one update each is PPO's."""
     settings = protocol(minibatches=1, epochs=1, lag=lag)
-    plain = replace(method(erc.bounds), objective=partial(clip, dual_clip=10.0))
-    one, other = (
-        train(WORLDS[0], own, settings, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
-    )
+    plain = method(FixedBounds(0.8, 1.28))
+    both = plain, replace(plain, objective=steady)
+    one, other = (train(WORLDS[0], own, settings, [0, 1]) for own in both)
     assert torch.equal(one.reward, other.reward)
     several = protocol(lag=lag, minibatches=4)
-    one, other = (
-        train(WORLDS[0], own, several, [0, 1]) for own in (plain, replace(plain, objective=erc.objective))
-    )
+    one, other = (train(WORLDS[0], own, several, [0, 1]) for own in both)
     assert (other.clip_fraction[:, -1] > one.clip_fraction[:, -1]).all()
 
 
 def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
     grpo = method(FixedBounds(0.8, 1.2))
-    bonus = EntropyBonus(target=0.5, step=0.02, most=0.5)
+    bonus = Held()
     held = replace(grpo, objective=bonus)
     settings = protocol(num_updates=64)
     without, together = (train(WORLDS[0], own, settings, [0, 1]) for own in (grpo, held))
@@ -186,7 +222,9 @@ def test_a_bonus_holds_the_entropy_up_and_each_seed_has_its_own_coefficient():
     assert float(bonus.past) == 0, "what the seeds remember is no state of the objective"
 
 
-@pytest.mark.parametrize("batch_advantages", [SmoothAdvantages(), SingleStream(), whitened])
+@pytest.mark.parametrize(
+    "batch_advantages", [Remembered(), lambda batch: batch.rewards - batch.rewards.mean()]
+)
 def test_a_seed_has_batch_advantages_of_its_own(batch_advantages):
     world = contextual_table(num_contexts=8, right_tokens=9, wrong_tokens=3)
     given = method(FixedBounds(0.8, 1.2), batch_advantages)
