@@ -1,10 +1,12 @@
 """AEPO: the objective, and a second sampling at another temperature, by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from tests.algorithms.by_hand import regimes_of
+from tests.algorithms.resuming import check_resumed_run
 from tests.builders import group, rollout
 from tests.configuration.compositions import found, names
 from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
@@ -130,3 +132,8 @@ def test_the_engine_must_be_free_for_it():
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     (text,) = found("algorithm=aepo", *overrides)
     assert complaint in text
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    check_resumed_run(tmp_path, '"origin": "tempered"', "algorithm=aepo", "regime=replay", "regime.epochs=1")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.algorithms.by_hand import past_group
+from tests.algorithms.resuming import check_resumed_run
 from tests.configuration.compositions import found
 
 from bapo_lightning.algorithms.ghpo import Hints
@@ -73,3 +74,8 @@ def test_hints_that_no_problem_has_room_or_a_solution_for_are_refused():
 def test_one_mistake_gives_one_complaint_that_names_it(override, complaint):
     (text,) = found("algorithm=ghpo", override)
     assert complaint in text
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
+    check_resumed_run(tmp_path, '"hint": 0.5', "algorithm=ghpo", "regime=partial", "scale.partial_tokens=4")

@@ -1,8 +1,10 @@
 from array import array
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.algorithms.resuming import check_resumed_run
 from tests.configuration.compositions import found
 from tests.origins import check_layouts
 from tests.token_tables import table
@@ -73,3 +75,10 @@ def test_an_experts_answer_ends_like_the_policys_has_no_version_and_log_probs_of
 def test_one_mistake_gives_one_complaint_that_names_it(option, complaint):
     (text,) = found("algorithm=luffy", f"algorithm.{option}")
     assert complaint in text
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    check_resumed_run(
+        tmp_path, '"origin": "expert"', "algorithm=luffy", "regime=partial", "scale.partial_tokens=4"
+    )

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.algorithms.by_hand import check_rule_memory, past_group, regimes_of
+from tests.algorithms.resuming import check_resumed_run
 from tests.configuration.compositions import found
 
 from bapo_lightning.algorithms.pipo import ProgressReplay
@@ -47,3 +48,10 @@ def test_one_mistake_gives_one_complaint_that_names_it():
 @pytest.mark.slow
 def test_past_groups_must_be_kept():
     assert regimes_of("algorithm=pipo") == {"reuse", "spear", "pipo"}
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
+    check_resumed_run(
+        tmp_path, '"origin": "replayed"', "algorithm=pipo", "regime=pipo", "algorithm.stages.replay.window=2"
+    )

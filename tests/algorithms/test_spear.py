@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 from tests.algorithms.by_hand import check_rule_memory, past_group, regimes_of
+from tests.algorithms.resuming import check_resumed_run
 from tests.configuration.compositions import found
 from tests.data.rollouts.turns import ANSWER, CALL, FAILED, IN_TURNS, VOID, sample, talk
 from tests.origins import check_layouts
@@ -168,3 +169,15 @@ def test_with_what_it_needs_it_is_allowed():
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     (text,) = found(*overrides)
     assert complaint in text
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
+    check_resumed_run(tmp_path, '"origin": "replayed"', "algorithm=spear", "regime=spear")
+
+
+@pytest.mark.slow
+def test_a_run_with_tools_goes_on_as_if_it_had_never_stopped(tmp_path):
+    repeats = [f"algorithm.rules.sample_filter.{option}=2" for option in ("repeats", "ngram")]
+    sign = '"rollout/filtered_samples": [1-9]'
+    check_resumed_run(tmp_path, sign, *SPEAR_TURNS, *repeats, experiment="sums", batches=6)
