@@ -5,15 +5,25 @@ from __future__ import annotations
 import runpy
 import sys
 from difflib import get_close_matches
+from pathlib import Path
 
 from bapo_lightning import __version__
+
+
+def commands_of_algorithms() -> dict[str, tuple[str, str]]:
+    """Command -> file and purpose, of algorithms that bring one: the first line of their `command.py`."""
+    found = {}
+    for file in sorted(Path(__file__).parent.glob("algorithms/*/command.py")):
+        name, purpose = file.read_text().partition(".")[0].removeprefix('"""').split(": ")
+        found[name] = (f"algorithms.{file.parent.name}.command", purpose)
+    return found
+
 
 # Command -> file of `cli/`, or of a room of its own, and what it does.
 COMMANDS = {
     "train": ("train", "train a policy"),
     "rehearse": ("rehearse", "all parts of an experiment, in small, on this machine"),
     "data": ("data", "show what would be trained on"),
-    "critic": ("algorithms.direct_advantage.command", "train a critic of steps"),
     "plan": ("plan", "memory, work and time that a run would need"),
     "simulate": ("simulation.command", "best split of GPUs, and where staleness stops paying"),
     "eval": ("evaluate", "sample and judge held-out problems"),
@@ -24,6 +34,7 @@ COMMANDS = {
     "compare": ("compare", "runs side by side on one page"),
     "view": ("view", "a run as one page that follows it"),
     "record": ("record", "recorded curves for the summaries of other runs"),
+    **commands_of_algorithms(),
 }
 
 

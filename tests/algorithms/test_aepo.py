@@ -1,17 +1,20 @@
-"""AEPO: its objective, and its second sampling at another temperature, by hand."""
+"""AEPO: the objective, and a second sampling at another temperature, by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from tests.algorithms.by_hand import regimes_of
+from tests.algorithms.resuming import check_resumed_run
 from tests.builders import group, rollout
-from tests.configuration.compositions import found
-from tests.data.rollouts.scripted import ScriptedEngine, sampler
-from tests.data.rollouts.test_sampler import ITEMS, finished
+from tests.configuration.compositions import found, names
+from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
 from tests.origins import check_layouts
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.aepo import SecondSampling, aepo
+from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.objective import slopes
 from bapo_lightning.rollout.engine import SamplingParams
@@ -55,13 +58,17 @@ def batch(count, size=4):
     ]
 
 
-def sampled(entropy=0.0, count=8, **options):
+NO_RULES = Rules()
+
+
+def sampled(entropy=0.0, count=8, rules=NO_RULES, **options):
     engine = Recorder(longest=3)
     engine.load_weights(None, 3)
     source = replace(
         sampler(engine, max_new_tokens=6, max_restarts=0),
         reward=every_other_answer_is_right,
         advantages=group_advantages,
+        rules=rules,
     )
     groups, metrics = SecondSampling(**options).sampled(source, batch(count), entropy, version=3)
     return engine, groups, metrics
@@ -103,17 +110,14 @@ def test_the_second_sampling_has_random_numbers_of_its_own():
     assert len(seeds[0]) == len(seeds[1]) == 8 and not seeds[0] & seeds[1]
 
 
-def test_the_second_sampling_leaves_out_what_a_filter_leaves_out():
-    engine = ScriptedEngine(9)
-    source = replace(
-        sampler(engine, max_new_tokens=6, max_restarts=0),
-        advantages=lambda rewards: rewards - rewards.mean(1, True),
-        sample_filter=lambda sample: False,
-    )
-    engine.load_weights(None, 0)
-    groups = source.score(finished(source.start(ITEMS, 2), 2, 3, 1, 4), 0)
-    second, metrics = SecondSampling(share=1.0).sampled(source, groups, 0.0, 0)
-    assert metrics["rollout/second_right"] == 0 and [group.advantages for group in second] == [(0.0, 0.0)] * 2
+def test_answers_that_are_not_trained_on_are_not_taken():
+    _, groups, metrics = sampled(rules=ruled(keeps=lambda sample: False))
+    assert metrics["rollout/second_right"] == 0 and groups == batch(8)
+
+
+@pytest.mark.slow
+def test_the_engine_must_be_free_for_it():
+    assert regimes_of("algorithm=aepo") == {*names("regime")} - {"async", "windowed_fifo"}
 
 
 @pytest.mark.parametrize(
@@ -128,3 +132,8 @@ def test_the_second_sampling_leaves_out_what_a_filter_leaves_out():
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     (text,) = found("algorithm=aepo", *overrides)
     assert complaint in text
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    check_resumed_run(tmp_path, '"origin": "tempered"', "algorithm=aepo", "regime=replay", "regime.epochs=1")

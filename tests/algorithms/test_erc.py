@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from tests.algorithms.by_hand import exact, refusal
+from tests.algorithms.resuming import check_resumed_run
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.erc import erc
@@ -38,3 +39,10 @@ def test_a_certain_token_has_not_changed_and_one_that_became_uncertain_has():
 def test_it_asks_for_the_entropy_at_entry_and_refuses_a_range_of_none():
     assert scores_at_entry(erc) == ("entropy",)
     assert refusal("erc", "delta=0").startswith("delta=0 must be")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
+    check_resumed_run(
+        tmp_path, '"time/proximal_seconds"', "algorithm=erc", "regime=partial", "scale.partial_tokens=4"
+    )

@@ -1,13 +1,22 @@
+from array import array
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
+from tests.algorithms.resuming import check_resumed_run
+from tests.configuration.compositions import found
 from tests.origins import check_layouts
 from tests.token_tables import table
 
-from bapo_lightning.algorithms.luffy import luffy
+from bapo_lightning.algorithms.luffy import ExpertTraces, luffy
+from bapo_lightning.data.rollouts.rules import Rules
+from bapo_lightning.errors import DataError
 from bapo_lightning.objectives.objective import slopes
-from bapo_lightning.types import Origin
+from bapo_lightning.types import NO_VERSION, FinishReason, Origin, Problem, Rollout
 
 EXPERT = int(Origin.EXPERT)
+TOKENIZER = SimpleNamespace(encode=lambda text, add_special_tokens: [*map(ord, text)], eos_token_id=9)
 
 
 def test_tokens_of_an_expert_count_p_over_p_plus_gamma_and_others_their_ratio_without_bounds() -> None:
@@ -40,3 +49,36 @@ def test_without_an_expert_it_is_the_policy_gradient_with_the_ratio() -> None:
 
 def test_the_gradient_depends_on_neither_split_nor_layout() -> None:
     check_layouts(luffy, (Origin.EXPERT, Origin.POLICY))
+
+
+def test_an_experts_answer_ends_like_the_policys_has_no_version_and_log_probs_of_zero():
+    start, problem = Rollout(array("i", [5])), Problem("p", "", "", metadata={"solution": ["ab", "c"]})
+    (made,) = ExpertTraces(count=1).open(TOKENIZER, problem, start)
+    assert (made.prompt_ids, list(made.response_ids)) == (start.prompt_ids, [97, 98, 9])
+    assert (made.finish, made.origin, list(made.logprobs)) == (FinishReason.STOP, Origin.EXPERT, [0.0] * 3)
+    assert list(made.versions) == [NO_VERSION] * 3 and not made.aging_segments and not made.is_sampled
+    assert len(ExpertTraces(count=3).open(TOKENIZER, problem, start)) == 2
+    assert ExpertTraces().open(TOKENIZER, Problem("p", "", ""), start) == []
+    ExpertTraces().check([Problem("q", "", ""), problem], ord)
+    with pytest.raises(DataError, match=r"algorithm.rules.experts.column=proof: "):
+        Rules({"experts": ExpertTraces("proof")}).check([problem], ord)
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("rules.experts.count=8", "write algorithm.rules.experts.count=1"),
+        ("rules.experts.count=0", "count=0 must be a whole number"),
+        ("objective.gamma=0", "gamma=0 must be a positive"),
+    ],
+)
+def test_one_mistake_gives_one_complaint_that_names_it(option, complaint):
+    (text,) = found("algorithm=luffy", f"algorithm.{option}")
+    assert complaint in text
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    check_resumed_run(
+        tmp_path, '"origin": "expert"', "algorithm=luffy", "regime=partial", "scale.partial_tokens=4"
+    )

@@ -2,8 +2,10 @@
 
 from functools import partial
 
+import pytest
 import torch
 from tests.algorithms.by_hand import exact, refusal
+from tests.algorithms.resuming import check_resumed_run
 from tests.token_tables import table
 
 from bapo_lightning.algorithms.rover import rover
@@ -30,3 +32,10 @@ def test_it_asks_for_mean_log_probs_at_entry_and_now_and_refuses_a_negative_weig
     assert scores_at_entry(with_options) == ("mean_logp",)
     assert needs_of(with_options) == {"mean_logp", "entry_mean_logp"}
     assert refusal("rover", "beta=-1").startswith("beta=-1 must be")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
+    check_resumed_run(
+        tmp_path, '"origin": "replayed"', "algorithm=rover", "regime=reuse", "correction=truncated_is"
+    )

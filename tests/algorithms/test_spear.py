@@ -1,23 +1,23 @@
-"""SPEAR: the tokens that it leaves out, and the past groups that it imitates, by hand."""
-
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
-from tests.builders import rollout
+from tests.algorithms.by_hand import check_rule_memory, past_group, regimes_of
+from tests.algorithms.resuming import check_resumed_run
 from tests.configuration.compositions import found
-from tests.data.batches.past_groups import check_state, made
+from tests.data.rollouts.turns import ANSWER, CALL, FAILED, IN_TURNS, VOID, sample, talk
 from tests.origins import check_layouts
 from tests.token_tables import table
 
-from bapo_lightning.algorithms.spear import SPEAR, SelfImitation
+from bapo_lightning.algorithms.spear import SPEAR, SelfImitation, ToolCallReward
 from bapo_lightning.objectives.objective import slopes
 from bapo_lightning.objectives.token_table import TokenTable
-from bapo_lightning.types import Origin, Reply
+from bapo_lightning.types import Origin
 
+SPEAR_TURNS = "algorithm=spear_turns", "regime=spear"
 REPLAYED = int(Origin.REPLAYED)
-TURNS = ["environment=calculator", "scale.max_feedback_tokens=32"]
 
 
 def tokens(origin=0, size=400, **columns):
@@ -87,7 +87,7 @@ def test_the_gradient_depends_on_neither_split_nor_layout():
 
 
 def test_self_imitation_keeps_what_the_policy_did_better_than_usual():
-    one = made("a", [1.0, 0.0, 0.5], [2.0, -1.0, 0.5])
+    one = past_group("a", [1.0, 0.0, 0.5], [2.0, -1.0, 0.5])
     kept = SelfImitation(above=1.0).kept(one)
     assert (kept.samples, kept.advantages) == (one.samples[:1], (2.0,))
     assert SelfImitation(above=2.0).kept(one) is None
@@ -99,46 +99,69 @@ def test_self_imitation_keeps_what_the_policy_did_better_than_usual():
 def test_its_advantages_are_what_exceeds_the_median_of_earlier_group_means():
     rule = SelfImitation(window=3, ramp=4)
     assert not rule.is_ready
-    rule.valued([], [made("a", [0.0, 0.2]), made("b", [1.0, 0.0])])  # means 0.1 and 0.5
+    rule.valued([], [past_group("a", [0.0, 0.2]), past_group("b", [1.0, 0.0])])  # means 0.1 and 0.5
     assert rule.is_ready
-    (again,) = rule.valued([made("c", [1.0, 0.2])], [made("d", [1.0, 1.0]), made("e", [1.0, 0.6])])
+    fresh = [past_group("d", [1.0, 1.0]), past_group("e", [1.0, 0.6])]
+    (again,) = rule.valued([past_group("c", [1.0, 0.2])], fresh)
     assert again.advantages == pytest.approx((0.7, 0.0))  # 1 - 0.3, and nothing below the baseline
     assert again.weight == pytest.approx((1 - math.cos(math.pi * 2 / 4)) / 2)
-    (again,) = rule.valued([made("c", [1.0, 0.2])], [])  # of the last three means: 0.5, 1.0, 0.8
+    (again,) = rule.valued([past_group("c", [1.0, 0.2])], [])  # of the last three means: 0.5, 1.0, 0.8
     assert again.advantages == pytest.approx((0.2, 0.0))
     rule.valued([], [])
-    assert rule.valued([made("c", [1.0])], [])[0].weight == 1.0  # the ramp is over
+    assert rule.valued([past_group("c", [1.0])], [])[0].weight == 1.0  # the ramp is over
 
 
-def test_it_can_ask_for_calls_and_never_keeps_what_is_not_trained_on():
-    group = made("a", [1.0, 1.0, 1.0], (1.0, 2.0, 3.0))
-    silent = group.samples[0]
-    calling = replace(silent, rollout=replace(rollout([1], [2], [-1.0]), replies=(Reply(calls=1, errors=1),)))
-    mixed = replace(group, samples=(silent, calling, replace(calling, is_trained=False)))
+def test_the_rule_goes_on_from_its_state():
+    check_rule_memory(lambda: SelfImitation(window=3))
+
+
+def test_self_imitation_can_ask_for_calls_and_never_keeps_what_is_not_trained_on():
+    group = past_group("a", [0.0])
+    calling, silent = sample(talk(FAILED, ANSWER)), sample(talk(ANSWER))
+    left_out = replace(calling, is_trained=False)
+    mixed = replace(group, samples=(silent, calling, left_out), advantages=(1.0, 2.0, 3.0))
     assert SelfImitation().kept(mixed).samples == (silent, calling)
     kept = SelfImitation(needs_call=True).kept(mixed)
     assert (kept.samples, kept.advantages) == ((calling,), (2.0,))
     assert SelfImitation(needs_call=True).kept(replace(mixed, samples=(silent,) * 3)) is None
 
 
-def test_self_imitation_goes_on_from_its_state():
-    check_state(SelfImitation)
+def test_turns_with_a_call_are_rewarded_up_to_a_limit_and_less_and_less():
+    rule = ToolCallReward(per_call=0.1, most=0.25, decay_updates=4)
+    counts = {n: rule.shape(talk(*[CALL] * n, ANSWER), 0) for n in range(5)}
+    assert list(counts.values()) == pytest.approx([0.0, 0.1, 0.2, 0.25, 0.25])
+    several = replace(CALL, calls=7)
+    # One for each turn, whatever came of it.
+    assert rule.shape(talk(several, FAILED, VOID), 0) == pytest.approx(0.2)
+    over_time = [rule.shape(talk(CALL, CALL), version) for version in range(7)]
+    assert over_time == pytest.approx([0.2, 0.2 * (1 + 0.5**0.5) / 2, 0.1, 0.2 * (1 - 0.5**0.5) / 2, 0, 0, 0])
+    assert all(earlier >= later for earlier, later in pairwise(over_time))
+
+
+@pytest.mark.slow
+def test_past_groups_must_be_kept():
+    kept = {"reuse", "spear", "pipo"}
+    assert regimes_of("algorithm=spear") == regimes_of("algorithm=spear_turns", *IN_TURNS) == kept
+
+
+def test_all_that_needs_turns_is_named_where_there_are_none():
+    shaping, replay = sorted(found(*SPEAR_TURNS))
+    ending = " without an environment: a response is one turn"
+    assert shaping.startswith(f"algorithm.rules.turn_shaping{ending}")
+    assert replay.startswith(f"algorithm.stages.replay.needs_call{ending}")
+
+
+def test_with_what_it_needs_it_is_allowed():
+    assert found("algorithm=spear", "regime=spear") == found(*IN_TURNS, *SPEAR_TURNS) == []
 
 
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
         (["algorithm=spear"], "regime=replay keeps none; write regime=reuse"),
+        (["algorithm=spear", "regime=spear", "algorithm.stages.replay.ramp=0"], "ramp=0 must be a whole"),
         (
-            ["algorithm=spear", "regime=spear", "algorithm.stages.replay.ramp=0"],
-            "ramp=0 must be a whole number",
-        ),
-        (
-            ["algorithm=spear_turns", "regime=spear"],
-            "algorithm.turn_shaping, algorithm.stages.replay.needs_call without an environment",
-        ),
-        (
-            [*TURNS, "algorithm=spear_turns", "regime=spear", "algorithm.turn_shaping.decay_updates=0"],
+            [*IN_TURNS, *SPEAR_TURNS, "algorithm.rules.turn_shaping.decay_updates=0"],
             "decay_updates=0 must be",
         ),
     ],
@@ -148,5 +171,13 @@ def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
     assert complaint in text
 
 
-def test_with_an_environment_and_its_regime_calls_can_be_rewarded():
-    assert found(*TURNS, "algorithm=spear_turns", "regime=spear") == []
+@pytest.mark.slow
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path):
+    check_resumed_run(tmp_path, '"origin": "replayed"', "algorithm=spear", "regime=spear")
+
+
+@pytest.mark.slow
+def test_a_run_with_tools_goes_on_as_if_it_had_never_stopped(tmp_path):
+    repeats = [f"algorithm.rules.sample_filter.{option}=2" for option in ("repeats", "ngram")]
+    sign = '"rollout/filtered_samples": [1-9]'
+    check_resumed_run(tmp_path, sign, *SPEAR_TURNS, *repeats, experiment="sums", batches=6)

@@ -1,5 +1,6 @@
 """Composes configurations and collects what is wrong with them, for the tests of several rooms."""
 
+import re
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -45,6 +46,11 @@ def algorithms_with(part, holds=lambda target: True):
 
     found = {name: target(name) for name in names("algorithm")}
     return [name for name, path in found.items() if path is not None and holds(get_object(path))]
+
+
+def ships(text):
+    """Whether the algorithms that a text chooses are there; a rival may have been deleted."""
+    return set(re.findall(r"algorithm=(\w+)", text)) <= {*names("algorithm")}
 
 
 GROUPS = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.is_dir()}

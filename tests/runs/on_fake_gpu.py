@@ -97,16 +97,6 @@ def resumed(folder: Path, *overrides: str) -> dict[str, Any]:
     return whole(before, *overrides, "scale.num_rollout_batches=2", "resume=auto")
 
 
-def with_critic(folder: Path, *overrides: str) -> dict[str, Any]:
-    """A run with a critic that is trained for it."""
-    from bapo_lightning.algorithms.direct_advantage.make import make_critic  # no need without it
-
-    critic = {"to": str(folder / "critic"), "epochs": 1, "num_problems": 4}
-    with redirect_stdout(StringIO()):
-        made = make_critic({**composed([], folder / "unused"), "critic": critic})
-    return whole(folder / "run", *overrides, f"algorithm.stages.step_advantages.critic={made}")
-
-
 def check(folder: Path, stage: str, name: str) -> dict[str, Any]:
     """What a check of `make gpu-check` found bad, and how much it found."""
     (chosen,) = (each for each in import_module(f"gpu.{stage}").CHECKS if each.name == name)
@@ -137,15 +127,21 @@ def is_refused(work: Callable[[], object]) -> bool:
 
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
-    **{"run": whole, "resumed": resumed, "with_critic": with_critic},  # OVERRIDES
+    **{"run": whole, "resumed": resumed},  # OVERRIDES
     "update": update,  # ALGORITHM
     "check": check,  # STAGE NAME
     "refused": refused,
 }
 
-if __name__ == "__main__":
+
+def main(folder: str, *cases: str) -> None:
+    """Runs the cases."""
     use_instead_of_the_cpu()
     with fake_gpu.in_use():
-        for number, case in enumerate(sys.argv[2:]):
+        for number, case in enumerate(cases):
             kind, *words = case.split()
-            print(json.dumps(KINDS[kind](Path(sys.argv[1], str(number)), *words)), flush=True)
+            print(json.dumps(KINDS[kind](Path(folder, str(number)), *words)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -17,16 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("choice", "cases"),
-    # FlowRL has a reference policy and a head, both sharded; the sums are conversations.
     [
         ("algorithm=bapo", ["ddp 2 -> ddp 2", "fsdp 2 -> single"]),
-        ("algorithm=flowrl", ["fsdp 2 -> single"]),
-        ("experiment=sums", ["ddp 2 -> single"]),
+        ("experiment=sums", ["ddp 2 -> single"]),  # conversations
     ],
 )
 def test_two_ranks_train_as_one_process_does_and_so_do_those_that_go_on_from_them(
     choice, cases, monkeypatch, capsys
 ):
+    train_as_one_process_does(choice, cases, monkeypatch, capsys)
+
+
+def train_as_one_process_does(choice, cases, monkeypatch, capsys):
     """The bounds are those of `bench/ranks.py`: 1e-6 relative for weights, 1e-4 for metrics, texts equal."""
     monkeypatch.setattr(ranks, "subprocess", SimpleNamespace(run=forked))
     monkeypatch.setattr(sys, "argv", ["ranks.py", "--cases", *cases, "--set", choice])

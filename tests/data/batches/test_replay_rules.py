@@ -1,38 +1,51 @@
-"""Past groups: which are kept, and in which minibatches they come back."""
+"""Past groups that are trained on again: which are kept, and where they stand."""
 
 from dataclasses import replace
 
 import pytest
+from tests.builders import group, rollout
 from tests.configuration.compositions import found
-from tests.data.batches.past_groups import made
 
 from bapo_lightning.data.batches.replay_queue import ReplayQueue, ReuseBuffer, is_replayed, marked_as_replayed
 from bapo_lightning.data.rollouts.regime import Regime
+from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.types import Origin
 
 REUSE = {"max_age": 7, "reuse_share": 0.5, "max_reuses": 1}
 
 
-class Rule:
-    """Keeps right answers, once it has seen a batch."""
+class Successes(ReplayRule):
+    """Keeps three samples with a positive advantage."""
 
     capacity, is_ready = 3, False
 
     def kept(self, group):
-        return replace(group, samples=group.samples[:2], advantages=group.advantages[:2])
+        pairs = zip(group.samples, group.advantages, strict=True)
+        samples, advantages = zip(*(pair for pair in pairs if pair[1] > 0), strict=True)
+        return replace(group, samples=samples, advantages=advantages)
 
     def valued(self, replayed, fresh):
-        self.is_ready = True
         return list(replayed)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def made(name, rewards, advantages=(), version=0):
+    answers = [rollout([1], [2, index], [-1.0, -1.0], version) for index in range(len(rewards))]
+    return group(name, answers, rewards, advantages)
 
 
 def test_the_buffer_holds_the_newest_samples_and_gives_none_before_its_rule_is_ready():
-    rule = Rule()
+    rule = Successes()
     buffer = ReuseBuffer(Regime("reuse", 1, 2, **REUSE), groups_per_batch=4, rule=rule)
     groups = [made(name, [1.0, 1.0, 0.0], [0.5, 0.5, -1.0]) for name in "ab"]
     buffer.add(groups)
     assert len(buffer) == 1 and buffer.choose(1) == []
-    rule.valued([], groups)
+    rule.is_ready = True
     (chosen,) = buffer.choose(1)
     assert chosen.problem.id == "b" and is_replayed(chosen) and len(chosen.samples) == 2
     assert not is_replayed(groups[1]) and len(buffer) == 0  # it was reused as often as it may be
@@ -66,8 +79,11 @@ def test_only_samples_of_the_policy_are_marked_as_replayed():
     ("overrides", "complaint"),
     [
         (["regime=replay", "regime.reuse_minibatches=after"], "without regime.reuse_share has no effect"),
-        (["regime=pipo", "regime.reuse_share=0.1"], "never fill a minibatch of 16"),
-        (["regime=pipo", "regime.reuse_minibatches=first"], "write one of mixed, before, after"),
+        (
+            ["regime=reuse", "regime.reuse_minibatches=before", "regime.reuse_share=0.1"],
+            "never fill a minibatch of 16",
+        ),
+        (["regime=reuse", "regime.reuse_minibatches=first"], "write one of mixed, before, after"),
     ],
 )
 def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):

@@ -17,7 +17,16 @@ from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import SyncReport
-from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
+from bapo_lightning.types import (
+    NO_VERSION,
+    FinishReason,
+    Origin,
+    Problem,
+    Rollout,
+    Score,
+    ScoreStatus,
+    Segment,
+)
 
 STOP = 9
 OVERLONG = "too long to be drawn"
@@ -94,6 +103,23 @@ def ruled(**methods: Any) -> Rules:
     return Rules({"own": rule})
 
 
+class Expert(GroupRule):
+    """Answers every problem."""
+
+    def open(self, tokenizer, problem, start):
+        segment = Segment(array("i", [7, 8, STOP]), array("f", [0.0] * 3), NO_VERSION)
+        return [Rollout(start.prompt_ids, (segment,), FinishReason.STOP, Origin.EXPERT)]
+
+
+class Hints(GroupRule):
+    """Three hints for a group without a right answer, one after another."""
+
+    def again(self, group, encode):
+        hint = group.hint + 0.25
+        is_solved = any(sample.score.value > 0 for sample in group.samples)
+        return None if is_solved or hint > 0.75 else (hint, encode(group.problem))
+
+
 def number_prompt(tokenizer: object, problem: Problem) -> array[int]:
     return array("i", [int(problem.id)])
 
@@ -131,7 +157,7 @@ def scheduler(
     max_restarts: int = 10_000,
 ) -> RolloutScheduler:
     stream = ProblemStream(
-        [Problem(str(index), "", "", metadata={"solution": "7 8"}) for index in range(num_problems)],
+        [Problem(str(index), "", "") for index in range(num_problems)],
         seed=0,
         overlong=[Problem(OVERLONG, "", "")],
     )

@@ -15,11 +15,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from tests.data.rollouts.scripted import ScriptedEngine, scheduler
+from tests.data.rollouts.scripted import Expert, Hints, ScriptedEngine, scheduler
 from tests.data.rollouts.turns import FEEDBACK, Counting, TurnEngine, TurnTokenizer, random_turns, talking
 
-from bapo_lightning.algorithms.ghpo import Hints
-from bapo_lightning.algorithms.luffy import ExpertTraces
 from bapo_lightning.data.rollouts.admission import DynamicSampling
 from bapo_lightning.data.rollouts.async_collector import AsyncCollector
 from bapo_lightning.data.rollouts.collector import SyncCollector, TrainerState
@@ -59,7 +57,7 @@ class Schedule:
         make_engine = ScriptedEngine if self.environment is None else TurnEngine
         engine = make_engine(self.regime.max_new_tokens, seed=1, dies=self.engine_dies)
         sizes = (self.groups_per_batch, self.num_batches, NUM_PROBLEMS)
-        helps = {"experts": ExpertTraces(), "hints": Hints(9, "{problem}{hint}")} if self.helped else {}
+        helps = {"expert": Expert(), "hints": Hints()} if self.helped else {}
         self.scheduler = scheduler(
             engine, self.regime, *sizes, observers=[Ledger(self.path)], rules={**self.rules, **helps}
         )

@@ -3,7 +3,6 @@
 from array import array
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -11,53 +10,21 @@ from tests.configuration.compositions import found
 from tests.data.rollouts.scripted import ScriptedEngine, ruled, sampler
 from tests.data.rollouts.test_random_schedules import Schedule
 from tests.data.rollouts.test_sampler import ITEMS, finished
+from tests.data.rollouts.turns import ANSWER, CALL, FAILED, IN_TURNS, VOID, sample, talk
 
 from bapo_lightning.data.rollouts.group_state import ArrayStore, pack_group, unpack_group
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.data.rollouts.statistics import RolloutStatistics
 from bapo_lightning.data.rollouts.turn_rules import (
     SampleFilter,
-    ToolCallReward,
     TurnFormatReward,
     most_repeated,
 )
 from bapo_lightning.types import (
     FinishReason,
-    Reply,
-    Rollout,
-    Sample,
-    Score,
     ScoreStatus,
     Segment,
 )
-
-CALL, FAILED, VOID, ANSWER = Reply(calls=1), Reply(calls=1, errors=1), Reply(is_void=True), Reply()
-TURNS = ["environment=calculator", "scale.max_feedback_tokens=32"]
-
-
-def talk(*replies, finish=FinishReason.STOP, cut_off=False, tokens=(1, 2)):
-    """A conversation with these replies to its turns, and one more turn if that was cut off."""
-    turn = Segment(array("i", tokens), array("f", [-1.0] * len(tokens)), 0)
-    segments = [turn]
-    for _ in range(len(replies) - 1 + cut_off):
-        segments += [Segment.of_feedback(array("i", [500])), turn]
-    return Rollout(array("i", [4]), tuple(segments), finish, replies=replies)
-
-
-def sample(rollout, status=ScoreStatus.WRONG):
-    return Sample(rollout, "", Score(0.0, status), 0.0)
-
-
-def test_turns_with_a_call_are_rewarded_up_to_a_limit_and_less_and_less():
-    rule = ToolCallReward(per_call=0.1, most=0.25, decay_updates=4)
-    counts = {n: rule.shape(talk(*[CALL] * n, ANSWER), 0) for n in range(5)}
-    assert list(counts.values()) == pytest.approx([0.0, 0.1, 0.2, 0.25, 0.25])
-    several = replace(CALL, calls=7)
-    # One for each turn, whatever came of it.
-    assert rule.shape(talk(several, FAILED, VOID), 0) == pytest.approx(0.2)
-    over_time = [rule.shape(talk(CALL, CALL), version) for version in range(7)]
-    assert over_time == pytest.approx([0.2, 0.2 * (1 + 0.5**0.5) / 2, 0.1, 0.2 * (1 - 0.5**0.5) / 2, 0, 0, 0])
-    assert all(earlier >= later for earlier, later in pairwise(over_time))
 
 
 @pytest.mark.parametrize(
@@ -179,33 +146,27 @@ def test_a_checkpoint_keeps_what_is_not_trained_on():
     assert all(each.is_trained for each in again.samples)
 
 
+FILTER = f"{SampleFilter.__module__}.SampleFilter"
+
+
 @pytest.mark.parametrize(
-    ("overrides", "complaint"),
+    ("options", "place", "complaint"),
     [
+        ("void_turns: true", [], "algorithm.rules.own.void_turns without an environment: a response is"),
         (
-            ["algorithm=simpletir"],
-            "algorithm.rules.sample_filter.void_turns without an environment: a response is",
-        ),
-        (
-            [*TURNS, "algorithm=simpletir", "algorithm.rules.sample_filter.void_turns=false"],
+            "void_turns: false",
+            IN_TURNS,
             "void_turns, unanswered, cut and repeats are all off; write null in the place of the rule",
         ),
-        (
-            [*TURNS, "algorithm=simpletir", "+algorithm.rules.sample_filter.repeats=1"],
-            "write algorithm.rules.sample_filter.repeats=10",
-        ),
-        ([*TURNS, "algorithm=simpletir", "+algorithm.rules.sample_filter.ngram=0"], "ngram=0 must be"),
+        ("repeats: 1", [], "write algorithm.rules.own.repeats=10"),
+        ("cut: true, ngram: 0", [], "ngram=0 must be"),
+        ("cut: true", [], None),
+        ("void_turns: true", IN_TURNS, None),
     ],
 )
-def test_one_mistake_gives_one_complaint_that_names_it(overrides, complaint):
-    (text,) = found(*overrides)
-    assert complaint in text
-
-
-def test_filters_that_need_no_turns_go_without_an_environment():
-    target = "bapo_lightning.data.rollouts.turn_rules.SampleFilter"
-    assert found("algorithm=grpo", f"+algorithm.rules.sample_filter={{_target_: {target}, cut: true}}") == []
-    assert found(*TURNS, "algorithm=simpletir") == []
+def test_one_mistake_gives_one_complaint_that_names_it(options, place, complaint):
+    problems = found(f"+algorithm.rules.own={{_target_: {FILTER}, {options}}}", *place)
+    assert len(problems) == bool(complaint) and all(complaint in problem for problem in problems)
 
 
 class FilteredSchedule(Schedule):

@@ -15,10 +15,22 @@ from tests.data.rollouts.scripted import NumberTokenizer, ScriptedEngine, sample
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import PlainFeedback
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, Generation
-from bapo_lightning.types import FinishReason, Problem, Reply, Segment, WorkItem
+from bapo_lightning.types import (
+    FinishReason,
+    Problem,
+    Reply,
+    Rollout,
+    Sample,
+    Score,
+    ScoreStatus,
+    Segment,
+    WorkItem,
+)
 
 FEEDBACK = 500  # tokens from here on are an environment's
 ITEM = WorkItem(Problem("4", "", ""), epoch=0)
+CALL, FAILED, VOID, ANSWER = Reply(calls=1), Reply(calls=1, errors=1), Reply(is_void=True), Reply()
+IN_TURNS = ["environment=calculator", "scale.max_feedback_tokens=32"]
 
 
 class TurnTokenizer(NumberTokenizer):
@@ -123,3 +135,16 @@ def one_pass(source, groups, tokens=99, once=False):
     for number, rollout in continued.items():
         groups[requests[number].group].rollouts[requests[number].index] = rollout
     return continued
+
+
+def talk(*replies, finish=FinishReason.STOP, cut_off=False, tokens=(1, 2)):
+    """A conversation with these replies to its turns, and one more turn if that was cut off."""
+    turn = Segment(array("i", tokens), array("f", [-1.0] * len(tokens)), 0)
+    segments = [turn]
+    for _ in range(len(replies) - 1 + cut_off):
+        segments += [Segment.of_feedback(array("i", [500])), turn]
+    return Rollout(array("i", [4]), tuple(segments), finish, replies=replies)
+
+
+def sample(rollout, status=ScoreStatus.WRONG):
+    return Sample(rollout, "", Score(0.0, status), 0.0)

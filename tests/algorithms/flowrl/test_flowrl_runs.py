@@ -6,7 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests import commands
+from tests.algorithms.resuming import check_resumed_run
 from tests.cli.evaluations import results_of, run
+from tests.runs.test_runs_on_ranks import train_as_one_process_does
 
 from bapo_lightning.cli.export import main
 from bapo_lightning.library import BapoModule
@@ -72,3 +74,13 @@ def test_with_adapters_the_head_is_trained_beside_them(tmp_path):
     assert "resumed" in train(folder, 2, f"resume={folder}", *lora)
     assert main([str(folder), str(out)]) == 0
     assert not any("log_z" in name for name in load_file(out / "model.safetensors"))
+
+
+@pytest.mark.slow
+def test_the_reference_policy_and_the_head_are_sharded(monkeypatch, capsys):
+    train_as_one_process_does("algorithm=flowrl", ["fsdp 2 -> single"], monkeypatch, capsys)
+
+
+@pytest.mark.slow
+def test_a_run_with_reuse_goes_on_as_if_it_had_never_stopped(tmp_path):
+    check_resumed_run(tmp_path, '"origin": "replayed"', "algorithm=flowrl", "regime=reuse")
