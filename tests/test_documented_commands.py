@@ -30,7 +30,8 @@ def shown_runs(document: str) -> set[str]:
 
 def composed(arguments: str) -> list[str]:
     """Returns the overrides of a run; of a multirun those of its first run."""
-    parsed = OverridesParser.create().parse_overrides([text for text in shlex.split(arguments) if text != "-m"])
+    words = [word for word in shlex.split(arguments) if word != "-m"]
+    parsed = OverridesParser.create().parse_overrides(words)
     return [
         f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
         if override.is_sweep_override()
@@ -40,7 +41,10 @@ def composed(arguments: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("document", [*FRONT, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]
+
+
+@pytest.mark.parametrize("document", [*FRONT, *SLOW])
 def test_every_run_that_is_shown_can_be_composed(document: str) -> None:
     wrong = {}
     for arguments in shown_runs(document):

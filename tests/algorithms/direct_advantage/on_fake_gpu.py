@@ -1,4 +1,4 @@
-"""A run with a critic on a fake GPU: `python -m tests.algorithms.direct_advantage.on_fake_gpu FOLDER CASE`."""
+"""A run with a critic on a fake GPU: `python -m tests.algorithms.direct_advantage.on_fake_gpu DIR CASE`."""
 
 from __future__ import annotations
 
