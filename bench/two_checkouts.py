@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
 from measuring import add_json_option, alternating, ratio, write_json
-from run_comparison import ROOT, train, without_times
+from run_comparison import ROOT, newest, same, train, without_times
 
 from bapo_lightning.run_folder.record import read_rows
 
@@ -38,15 +39,13 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in checkouts}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.pairs):
-            rows = {}
-            for name in alternating(checkouts, number):
-                inside = Path(folder, f"{number}-{name}")
-                train(inside, [*SETTINGS, *arguments.set], checkouts[name])
-                rows[name] = read_rows(inside)
-                seconds[name].append(median(row["time/step_seconds"] for row in rows[name][WARM_UP:]))
+            runs = {name: Path(folder, f"{number}-{name}") for name in alternating(checkouts, number)}
+            for name, run in runs.items():
+                train(run, [*SETTINGS, *arguments.set], checkouts[name])
+                seconds[name].append(median(row["time/step_seconds"] for row in read_rows(run)[WARM_UP:]))
             print(
                 f"pair {number + 1}: {1e3 * seconds['other'][-1]:.1f} ms an update by the other checkout, "
-                f"{1e3 * seconds['this'][-1]:.1f} ms by this one; {difference(rows['other'], rows['this'])}",
+                f"{1e3 * seconds['this'][-1]:.1f} ms by this one; {difference(runs['other'], runs['this'])}",
                 flush=True,
             )
     ratios = ratio(seconds["other"], seconds["this"])
@@ -54,13 +53,24 @@ def main() -> None:
     write_json(arguments.json, {"seconds": seconds, "ratio": ratios})
 
 
-def difference(other: list[dict[str, Any]], this: list[dict[str, Any]]) -> str:
-    """Says in which update runs first differ in a metric that both have, times apart."""
-    for one, two in zip(map(without_times, other), map(without_times, this), strict=True):
+def difference(other: Path, this: Path) -> str:
+    """Says what differs first: a metric that both have, times apart, the end weights or the ledger."""
+    rows = ([without_times(row) for row in read_rows(run)] for run in (other, this))
+    for one, two in zip(*rows, strict=True):
         names = sorted(name for name in one.keys() & two.keys() if one[name] != two[name])
         if names:
             return f"update {two['step']} differs in {', '.join(names[:3])}" + ", ..." * (len(names) > 3)
-    return "all metrics are equal to the bit"
+    if not same(end_weights(other), end_weights(this)):
+        return "end weights differ"
+    if (other / "ledger.jsonl").read_bytes() != (this / "ledger.jsonl").read_bytes():
+        return "ledgers differ"
+    return "metrics, end weights and ledger are equal to the bit"
+
+
+def end_weights(run: Path) -> dict[str, Any]:
+    """Returns the policy's weights in the newest checkpoint."""
+    state = torch.load(newest(run) / "trainer.ckpt", weights_only=True)["state_dict"]
+    return {name: weight for name, weight in state.items() if name.startswith("policy.")}
 
 
 if __name__ == "__main__":
