@@ -135,7 +135,7 @@ def glossary() -> list[str]:
 
 def logged_metrics() -> set[str]:
     """Returns every metric name of the source, and the names that it composes from a prefix."""
-    names = ("callbacks", "modules", "data", "rollout", "ray")
+    names = ("algorithms", "callbacks", "modules", "data", "rollout", "ray")
     rooms = [ROOT / "src/bapo_lightning" / name for name in names]
     nodes = (
         node

@@ -41,11 +41,20 @@ def composed(arguments: str) -> list[str]:
     ]
 
 
+@pytest.fixture
+def functions(tmp_path, monkeypatch):
+    """The reward functions that docs/rewards.md shows can be imported."""
+    page = (ROOT / "docs/rewards.md").read_text()
+    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]
 
 
 @pytest.mark.parametrize("document", [*FRONT, *SLOW])
-def test_every_run_that_is_shown_can_be_composed(document: str) -> None:
+def test_every_run_that_is_shown_can_be_composed(document: str, functions: None) -> None:
     wrong = {}
     for arguments in shown_runs(document):
         try:

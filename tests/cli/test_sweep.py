@@ -61,7 +61,7 @@ def test_a_sweep_that_goes_on_skips_what_is_finished_whoever_launches_it(swept):
 def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
     done = sweep(tmp_path, "scale.group_size=1")
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert done.stderr.count("scale.group_size=1 with algorithm.advantages.scale=std") == 1
+    assert done.stderr.count("scale.group_size=1 is refused by the advantages") == 1
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ def test_steps_need_a_critic_that_is_there_and_of_this_model(tmp_path):
 def test_a_critic_that_gives_advantages_is_the_only_one_and_needs_no_group(tmp_path):
     own = "algorithm=direct_advantage", f"{CRITIC}={written_description(tmp_path)}"
     assert found(*own, "scale.group_size=1") == []
-    shaping = "+algorithm.length_shaping._target_=bapo_lightning.rewards.shaping.OverlongPenalty"
-    limits = "+algorithm.length_shaping.limit=32", "+algorithm.length_shaping.buffer=8"
+    shaping = "+algorithm.rules.length_shaping._target_=bapo_lightning.data.rollouts.shaping.OverlongPenalty"
+    limits = "+algorithm.rules.length_shaping.limit=32", "+algorithm.rules.length_shaping.buffer=8"
     (text,) = found(*own, shaping, *limits)
     assert text.startswith(
-        "algorithm.stages.step_advantages gives every step its advantage by the verifier's scores, and "
-        "algorithm.length_shaping changes rewards"
+        "algorithm.stages.step_advantages gives every step its own advantage, by the verifier's scores, and "
+        "algorithm.rules.length_shaping changes rewards"
     )

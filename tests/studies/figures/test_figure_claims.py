@@ -14,7 +14,7 @@ from bapo_lightning.report.metrics import limits_of
 from bapo_lightning.run_folder.record import read_tokens
 from studies.figures.catalogue import Claim
 from studies.figures.findings import HOLDS, NO_DATA, OPEN, OPPOSITE, Table, adjust, judge
-from studies.figures.values import CURVES, VALUES, rank_correlation
+from studies.figures.values import CURVES, MEASURED, PREDICTED, VALUES, rank_correlation
 
 PAIR = Claim("more", "reward_last", more="bapo", less="grpo")
 
@@ -149,5 +149,5 @@ def test_a_torn_record_of_tokens_is_named(tmp_path: Path) -> None:
         read_tokens(tmp_path / "nowhere")
 
 
-def test_every_curve_of_the_figures_has_its_limits() -> None:
-    assert [metric for metric in CURVES if limits_of(metric) is None] == ["train/reward"]
+def test_every_curve_of_the_figures_that_cannot_be_negative_has_its_limits() -> None:
+    assert [metric for metric in CURVES if limits_of(metric) is None] == ["train/reward", PREDICTED, MEASURED]
