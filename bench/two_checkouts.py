@@ -22,7 +22,7 @@ from run_comparison import ROOT, newest, same, train, without_times
 from bapo_lightning.run_folder.record import read_rows
 
 SETTINGS = ("experiment=additions", "scale.num_rollout_batches=12")
-WARM_UP = 8  # updates that are not counted
+WARM_UP = 8  # updates that are not timed, if there are more
 
 
 def main() -> None:
@@ -42,7 +42,8 @@ def main() -> None:
             runs = {name: Path(folder, f"{number}-{name}") for name in alternating(checkouts, number)}
             for name, run in runs.items():
                 train(run, [*SETTINGS, *arguments.set], checkouts[name])
-                seconds[name].append(median(row["time/step_seconds"] for row in read_rows(run)[WARM_UP:]))
+                times = [row["time/step_seconds"] for row in read_rows(run)]
+                seconds[name].append(median(times[WARM_UP:] or times))
             print(
                 f"pair {number + 1}: {1e3 * seconds['other'][-1]:.1f} ms an update by the other checkout, "
                 f"{1e3 * seconds['this'][-1]:.1f} ms by this one; {difference(runs['other'], runs['this'])}",
