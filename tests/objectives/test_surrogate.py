@@ -24,12 +24,12 @@ def test_the_ratio_is_the_quotient_of_probabilities_and_stays_finite() -> None:
 
 
 def test_the_objective_of_each_case_is_the_literal_number() -> None:
-    ratio = torch.tensor([0.5, 0.5, 1.0, 1.0, 2.0, 2.0])
-    advantage = torch.tensor([1.0, -1.0, 2.0, -2.0, 1.0, -1.0])
+    ratio = torch.tensor([0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 2.0])
+    advantage = torch.tensor([1.0, -1.0, 2.0, -2.0, 1.0, -1.0, 0.0])
     objective = clipped_surrogate(ratio, advantage, 0.75, 1.5)
-    assert objective.tolist() == [0.5, -0.75, 2.0, -2.0, 1.5, -2.0]
+    assert objective.tolist() == [0.5, -0.75, 2.0, -2.0, 1.5, -2.0, 0.0]
     slope = slopes(clip, table(advantage, ratio, low=0.75, high=1.5))
-    assert clipped_mask(slope, advantage).tolist() == [False, True, False, False, True, False]
+    assert clipped_mask(slope, advantage).tolist() == [False, True, False, False, True, False, False]
 
 
 @pytest.mark.parametrize("as_tensors", [False, True])

@@ -33,6 +33,7 @@ def test_tokens_of_older_versions_are_context_only():
         Segment(array("i", [9]), array("f", [-0.3]), 6),
     )
     resumed = Rollout(array("i", [5, 6]), segments, FinishReason.STOP)
+    assert resumed.versions.tolist() == [4, 4, 6]
     batch = collate(
         [group("p", [resumed, rollout([5], [3], [-0.5], version=4)], [1.0, 0.0], [1.5, -1.5])],
         {},

@@ -57,6 +57,8 @@ def test_requests_continue_what_runs_and_name_group_and_sample():
     assert [list(item.token_ids) for item in requests] == [[4, 0, 1, 2, 3], [4], [5]]
     assert [item.max_new_tokens for item in requests] == [2, 4, 4]
     assert len({item.seed for item in requests}) == 3
+    begun = source.requests(source.start(ITEMS, group_size=2), partial_tokens=4)
+    assert len({item.seed for item in begun}) == 4
 
 
 def test_scored_groups_have_texts_rewards_and_advantages():

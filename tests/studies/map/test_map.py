@@ -110,8 +110,8 @@ def test_a_map_of_training_runs_is_judged_by_held_out_reward_and_keeps_finished_
         ("only=[grpo,bapo]", "only names bapo; write some of grpo, higher"),
         (
             "methods.grpo.set.algorithm=direct_advantage",
-            "methods.grpo: algorithm=direct_advantage has a stage that gives advantages by the text of responses "
-            "(step_advantages), and exact worlds have none",
+            "methods.grpo: algorithm=direct_advantage has a stage that gives advantages by the text of "
+            "responses (step_advantages), and exact worlds have none",
         ),
         ("map=lcoks", "map=lcoks is no map; write one of exact, locks"),
         ("worlds.table.experiment=quickstart", "worlds.table must have either world or experiment"),
