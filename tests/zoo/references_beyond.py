@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from tests.zoo.reference import Array, Columns, Reference
 from tests.zoo.references_tokens import clip, reinforce
-from tests.zoo.references_updates import of_response, responses
+from tests.zoo.references_updates import lot, of_response, responses
 
 REPLAYED, TEMPERED, EXPERT = 1, 2, 3
 
@@ -46,18 +46,9 @@ def spear(columns: Columns) -> Array:
         # Those with no advantage are not clipped either.
         fits = own & (live | (columns["advantage"] == 0)) & (covariance > 1) & (covariance < high)
         fits &= columns["origin"] <= REPLAYED
-        drawn = sorted(np.flatnonzero(fits), key=lambda token: mixed(columns, token))
+        drawn = sorted(np.flatnonzero(fits), key=partial(lot, columns))
         result[drawn[: max(int(share * own.sum()), 1)]] = 0.0
     return result
-
-
-def mixed(columns: Columns, token: int) -> int:
-    """Returns a token's place in the draw: MurmurHash3's finaliser of its response, position and age."""
-    sequence, position, age = (int(columns[name][token]) for name in ("sequence", "position", "age"))
-    value = (sequence * 0x9E3779B1 + position * 0x85EBCA6B + age) % 2**32
-    for factor, shift in ((0x85EBCA6B, 16), (0xC2B2AE35, 13)):
-        value = (value ^ (value >> shift)) * factor % 2**32
-    return (value ^ (value >> 16)) >> 1
 
 
 def residual(columns: Columns) -> Array:

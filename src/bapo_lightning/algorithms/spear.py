@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bapo_lightning.data.rollouts.replay_rule import ReplayRule
 from bapo_lightning.data.rollouts.turn_rules import TurnShaping, needs_turns, num_calling_turns
 from bapo_lightning.data.run_facts import RunFacts
 from bapo_lightning.objectives.clip import clip
+from bapo_lightning.objectives.picks import ORDERED_BY, covariance, first_of, random_order
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.types import Group, Origin, Rollout
@@ -30,31 +30,12 @@ KEPT = "kept"
 
 
 def _dropped(table: TokenTable, kind: Tensor, share: float, low: float, high: float) -> Tensor:
-    """Returns whether a token is left out, [N] bool."""
-    number = table.count * kind
-    total = number.sum()
-
-    def centred(values: Tensor) -> Tensor:
-        return values - (values * number).sum() / total.clamp_min(1)
-
-    covariance = centred(table.advantage) * centred(table.logp)
-    ratio, advantage = table.ratio, table.advantage
-    clipped = ratio.clamp(table.low, table.high) * advantage < ratio * advantage
-    candidate = kind & table.is_sampled & ~clipped & (covariance > low) & (covariance < high)
-    order = torch.where(candidate, _hash(table), 1 << 31).argsort(stable=True)
-    sorted_number = (table.count * candidate).gather(0, order)
-    drawn = candidate.gather(0, order) & (
-        sorted_number.cumsum(0) - sorted_number < (share * total).floor().clamp_min(1)
-    )
-    return torch.zeros_like(drawn).scatter(0, order, drawn)
-
-
-def _hash(table: TokenTable) -> Tensor:
-    """Returns a number in [0, 2^31) for each token, [N], by the finaliser of MurmurHash3."""
-    mixed = (table.sequence * 0x9E3779B1 + table.position * 0x85EBCA6B + table.age) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return (mixed ^ (mixed >> 16)) >> 1
+    """Returns 1 for the tokens of a kind that are left out and 0 for all others, [N]."""
+    own = table.of_kind(kind)
+    value = covariance(own)
+    clipped = table.ratio.clamp(table.low, table.high) * table.advantage < table.ratio * table.advantage
+    candidates = kind & table.is_sampled & ~clipped & (value > low) & (value < high)
+    return first_of(random_order(table), candidates, share, own)
 
 
 @dataclass(frozen=True)
@@ -63,8 +44,7 @@ class SPEAR:
 
     Of the fresh tokens, and of the replayed ones, a share (at least one) is left out. They are drawn from the
     unclipped ones whose covariance (A - mean A)(log pi - mean log pi) lies between the limits; means are over
-    the tokens of their kind. The draw is a hash of response and position, so that it does not depend on the
-    split into micro-batches.
+    the tokens of their kind. The draw does not depend on the split into micro-batches.
 
     Attributes:
         fresh_share: share of the fresh tokens; this and its limits are Clip-Cov's.
@@ -85,13 +65,13 @@ class SPEAR:
     replay_high: Positive = 40.0
     dual_clip: DualClip | None = None
 
-    @reads("logp", "ratio", "advantage", "low", "high", "sequence", "position", "age", "origin", "count")
+    @reads(*ORDERED_BY, "origin", "count", "logp", "advantage", "ratio", "low", "high")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns 0 for the tokens that are left out, and 1 for all others, [N]."""
         replayed = table.origin == Origin.REPLAYED
         dropped = _dropped(table, ~replayed, self.fresh_share, self.fresh_low, self.fresh_high)
-        dropped |= _dropped(table, replayed, self.replay_share, self.replay_low, self.replay_high)
-        return {KEPT: torch.where(dropped, torch.zeros_like(table.ratio), 1.0)}
+        dropped += _dropped(table, replayed, self.replay_share, self.replay_low, self.replay_high)
+        return {KEPT: 1 - dropped}
 
     def __call__(self, table: TokenTable) -> Tensor:
         """Returns the objective of each token, [N]."""
