@@ -21,7 +21,7 @@ import torch.multiprocessing as mp
 from bapo_lightning.callbacks.run_checkpoint import DirectCheckpointIO
 from bapo_lightning.host import answer, driver_version, has_nvidia_gpu, missing_to_build, unused_gpu
 from bapo_lightning.hub import stay_offline_without_hub
-from bapo_lightning.ranks.launch import Place, free_port
+from bapo_lightning.ranks.launch import RankPlace, free_port
 from bapo_lightning.ranks.rank_group import join
 from gpu.checks import FILES, Check, Finding, Machine, at_least, holds, measured, own_folder, skipped
 
@@ -87,7 +87,7 @@ def links(machine: Machine) -> Iterator[Finding]:
 
 def reduce_in(rank: int, size: int, accelerator: str, port: int, count: int, answers: Any) -> None:
     """Joins the ranks as a run does, and times all-reduces of `count` float32 numbers."""
-    os.environ |= Place(rank, size, rank, size, 0, "127.0.0.1", port).variables
+    os.environ |= RankPlace(rank, size, rank, size, 0, "127.0.0.1", port).variables
     group = join(accelerator, size, 1, 5.0, needs_group=True)
     numbers = torch.ones(count, device="cuda" if accelerator == "gpu" else "cpu")
     taken = []

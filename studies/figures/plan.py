@@ -16,7 +16,7 @@ from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.runs.sweeps.launchers import Launch, chosen_launcher
 from bapo_lightning.runs.sweeps.names import folder_name
-from bapo_lightning.runs.sweeps.plan import ROOT, Plan
+from bapo_lightning.runs.sweeps.plan import ROOT, SweepPlan
 from studies.figures.catalogue import Figure, figure_names, read_figure, read_protocol
 
 FIGURE, SEED = "figure", "seed"
@@ -27,7 +27,7 @@ class FiguresPlan:
     """The figures to draw and the runs they are drawn from."""
 
     figures: tuple[Figure, ...]
-    runs: Plan
+    runs: SweepPlan
     launcher: tuple[Launch, bool]
     variant_of_run: dict[str, str]
     arguments: tuple[str, ...]  # of the command line, but for the choice of figures
@@ -64,7 +64,7 @@ def read_figures_plan(arguments: Sequence[str]) -> FiguresPlan:
             jobs[run] = (*hydra_overrides(protocol.variants[name].overrides), f"seed={seed}")
             variant_of_run[run] = name
     folder = folder_name("figures", hydra_overrides(changes)).removeprefix("sweep-")
-    plan = Plan(
+    plan = SweepPlan(
         name="figures",
         folder=Path(own.get(ROOT, "outputs"), folder),
         jobs=jobs,

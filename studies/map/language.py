@@ -13,7 +13,7 @@ from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.modules.bound_rules import BoundRule, whereabouts
 from bapo_lightning.report.run.curves import held_out
 from bapo_lightning.run_folder.record import Row, finite, read_run
-from bapo_lightning.runs.sweeps.plan import Plan
+from bapo_lightning.runs.sweeps.plan import SweepPlan
 from studies.map.cells import FRESH, write_measured
 from studies.map.jobs import Job
 from studies.map.plan import MapConfig
@@ -35,9 +35,9 @@ MEANS = {
 SEARCHED = ("bapo/clip_low", "bapo/clip_high", "bapo/positive_share")
 
 
-def plan_runs(config: MapConfig, jobs: Sequence[Job]) -> Plan:
+def plan_runs(config: MapConfig, jobs: Sequence[Job]) -> SweepPlan:
     """The runs of these jobs."""
-    return Plan(
+    return SweepPlan(
         name="map",
         folder=Path(config.output, "runs"),
         jobs={run_name(job, seed): overrides(config, job, seed) for job in jobs for seed in job.seeds},

@@ -12,7 +12,7 @@ from bapo_lightning.cli import multirun
 from bapo_lightning.cli.command import overrides_first
 from bapo_lightning.cli.multirun import with_sweeps
 from bapo_lightning.runs.sweeps.job import STOPPED
-from bapo_lightning.runs.sweeps.plan import Plan
+from bapo_lightning.runs.sweeps.plan import SweepPlan
 from bapo_lightning.runs.sweeps.run import print_failures
 
 SMALL = ["experiment=additions", "debug=fast", "regime=on_policy"]
@@ -107,7 +107,7 @@ def test_launchers_of_hydra_run_the_jobs_with_files_of_ones_own(tmp_path, launch
 
 
 def test_an_interrupted_sweep_tells_what_is_left_to_do(tmp_path, capsys):
-    plan = Plan("smoke", tmp_path, {name: (name,) for name in "abcde"}, ())
+    plan = SweepPlan("smoke", tmp_path, {name: (name,) for name in "abcde"}, ())
     for name in "abc":
         (tmp_path / name).mkdir()
     (tmp_path / "c.log").write_text("loading\nit broke\n")
@@ -123,7 +123,7 @@ def test_the_table_tells_of_earlier_runs(tmp_path, capsys):
     for algorithm in ("grpo", "bapo", "dapo"):
         rows = [{"step": step, "train/reward": 0.5} for step in range(4)]
         write_run(tmp_path / f"algorithm_{algorithm}", rows, algorithm)
-    multirun.compare(Plan("smoke", tmp_path, {"algorithm_grpo": (), "algorithm_bapo": ()}, ()))
+    multirun.compare(SweepPlan("smoke", tmp_path, {"algorithm_grpo": (), "algorithm_bapo": ()}, ()))
     output = capsys.readouterr().out
     assert "3 of 3 runs" in output and "  runs of earlier calls in this folder: 1\n" in output
 

@@ -4,13 +4,13 @@ from math import inf
 
 import pytest
 
-from bapo_lightning.simulation.fleet import EngineTimes, Failures, Fleet
+from bapo_lightning.simulation.fleet import EngineTimes, Failures, VirtualFleet
 
 NEVER = Failures()
 
 
 def fleet(copies, failures=NEVER, **times):
-    return Fleet(copies, EngineTimes(**times), failures, seed=0)
+    return VirtualFleet(copies, EngineTimes(**times), failures, seed=0)
 
 
 def test_sequences_of_a_copy_decode_in_step_until_the_longest_ends():
@@ -64,7 +64,7 @@ def test_copies_that_died_between_passes_take_part_when_they_are_back():
 def test_every_request_is_sampled_whatever_dies():
     deaths = 0
     for seed in range(30):
-        made = Fleet(3, EngineTimes(1.0, 0.1, 0.001, 0.01, slots=2), Failures(20.0, 30.0), seed)
+        made = VirtualFleet(3, EngineTimes(1.0, 0.1, 0.001, 0.01, slots=2), Failures(20.0, 30.0), seed)
         done = made.run(0.0, [(number, 10 + 7 * number) for number in range(12)])
         assert 0 < done.busy <= 3 * done.seconds
         assert bool(done.deaths) >= bool(done.lost_tokens)

@@ -8,9 +8,9 @@ from tests.plan.test_planning import ASSUMED, GPU, RUN
 from tests.simulation.worlds import LONGEST, setting, times
 
 from bapo_lightning.plan.planning import make_plan
-from bapo_lightning.simulation.outcome import Outcome
+from bapo_lightning.simulation.outcome import VirtualOutcome
 from bapo_lightning.simulation.page import answer, console_table, write_page
-from bapo_lightning.simulation.study import Cell, Result, Study, World, make_study
+from bapo_lightning.simulation.study import Cell, CellResult, Study, World, make_study
 
 ENGINE = replace(RUN.engine, tensor_parallel=2)
 
@@ -23,8 +23,8 @@ def world(**options):
 
 def result(trainer, age, speed, in_turns=False, stale=0.0):
     ages = {0: 1 - stale, age: stale} if stale else {0: 1.0}
-    outcome = Outcome(10.0, speed, 0.25, 0.0, 0.1, 0.5, ages, 0.0, 0, 0)
-    return Result(Cell(trainer, 8 if in_turns else 8 - trainer, age, None, in_turns), outcome)
+    outcome = VirtualOutcome(10.0, speed, 0.25, 0.0, 0.1, 0.5, ages, 0.0, 0, 0)
+    return CellResult(Cell(trainer, 8 if in_turns else 8 - trainer, age, None, in_turns), outcome)
 
 
 def test_splits_are_whole_copies_and_leave_some_for_both():

@@ -12,7 +12,7 @@ from bapo_lightning.plan.generation import generation
 from bapo_lightning.plan.planning import make_plan
 from bapo_lightning.plan.work import forward_flops
 from bapo_lightning.run_folder.record import RunRecord
-from bapo_lightning.simulation.fleet import Failures, Fleet
+from bapo_lightning.simulation.fleet import Failures, VirtualFleet
 from bapo_lightning.simulation.times import PlannedTrainer, measured_times, planned_times
 
 LINK = 1e12
@@ -22,7 +22,7 @@ MEAN = int(ASSUMED.mean_response_share * RUN.response_tokens)
 def test_a_pass_over_equal_responses_takes_what_the_plan_says():
     times = planned_times(RUN, GPU, ASSUMED, LINK, 0.0)
     engine = replace(times.engine, prefill=0.0)
-    done = Fleet(times.copies, engine, Failures(), 0).run(0.0, [(RUN.prompt_tokens, MEAN)] * 8)
+    done = VirtualFleet(times.copies, engine, Failures(), 0).run(0.0, [(RUN.prompt_tokens, MEAN)] * 8)
     planned = generation(replace(RUN, group_size=2, response_tokens=MEAN), GPU, 1e5, MEAN, 0.5)
     assert planned.concurrent == engine.slots == 8
     # The plan's mean context is half a token more: it counts a step's own token.

@@ -30,7 +30,7 @@ from bapo_lightning.run_folder.find import common_folder, find_runs, swept_folde
 from bapo_lightning.run_folder.text_file import write_text
 
 if TYPE_CHECKING:
-    from bapo_lightning.callbacks.loggers.wandb_group import Group
+    from bapo_lightning.callbacks.loggers.wandb_group import WandbGroup
 
 WANDB = "wandb:"
 
@@ -79,7 +79,9 @@ def show_run(folder: Path, output: Path | None) -> None:
     print_summary(summary, output or folder)
 
 
-def fetched(named: Sequence[str], output: Path | None, for_report: bool) -> tuple[list[str], list[Group]]:
+def fetched(
+    named: Sequence[str], output: Path | None, for_report: bool
+) -> tuple[list[str], list[WandbGroup]]:
     """The names of runs, each group of W&B replaced by the folder that it was fetched into; and the groups.
 
     Raises:

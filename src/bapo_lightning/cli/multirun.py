@@ -28,7 +28,7 @@ from bapo_lightning.ranks.launch import leads
 from hydra_plugins.bapo_lightning import RunsSweeper
 
 if TYPE_CHECKING:
-    from bapo_lightning.runs.sweeps.plan import Plan
+    from bapo_lightning.runs.sweeps.plan import SweepPlan
 
 SHORT = {"launcher=": "hydra/launcher=", "launcher.": "hydra.launcher.", "folder=": "hydra.sweeper.folder="}
 MULTIRUN = {"-m", "--multirun"}
@@ -88,7 +88,7 @@ def sweep(
     sys.exit(run() if leads() else 1)  # the first process says why
 
 
-def compare(plan: Plan) -> None:
+def compare(plan: SweepPlan) -> None:
     """Prints the table and writes the page."""
     from bapo_lightning.cli.compare import main
     from bapo_lightning.run_folder.find import find_runs

@@ -10,7 +10,7 @@ from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.values import Count, CountOrZero, Name
 
 
-class Environment(Section):
+class EnvironmentSection(Section):
     """Who answers the policy between its turns."""
 
     name: Name
@@ -30,7 +30,7 @@ class Environment(Section):
             )
 
 
-def environment_problems(environment: Environment | None, max_feedback_tokens: int) -> Iterator[str]:
+def environment_problems(environment: EnvironmentSection | None, max_feedback_tokens: int) -> Iterator[str]:
     """Room for feedback where there is some, and nowhere else."""
     if environment is None:
         if max_feedback_tokens:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bapo_lightning.configuration.environment import Environment, environment_problems
-from bapo_lightning.configuration.sections import Composed, Model, Rollout, Section
+from bapo_lightning.configuration.environment import EnvironmentSection, environment_problems
+from bapo_lightning.configuration.sections import Composed, Model, RolloutSection, Section
 from bapo_lightning.configuration.targets import Target
 from bapo_lightning.values import Count, CountOrZero
 
@@ -35,9 +35,9 @@ class EvaluationConfig(Composed):
     data: EvaluationData
     model: Model
     scale: EvaluationScale
-    rollout: Rollout
+    rollout: RolloutSection
     reward: Target
-    environment: Environment | None
+    environment: EnvironmentSection | None
     samples_per_call: Count
     run_folder: str | None
 

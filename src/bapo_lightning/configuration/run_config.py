@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bapo_lightning.callbacks.alarm import Alarm
-from bapo_lightning.configuration.environment import Environment, environment_problems
+from bapo_lightning.configuration.environment import EnvironmentSection, environment_problems
 from bapo_lightning.configuration.sections import (
     AlgorithmNodes,
     Callbacks,
@@ -21,8 +21,8 @@ from bapo_lightning.configuration.sections import (
     Data,
     Model,
     Optimizer,
-    Plan,
-    Rollout,
+    PlanSection,
+    RolloutSection,
     Scale,
 )
 from bapo_lightning.configuration.targets import UNREADABLE, Target, option_problems, run_problems
@@ -61,15 +61,15 @@ class RunConfig(Composed):
     scale: Scale
     model: Model
     data: Data
-    rollout: Rollout
+    rollout: RolloutSection
     reward: Target
-    environment: Environment | None
+    environment: EnvironmentSection | None
     correction: Correction
     optimizer: Optimizer
     trainer: Target
     strategy: Target
     callbacks: Callbacks
-    plan: Plan
+    plan: PlanSection
 
     @property
     def folder(self) -> Path:

@@ -185,7 +185,7 @@ class Data(Section):
                 yield f"validation_samples.{name}={count} names no validation set; there are {sets}"
 
 
-class Rollout(Section):
+class RolloutSection(Section):
     """How responses are sampled."""
 
     temperature: float
@@ -264,7 +264,7 @@ class Callbacks(BaseModel):
         return {name: node for name, node in self.__pydantic_extra__.items() if node is not None}
 
 
-class Plan(Section):
+class PlanSection(Section):
     """Assumptions of `make plan`."""
 
     gpu: str

@@ -30,7 +30,7 @@ _OPERATIONS: dict[type, Callable[[Fraction, Fraction], Fraction | int]] = {
 _SHOWN = Context(prec=DIGITS)
 
 
-class Refused(ValueError):
+class NotComputable(ValueError):
     """An expression that is not computed; the text is for the policy."""
 
 
@@ -47,19 +47,19 @@ class Calculator:
         """Returns the value, or what is wrong with the expression."""
         try:
             return ToolResult(shown(value_of(argument)))
-        except Refused as error:
+        except NotComputable as error:
             return ToolResult(f"Error: {error}.", failed=True)
 
 
 def value_of(text: str) -> Fraction:
-    """Returns the value of an expression. Raises Refused when it has none here."""
+    """Returns the value of an expression. Raises NotComputable when it has none here."""
     if len(text) > MAX_LENGTH:
-        raise Refused(f"an expression has at most {MAX_LENGTH} characters")
+        raise NotComputable(f"an expression has at most {MAX_LENGTH} characters")
     text = text.translate(_SIGNS).strip().removesuffix("=").strip()
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise Refused("this is no arithmetic expression") from None
+        raise NotComputable("this is no arithmetic expression") from None
     return _Evaluator(text).value(tree.body, MAX_DEPTH)
 
 
@@ -72,22 +72,22 @@ def shown(value: Fraction) -> str:
 
 
 def power(base: Fraction, exponent: Fraction) -> Fraction:
-    """Returns a power; the exponent is an integer, or half of one. Raises Refused if it is too large."""
+    """Returns a power; the exponent is an integer, or half of one. Raises NotComputable if too large."""
     if base == 0 and exponent < 0:
-        raise Refused("division by zero")
+        raise NotComputable("division by zero")
     if exponent.denominator == 2:
         return power(root(base), exponent * 2)
     if exponent.denominator != 1:
-        raise Refused("the exponent of a power must be an integer or half of one")
+        raise NotComputable("the exponent of a power must be an integer or half of one")
     if base not in (-1, 0, 1) and _bits(base) * abs(exponent) > 2 * MAX_BITS:
-        raise Refused("a number is too large")
+        raise NotComputable("a number is too large")
     return base ** (int(exponent) if abs(base) != 1 else int(exponent) % 2)
 
 
 def root(value: Fraction) -> Fraction:
     """Returns the square root: exact where it is a fraction, else rounded down."""
     if value < 0:
-        raise Refused("a negative number has no root")
+        raise NotComputable("a negative number has no root")
     exact = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
     if exact * exact == value:
         return exact
@@ -111,10 +111,10 @@ class _Evaluator:
 
     def value(self, node: ast.expr, depth: int) -> Fraction:
         if depth == 0:
-            raise Refused(f"operations are nested at most {MAX_DEPTH} deep")
+            raise NotComputable(f"operations are nested at most {MAX_DEPTH} deep")
         result = Fraction(self._computed(node, depth - 1))
         if _bits(result) > MAX_BITS:
-            raise Refused("a number is too large")
+            raise NotComputable("a number is too large")
         return result
 
     def _computed(self, node: ast.expr, depth: int) -> Fraction | int:
@@ -130,10 +130,10 @@ class _Evaluator:
                 try:
                     return _OPERATIONS[type(op)](*values)
                 except ZeroDivisionError:
-                    raise Refused("division by zero") from None
+                    raise NotComputable("division by zero") from None
             case ast.Call(func=ast.Name(id=name), args=[_, *_], keywords=[]) if name in _FUNCTIONS:
                 return _FUNCTIONS[name]([self.value(argument, depth) for argument in node.args])
-        raise Refused(f"only numbers, + - * / // % ** ( ) and {', '.join(_FUNCTIONS)} are known")
+        raise NotComputable(f"only numbers, + - * / // % ** ( ) and {', '.join(_FUNCTIONS)} are known")
 
 
 def _number(text: str) -> Fraction:
@@ -141,9 +141,9 @@ def _number(text: str) -> Fraction:
     try:
         number = Decimal(text)
     except InvalidOperation:  # 0x1F
-        raise Refused("numbers are written in decimal digits") from None
+        raise NotComputable("numbers are written in decimal digits") from None
     if number and abs(number.adjusted()) > MAX_BITS // 4:
-        raise Refused("a number is too large")
+        raise NotComputable("a number is too large")
     return Fraction(number)
 
 
@@ -153,5 +153,5 @@ def _bits(value: Fraction) -> int:
 
 def _only(values: list[Fraction]) -> Fraction:
     if len(values) != 1:
-        raise Refused("sqrt and abs take one number")
+        raise NotComputable("sqrt and abs take one number")
     return values[0]

@@ -50,7 +50,7 @@ class Prepares(Protocol):
         ...
 
 
-class Remembers(Prepares, Protocol):
+class RemembersUpdates(Prepares, Protocol):
     """One that also knows of the updates before. As an `nn.Module` it has `past` as a buffer, which
     checkpoints hold.
     """
@@ -67,7 +67,7 @@ def prepares(objective: object) -> TypeGuard[Prepares]:
     return hasattr(without_options(objective), "prepare")
 
 
-def remembers(objective: object) -> TypeGuard[Remembers]:
+def remembers(objective: object) -> TypeGuard[RemembersUpdates]:
     """Whether one has a memory. From Python 3.12 on, `isinstance` does not see a module's buffers."""
     return hasattr(objective, "past") and hasattr(objective, "remember")
 

@@ -14,7 +14,7 @@ from bapo_lightning.plan.run_shape import RunShape
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationTimes:
     """Sampling of one rollout batch, per copy of the model in the engine."""
 
     num_samples: int
@@ -54,7 +54,7 @@ def cache_tokens(run: RunShape, gpu: Gpu, working_bytes: float) -> int:
 
 def generation(
     run: RunShape, gpu: Gpu, working_bytes: float, mean_response: float, bandwidth_share: float
-) -> Generation:
+) -> GenerationTimes:
     """Returns the sampling of a rollout batch at a steady state: a finished sequence is replaced at once, but
     the last ones run alone to the limit.
     """
@@ -67,4 +67,4 @@ def generation(
     read = model.num_parameters * engine.element_bytes + cached
     steps = max(num_samples * mean_response / concurrent, float(run.response_tokens))
     step_seconds = read / (engine.tensor_parallel * gpu.bytes_per_second * bandwidth_share)
-    return Generation(num_samples, concurrent, steps, step_seconds)
+    return GenerationTimes(num_samples, concurrent, steps, step_seconds)

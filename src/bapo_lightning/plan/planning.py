@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from bapo_lightning.plan.generation import Generation, cache_tokens, engine_memory, generation
+from bapo_lightning.plan.generation import GenerationTimes, cache_tokens, engine_memory, generation
 from bapo_lightning.plan.gpus import Gpu
 from bapo_lightning.plan.memory import Amount, Moment, gradients, moments, product, state
 from bapo_lightning.plan.run_shape import RunShape
@@ -39,7 +39,7 @@ class Plan:
     engine: tuple[Amount, ...]  # of one GPU of the engine, wherever it is
     cache_tokens: int
     work: Work  # of one update
-    generation: Generation  # of one rollout batch
+    generation: GenerationTimes  # of one rollout batch
 
     @property
     def usable_bytes(self) -> float:

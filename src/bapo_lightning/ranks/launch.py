@@ -51,7 +51,7 @@ def leads(environment: Mapping[str, str] = os.environ) -> bool:
 def launch(num_ranks: int, arguments: Sequence[str]) -> int:
     """Trains in `num_ranks` processes with these command line arguments; returns the exit code of the run."""
     port = free_port()
-    places = [Place(rank, num_ranks, rank, num_ranks, 0, "127.0.0.1", port) for rank in range(num_ranks)]
+    places = [RankPlace(rank, num_ranks, rank, num_ranks, 0, "127.0.0.1", port) for rank in range(num_ranks)]
     return supervise([start(place, arguments) for place in places])
 
 
@@ -95,7 +95,7 @@ def supervise(ranks: Sequence[Rank]) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """One rank among all, and how it meets the others."""
 
     rank: int
@@ -122,7 +122,7 @@ class Place:
         return {name: str(value) for name, value in numbers.items()}
 
 
-def start(place: Place, arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def start(place: RankPlace, arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Starts one rank. `options` are those of `subprocess.Popen`."""
     command = [sys.executable, "-m", "bapo_lightning.cli.train", *arguments]
     variables = {**os.environ, **threads(place.local_size), **started_by_this(), **place.variables}

@@ -27,7 +27,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from bapo_lightning.errors import RankError
-from bapo_lightning.ranks.launch import LOOK_SECONDS, Place, free_port, start, supervise
+from bapo_lightning.ranks.launch import LOOK_SECONDS, RankPlace, free_port, start, supervise
 from bapo_lightning.ray.joining import JOINED, has_gpus, join, leave, room
 from bapo_lightning.ray.versions import differences, versions
 
@@ -56,7 +56,11 @@ class NodeRanks:
         return versions(), ray.util.get_node_ip_address(), free_port()
 
     def start(
-        self, places: Sequence[Place], arguments: Sequence[str], folder: str, environment: Mapping[str, str]
+        self,
+        places: Sequence[RankPlace],
+        arguments: Sequence[str],
+        folder: str,
+        environment: Mapping[str, str],
     ) -> str | None:
         """Starts ranks in `folder`; returns why that cannot be."""
         if not Path(folder).is_dir():
@@ -244,7 +248,7 @@ def started(nodes: Sequence[Node], arguments: Sequence[str]) -> list[NodeRank]:
         begun = [
             node.actor.start.remote(
                 [
-                    Place(local * number + rank, size, rank, local, number, address, port)
+                    RankPlace(local * number + rank, size, rank, local, number, address, port)
                     for rank in range(local)
                 ],
                 list(arguments),

@@ -1,7 +1,7 @@
 """Builds the objects of a run from its configuration. The only place that knows how they fit together.
 
 RunConfig -> engine, sampler -> data module -+
--> policy, objective -> module     +-> Run -> fit
+-> policy, objective -> module     +-> BuiltRun -> fit
 -> callbacks, loggers -> trainer --+
 """
 
@@ -46,7 +46,7 @@ VALIDATION_SEED = 20251021  # the same in every run, so that validation curves d
 
 
 @dataclass(frozen=True)
-class Run:
+class BuiltRun:
     """The objects of one run on one rank."""
 
     trainer: L.Trainer
@@ -55,7 +55,7 @@ class Run:
     account: dict[str, Any]  # of the problems that were read; empty on ranks other than 0
 
 
-def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> Run:
+def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> BuiltRun:
     """Everything that trains, on this rank; rank 0 prepares the run folder. Every rank must call it.
 
     Raises:
@@ -82,7 +82,7 @@ def build(config: RunConfig, start: RunStart, ranks: RankGroup) -> Run:
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         default_root_dir=start.folder,
     )
-    return Run(trainer, module, data_module, account)
+    return BuiltRun(trainer, module, data_module, account)
 
 
 def build_algorithm(nodes: AlgorithmNodes) -> Algorithm:

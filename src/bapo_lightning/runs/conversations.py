@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from bapo_lightning.configuration.environment import Environment
+from bapo_lightning.configuration.environment import EnvironmentSection
 from bapo_lightning.data.rollouts.conversations import Conversations
 from bapo_lightning.data.rollouts.feedback import ChatFeedback
 from bapo_lightning.errors import ConfigError
 
 
 def build_conversations(
-    environment: Environment | None, tokenizer: Any, max_new_tokens: int, max_feedback_tokens: int
+    environment: EnvironmentSection | None, tokenizer: Any, max_new_tokens: int, max_feedback_tokens: int
 ) -> Conversations | None:
     """Makes the turn taking; None where a response is one turn.
 
@@ -35,7 +35,7 @@ def build_conversations(
     )
 
 
-def turn_ends(environment: Environment | None, tokenizer: Any) -> tuple[int, ...]:
+def turn_ends(environment: EnvironmentSection | None, tokenizer: Any) -> tuple[int, ...]:
     """Returns the tokens that end a turn beside the end tokens. Raises ConfigError for a text of several."""
     texts = environment.stop if environment is not None else ()
     encoded = {text: tokenizer.encode(text, add_special_tokens=False) for text in texts}

@@ -46,7 +46,7 @@ from bapo_lightning.report.run.summary import write_summary
 from bapo_lightning.run_folder.checkpoint import TRAINER_FILE, Checkpoint
 from bapo_lightning.run_folder.record import read_manifest, read_rollouts, read_rows
 from bapo_lightning.run_folder.text_file import is_disk_full
-from bapo_lightning.runs.build import Run, build
+from bapo_lightning.runs.build import BuiltRun, build
 from bapo_lightning.runs.resume import RunStart, open_run
 
 # Lightning's advice about what is meant here (no workers, dropout off), or its own upkeep.
@@ -113,7 +113,7 @@ def begin(config: RunConfig) -> RunStart | None:
     return open_run(config)
 
 
-def fit(built: Run, checkpoint: Checkpoint | None) -> None:
+def fit(built: BuiltRun, checkpoint: Checkpoint | None) -> None:
     """Train from the beginning or from a checkpoint to the end."""
     num_updates = built.data_module.num_updates
     if checkpoint is None or checkpoint.update < num_updates:
@@ -132,7 +132,7 @@ def fit(built: Run, checkpoint: Checkpoint | None) -> None:
 
 
 @contextmanager
-def reported(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -> Iterator[None]:
+def reported(built: BuiltRun, config: RunConfig, start: RunStart, ranks: RankGroup) -> Iterator[None]:
     """On rank 0: announce the run, and report on it when it ends, however it ends."""
     introduce(built, config, start, ranks)
     loggers = [logger for logger in built.trainer.loggers if isinstance(logger, RunLogger)]
@@ -148,7 +148,7 @@ def reported(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -
 
 
 @contextmanager
-def concluded(built: Run, start: RunStart, loggers: Sequence[RunLogger]) -> Iterator[None]:
+def concluded(built: BuiltRun, start: RunStart, loggers: Sequence[RunLogger]) -> Iterator[None]:
     """Report on what happens inside, if it came to be a run."""
     try:
         yield
@@ -195,7 +195,7 @@ def ended(data_module: RolloutDataModule | WorkerDataModule) -> Iterator[None]:
         data_module.close()
 
 
-def introduce(built: Run, config: RunConfig, start: RunStart, ranks: RankGroup) -> None:
+def introduce(built: BuiltRun, config: RunConfig, start: RunStart, ranks: RankGroup) -> None:
     """Say what is about to happen, with the resolved counts: batch sizes are where frameworks are misread."""
     scale, staleness = config.scale, config.staleness.updates_per_rollout_batch
     rollouts = scale.prompts_per_batch * scale.group_size

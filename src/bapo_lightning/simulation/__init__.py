@@ -2,7 +2,7 @@
 trainer whose calls only take time.
 
     plan, or a measured run -> ServiceTimes
-    Setting, ServiceTimes   -> VirtualRun -> Outcome     one cell: split of the GPUs, max_age, ...
+    Setting, ServiceTimes   -> VirtualRun -> VirtualOutcome     one cell: split of the GPUs, max_age, ...
     many of them            -> Study -> page, pictures
 
 From outside: `Setting`, `ServiceTimes`, `VirtualRun`, `Study`. docs/simulate.md says what is assumed.

@@ -58,7 +58,7 @@ class _Copy:
     busy: float = 0.0
 
 
-class Fleet:
+class VirtualFleet:
     """Keeps which copies live from one pass to the next."""
 
     def __init__(self, copies: int, times: EngineTimes, failures: Failures, seed: int) -> None:
@@ -108,7 +108,7 @@ class Fleet:
 class _Pass:
     """Events of one pass: a copy's next sequences end, a copy dies, a copy is back."""
 
-    def __init__(self, fleet: Fleet, start: float, work: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, fleet: VirtualFleet, start: float, work: Sequence[tuple[int, int]]) -> None:
         self._fleet, self._times, self._work = fleet, fleet.times, work
         self._queue = deque(range(len(work)))
         self._left = len(work)

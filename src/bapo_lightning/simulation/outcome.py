@@ -12,7 +12,7 @@ Span = tuple[float, float]  # begin and end, in seconds
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VirtualOutcome:
     """Shares and rates of the counted part of a run."""
 
     seconds: float  # that it took
@@ -36,7 +36,7 @@ class Outcome:
         return sum(share for found, share in self.ages.items() if found > age)
 
 
-def outcome_of(run: VirtualRun, skipped: int, left_out: int = 0) -> Outcome:
+def outcome_of(run: VirtualRun, skipped: int, left_out: int = 0) -> VirtualOutcome:
     """Returns the numbers of a finished run without its first `skipped` and last `left_out` rollout batches.
 
     Raises ValueError when nothing is left.
@@ -59,7 +59,7 @@ def outcome_of(run: VirtualRun, skipped: int, left_out: int = 0) -> Outcome:
     waited = sum(update.begin - update.visited for update in counted)
     ages: Counter[int] = sum((update.ages for update in counted), Counter())
     lost, statistics = sum(done.lost_tokens for _, done in passes), run.scheduler.statistics
-    return Outcome(
+    return VirtualOutcome(
         seconds=seconds,
         tokens_per_second=sum(run.entered[skipped : last // batch]) / seconds,
         trainer_waits=max(0.0, waited - synced) / seconds,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bapo_lightning.report.markdown import markdown_table
 from bapo_lightning.simulation.picture import draw
-from bapo_lightning.simulation.study import Result, Study, World
+from bapo_lightning.simulation.study import CellResult, Study, World
 
 HEADS = (
     "train + generate", "max_age", "a pass", "tokens/s", "GPUs idle", "trainer waits", "fleet idle",
@@ -95,12 +95,12 @@ def _page(study: Study, world: World, name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _shown(study: Study) -> list[Result]:
+def _shown(study: Study) -> list[CellResult]:
     turns = [result for result in study.results if result.cell.in_turns]
     return [*dict.fromkeys(study.by_age.values()), *turns]
 
 
-def _row(result: Result) -> list[str]:
+def _row(result: CellResult) -> list[str]:
     cell, found = result.cell, result.outcome
     return [
         f"{cell.trainer_gpus} in turns" if cell.in_turns else _split(cell.trainer_gpus, cell.fleet_gpus),

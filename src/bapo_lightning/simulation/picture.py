@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from bapo_lightning.report import style
-from bapo_lightning.simulation.study import SPEED, Result, Study
+from bapo_lightning.simulation.study import SPEED, CellResult, Study
 
 _BARS = 0.8  # of the room between two groups of bars
 
@@ -46,7 +46,7 @@ def _idle(axes: Axes, study: Study) -> None:
     style.style_axes(axes, f"Idle, {_at(study.best)}", "GPUs that train", "share of the time")
     line = _along_split(study)
     places = [result.cell.trainer_gpus for result in line]
-    curves: list[tuple[str, str, Callable[[Result], float]]] = [
+    curves: list[tuple[str, str, Callable[[CellResult], float]]] = [
         ("trainer waits", style.VERMILLION, lambda result: result.outcome.trainer_waits),
         ("fleet idle", style.BLUE, lambda result: result.outcome.fleet_idle),
         ("of it: no pass runs", style.GREEN, lambda result: result.outcome.fleet_waits),
@@ -122,7 +122,7 @@ def _waste(axes: Axes, study: Study) -> None:
     style.draw_legend(axes)
 
 
-def _along_split(study: Study) -> list[Result]:
+def _along_split(study: Study) -> list[CellResult]:
     best = study.best.cell
     found = [
         result
@@ -132,15 +132,15 @@ def _along_split(study: Study) -> list[Result]:
     return sorted(found, key=lambda result: result.cell.trainer_gpus)
 
 
-def _by_split(results: Sequence[Result]) -> list[list[Result]]:
+def _by_split(results: Sequence[CellResult]) -> list[list[CellResult]]:
     splits = sorted({result.cell.trainer_gpus for result in results})
     return [[result for result in results if result.cell.trainer_gpus == split] for split in splits]
 
 
-def _at(result: Result) -> str:
+def _at(result: CellResult) -> str:
     tokens = result.cell.partial_tokens
     return f"max_age {result.cell.max_age}" + ("" if tokens is None else f", {tokens:,} a pass")
 
 
-def _split(result: Result) -> str:
+def _split(result: CellResult) -> str:
     return f"{result.cell.trainer_gpus} + {result.cell.fleet_gpus} GPUs"

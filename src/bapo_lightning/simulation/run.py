@@ -22,7 +22,7 @@ from bapo_lightning.data.rollouts.schedule import ScheduleRecorder
 from bapo_lightning.data.rollouts.scheduler import RolloutScheduler
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.simulation.clock import Clock, Process
-from bapo_lightning.simulation.fleet import Failures, Fleet
+from bapo_lightning.simulation.fleet import Failures, VirtualFleet
 from bapo_lightning.simulation.sampler import NUM_PROBLEMS, Unwritten, VirtualEngine, VirtualSampler
 from bapo_lightning.simulation.times import ServiceTimes
 from bapo_lightning.types import Group, Problem
@@ -47,7 +47,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Update:
+class VirtualUpdate:
     """One update, and the data it trained on."""
 
     visited: float  # seconds at which the trainer was ready for it
@@ -62,7 +62,7 @@ class VirtualRun:
         """`schedule`: file for the rows of the asynchronous schedule, as a run writes them."""
         regime, self._times, self.setting = setting.regime, times, setting
         self.clock = Clock()
-        fleet = Fleet(times.copies, times.engine, setting.failures, setting.seed)
+        fleet = VirtualFleet(times.copies, times.engine, setting.failures, setting.seed)
         self.engine = VirtualEngine(fleet, times.sync_seconds, lambda: self.clock.now)
         prompt = cast(Any, Unwritten(setting.prompt_tokens))
         self.sampler = VirtualSampler(
@@ -88,7 +88,7 @@ class VirtualRun:
             setting.num_batches + ahead,
             [ScheduleRecorder(schedule)] if schedule else [],
         )
-        self.updates: list[Update] = []
+        self.updates: list[VirtualUpdate] = []
         self.entered: list[int] = []  # response tokens of each rollout batch
         self.end = 0.0
         self._queue = ReplayQueue(regime.epochs, regime.minibatches, setting.seed)
@@ -111,7 +111,7 @@ class VirtualRun:
             visited = clock.now
             yield from self._overlapping(protocol) if regime.async_generation else self._in_turns()
             minibatch = self._queue.take()
-            self.updates.append(Update(visited, clock.now, self._ages(minibatch)))
+            self.updates.append(VirtualUpdate(visited, clock.now, self._ages(minibatch)))
             yield self._times.trainer.update([s.rollout.length for group in minibatch for s in group.samples])
             self._version += 1
             clock.changed()

@@ -11,7 +11,7 @@ import numpy as np
 from bapo_lightning.data.rollouts.running_group import RunningGroup
 from bapo_lightning.data.rollouts.sampler import RolloutSampler
 from bapo_lightning.rollout.engine import UNSYNCED_VERSION, Generation, GenerationRequest, SamplingParams
-from bapo_lightning.simulation.fleet import Fleet, FleetPass
+from bapo_lightning.simulation.fleet import FleetPass, VirtualFleet
 from bapo_lightning.types import FinishReason, Group, Sample, Score, ScoreStatus, Segment, WorkItem
 
 NUM_PROBLEMS = 1000  # of the stream; only their numbers matter
@@ -42,7 +42,7 @@ class VirtualRequest(GenerationRequest):
 class VirtualEngine:
     """A fleet behind those methods of `RestartingEngine` that collectors call; `owed` adds up its time."""
 
-    fleet: Fleet
+    fleet: VirtualFleet
     sync_seconds: float
     now: Callable[[], float]
     version: int = UNSYNCED_VERSION

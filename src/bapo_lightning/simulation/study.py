@@ -13,7 +13,7 @@ from bapo_lightning.plan.planning import Plan, make_plan
 from bapo_lightning.plan.run_shape import RunShape
 from bapo_lightning.simulation.fleet import Failures
 from bapo_lightning.simulation.lengths import length_table
-from bapo_lightning.simulation.outcome import Outcome, outcome_of
+from bapo_lightning.simulation.outcome import VirtualOutcome, outcome_of
 from bapo_lightning.simulation.run import Setting, VirtualRun
 from bapo_lightning.simulation.times import ServiceTimes, planned_times
 
@@ -40,11 +40,11 @@ class Cell:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class CellResult:
     """A cell and its numbers."""
 
     cell: Cell
-    outcome: Outcome
+    outcome: VirtualOutcome
 
     @property
     def speed(self) -> float:
@@ -108,7 +108,7 @@ class World:
             return []
         return make_plan(self._shape(cell), self.plan.gpu, self.plan.assumed).problems
 
-    def simulate(self, cell: Cell, setting: Setting | None = None) -> Result:
+    def simulate(self, cell: Cell, setting: Setting | None = None) -> CellResult:
         """Simulates a cell; another `setting` than the world's for a what-if."""
         regime = replace(self._regime(cell.partial_tokens), window=None)
         if not cell.in_turns:
@@ -116,7 +116,7 @@ class World:
             regime = replace(regime, async_generation=True, max_age=cell.max_age, window=window)
         run = VirtualRun(replace(setting or self.setting, regime=regime), self._times(cell))
         run.run()
-        return Result(cell, outcome_of(run, self.num_skipped))
+        return CellResult(cell, outcome_of(run, self.num_skipped))
 
     def what_ifs(self, cell: Cell) -> Iterator[tuple[Cell, Setting]]:
         """The best cell with other lengths and failure rates."""
@@ -166,25 +166,25 @@ class World:
 class Study:
     """All results, and what they say."""
 
-    results: tuple[Result, ...]  # of the cells that fit
+    results: tuple[CellResult, ...]  # of the cells that fit
     unfit: tuple[tuple[Cell, str], ...]  # the others, with the reason
-    what_ifs: tuple[Result, ...]
+    what_ifs: tuple[CellResult, ...]
     least_gain: float  # share of throughput that a larger max_age must bring
 
     @property
-    def overlapping(self) -> list[Result]:
+    def overlapping(self) -> list[CellResult]:
         """Results of generation beside training."""
         return [result for result in self.results if not result.cell.in_turns]
 
     @property
-    def turns(self) -> Result | None:
+    def turns(self) -> CellResult | None:
         """The fastest one that takes turns."""
         return max((found for found in self.results if found.cell.in_turns), key=SPEED, default=None)
 
     @property
-    def by_age(self) -> dict[int, Result]:
+    def by_age(self) -> dict[int, CellResult]:
         """The fastest result with each bound or a smaller one, by ascending bound."""
-        found: dict[int, Result] = {}
+        found: dict[int, CellResult] = {}
         for age in sorted({result.cell.max_age for result in self.overlapping}):
             found[age] = max((r for r in self.overlapping if r.cell.max_age <= age), key=SPEED)
         return found
@@ -197,7 +197,7 @@ class Study:
         return min(age for age, result in by_age.items() if most < result.speed * (1 + self.least_gain))
 
     @property
-    def best(self) -> Result:
+    def best(self) -> CellResult:
         """The fastest one within `paying_age`."""
         return self.by_age[self.paying_age]
 
@@ -226,7 +226,7 @@ def make_study(world: World, cells: Sequence[Cell], least_gain: float, what_if: 
         return replace(study, what_ifs=tuple(_counted(world, *other) for other in others))
 
 
-def _counted(world: World, cell: Cell, setting: Setting | None = None) -> Result:
+def _counted(world: World, cell: Cell, setting: Setting | None = None) -> CellResult:
     """Simulates a cell without the garbage collector, whose visits to all libraries take most of the time."""
     was_enabled = gc.isenabled()
     gc.disable()

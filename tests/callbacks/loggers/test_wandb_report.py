@@ -16,7 +16,7 @@ from wandb_workspaces.reports.v2 import interface
 
 from bapo_lightning.callbacks.loggers import wandb_group, wandb_report
 from bapo_lightning.callbacks.loggers.wandb import STEP
-from bapo_lightning.callbacks.loggers.wandb_group import Group
+from bapo_lightning.callbacks.loggers.wandb_group import WandbGroup
 from bapo_lightning.callbacks.loggers.wandb_report import HELD_OUT_NAMES, make_report
 from bapo_lightning.cli import compare as compare_command
 from bapo_lightning.report.comparison.settings import collect
@@ -24,7 +24,7 @@ from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.metrics import EXPECTED, HELD_OUT
 from bapo_lightning.report.style import ALGORITHM_COLOURS
 
-GROUP = Group("me", "lab", "sweep-quickstart")
+GROUP = WandbGroup("me", "lab", "sweep-quickstart")
 
 
 def runs(folder, stalenesses=(1, 8)):

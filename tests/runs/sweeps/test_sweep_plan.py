@@ -18,7 +18,14 @@ from bapo_lightning.configuration.overrides import hydra_value
 from bapo_lightning.errors import ConfigError, MachineError
 from bapo_lightning.run_folder.config_keys import short_names
 from bapo_lightning.runs.sweeps.names import folder_name, run_names
-from bapo_lightning.runs.sweeps.plan import Plan, check_runs, compose_runs, finished_runs, read_plan, together
+from bapo_lightning.runs.sweeps.plan import (
+    SweepPlan,
+    check_runs,
+    compose_runs,
+    finished_runs,
+    read_plan,
+    together,
+)
 
 VALUES = [
     *(
@@ -99,7 +106,7 @@ def test_the_order_of_overrides_does_not_change_the_folder_of_a_sweep():
 def test_every_run_of_every_sweep_can_be_composed(sweep):
     plan = plan_of(sweep)
     jobs = {run: job for run, job in plan.jobs.items() if "seed" not in run or run.endswith("seed_0")}
-    assert len(compose_runs(Plan("x", plan.folder, jobs, plan.common))) == len(jobs) >= 2
+    assert len(compose_runs(SweepPlan("x", plan.folder, jobs, plan.common))) == len(jobs) >= 2
 
 
 def test_the_sweeps_have_the_runs_that_they_announce():

@@ -12,7 +12,7 @@ from bapo_lightning.configuration.validate import validate
 from bapo_lightning.report.progress import display
 from bapo_lightning.runs.sweeps import progress
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
-from bapo_lightning.runs.sweeps.progress import RunRow, RunsTable, State, followed, num_updates
+from bapo_lightning.runs.sweeps.progress import RunRow, RunsTable, RunState, followed, num_updates
 
 
 def write_updates(folder, count, reward=0.5):
@@ -45,7 +45,7 @@ def test_a_row_reads_what_its_run_writes(tmp_path):
     write_updates(tmp_path, 20)
     row.read()
     assert row.cells() == ("running", "20/40", "0.500", "0 s") and row.share == 0.5
-    row.end(State.FAILED)
+    row.end(RunState.FAILED)
     assert row.cells()[0] == "FAILED" and row.share == 1
 
 
@@ -58,7 +58,11 @@ def test_the_reward_is_that_of_the_newest_updates(tmp_path):
 
 
 def test_exit_codes_are_states():
-    assert [State.after(code) for code in (0, 1, STOPPED)] == [State.FINISHED, State.FAILED, State.STOPPED]
+    assert [RunState.after(code) for code in (0, 1, STOPPED)] == [
+        RunState.FINISHED,
+        RunState.FAILED,
+        RunState.STOPPED,
+    ]
 
 
 def test_the_time_left_is_by_the_share_that_this_session_did(tmp_path, monkeypatch):
@@ -71,7 +75,7 @@ def test_the_time_left_is_by_the_share_that_this_session_did(tmp_path, monkeypat
     assert table.seconds_left is None
     now = 130.0
     write_updates(tmp_path / "a", 40)
-    rows[0].end(State.FINISHED)
+    rows[0].end(RunState.FINISHED)
     assert table.seconds_left == pytest.approx(3 * 60)
     assert table.line(rows[0], "algorithm=grpo") == (
         "[1/4] finished  algorithm=grpo: 40/40 updates, reward 0.500, 30 s; 3:00 left"
@@ -93,7 +97,7 @@ def test_the_table_fits_and_shortens_names_alone(tmp_path, width):
 def test_of_many_runs_those_at_work_are_shown(tmp_path):
     rows = [RunRow(f"run-{number}", tmp_path / str(number), 8) for number in range(115)]
     for row in rows[:60]:
-        row.end(State.FINISHED)
+        row.end(RunState.FINISHED)
     rows[60].begin(time.monotonic())
     table = RunsTable(rows, lambda: None)
     shown = lines(table, height=20)

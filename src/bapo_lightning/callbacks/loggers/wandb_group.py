@@ -15,7 +15,7 @@ from bapo_lightning.run_folder.text_file import write_json, write_text
 _OURS = ("_", "media/", "trainer/")  # columns that W&B adds to the rows
 
 
-class Group(NamedTuple):
+class WandbGroup(NamedTuple):
     """A group of runs on W&B's server."""
 
     entity: str
@@ -23,7 +23,7 @@ class Group(NamedTuple):
     name: str  # may hold slashes: ours are sweeps, or scale/regime
 
 
-def group_of(name: str) -> Group:
+def group_of(name: str) -> WandbGroup:
     """The group that ENTITY/PROJECT/GROUP names. Raises DataError where a part is missing."""
     entity, _, rest = name.partition("/")
     project, _, group = rest.partition("/")
@@ -32,10 +32,10 @@ def group_of(name: str) -> Group:
             f"wandb:{name} names no group; write wandb:ENTITY/PROJECT/GROUP, such as "
             "wandb:me/bapo-lightning/tiny/replay"
         )
-    return Group(entity, project, group)
+    return WandbGroup(entity, project, group)
 
 
-def fetch_group(group: Group, target: Path, api: Any = None) -> Path:
+def fetch_group(group: WandbGroup, target: Path, api: Any = None) -> Path:
     """Downloads configuration, manifest and metrics of every run of a group, and returns the folder that
     holds one run folder for each.
 

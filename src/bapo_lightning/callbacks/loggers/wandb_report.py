@@ -9,7 +9,7 @@ from wandb_workspaces import expr
 from wandb_workspaces.reports.v2 import interface as wr
 
 from bapo_lightning.callbacks.loggers.wandb import STEP, staleness_tag
-from bapo_lightning.callbacks.loggers.wandb_group import Group
+from bapo_lightning.callbacks.loggers.wandb_group import WandbGroup
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import CONDITION_KEYS, Run
 from bapo_lightning.report.comparison.table import Comparison
@@ -26,7 +26,7 @@ _LEGEND = (
 )
 
 
-def make_report(comparison: Comparison, groups: Sequence[Group], title: str) -> wr.Report:
+def make_report(comparison: Comparison, groups: Sequence[WandbGroup], title: str) -> wr.Report:
     """The report on the runs of `groups`, not saved yet; needs no server. Which sections there are, and which
     settings have lines of their own, is read off the runs that were compared.
     """
@@ -68,7 +68,7 @@ def grouping(runs: Sequence[Run]) -> list[str]:
     return [ALGORITHM, *settings, *regime]
 
 
-def _runset(group: Group, staleness: int, keys: Sequence[str]) -> wr.Runset:
+def _runset(group: WandbGroup, staleness: int, keys: Sequence[str]) -> wr.Runset:
     """Runs of a group at one staleness. Without a project of its own, a run set is of the report's."""
     filters = expr.And(expr.Metric("Group") == group.name, expr.Tags().isin([staleness_tag(staleness)]))
     return wr.Runset(name=group.name, filters=filters, groupby=[f"config.{key}" for key in keys])

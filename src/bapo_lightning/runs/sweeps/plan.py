@@ -37,7 +37,7 @@ NEEDS = ("GPUs", "memory", "model")  # lines of a MachineError, in its order
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """The runs of a sweep by name; a run's folder is `folder`/name."""
 
     name: str
@@ -61,7 +61,7 @@ def read_plan(
     root: str = "outputs",
     loader: ConfigLoader | None = None,
     hydra_options: Job = (),
-) -> Plan:
+) -> SweepPlan:
     """The runs that a sweep's file and the command line ask for.
 
     Args:
@@ -111,10 +111,10 @@ def read_plan(
     name = sweep or "-".join(short_names(varied).values())
     folder = Path(root, options["folder"] or folder_name(name, common))
     named = dict(zip(run_names(jobs), jobs, strict=True))
-    return Plan(name, folder, named, tuple(common), options["reference"], hydra_options)
+    return SweepPlan(name, folder, named, tuple(common), options["reference"], hydra_options)
 
 
-def compose_runs(plan: Plan) -> dict[str, Config]:
+def compose_runs(plan: SweepPlan) -> dict[str, Config]:
     """Composes the configuration of every run.
 
     Raises:
@@ -170,7 +170,7 @@ def together(errors: Sequence[MachineError]) -> MachineError:
     return MachineError(", ".join(names), in_order, list(advice))
 
 
-def finished_runs(plan: Plan, configs: Mapping[str, Config]) -> list[str]:
+def finished_runs(plan: SweepPlan, configs: Mapping[str, Config]) -> list[str]:
     """Returns the runs that have already finished.
 
     Raises:

@@ -33,7 +33,7 @@ _OTHER_COLUMNS = 40  # width of all columns but the first
 _LINES_BESIDE = 6  # head of the table, its last line, and what else is displayed
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """How a run stands."""
 
     WAITING = "waiting"
@@ -43,12 +43,12 @@ class State(StrEnum):
     STOPPED = "stopped"
 
     @classmethod
-    def after(cls, code: int) -> State:
+    def after(cls, code: int) -> RunState:
         """That of a run which ended with this exit code."""
         return cls.FINISHED if code == 0 else cls.STOPPED if code == STOPPED else cls.FAILED
 
 
-_STYLES = dict(zip(State, ("dim", "", "green", "red", "yellow"), strict=True))
+_STYLES = dict(zip(RunState, ("dim", "", "green", "red", "yellow"), strict=True))
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class RunRow:
     name: str
     folder: Path
     num_updates: int  # of the whole run
-    state: State = State.WAITING
+    state: RunState = RunState.WAITING
     num_done: int = 0  # updates
     num_before: int = 0  # of them in earlier sessions
     reward: float | None = None
@@ -87,9 +87,9 @@ class RunRow:
     def begin(self, now: float) -> None:
         """Notes that it runs since `now`. What it did before does not count for the pace."""
         self.read()
-        self.state, self.began, self.num_before = State.RUNNING, now, self.num_done
+        self.state, self.began, self.num_before = RunState.RUNNING, now, self.num_done
 
-    def end(self, state: State) -> None:
+    def end(self, state: RunState) -> None:
         """Notes its end."""
         self.read()
         self.state, self.ended = state, time.monotonic()
@@ -149,7 +149,7 @@ class RunsTable:
     def _look(self) -> None:
         self._notice()
         for row in self.rows:
-            if row.state == State.RUNNING:
+            if row.state == RunState.RUNNING:
                 row.read()
 
     def _window(self, size: int) -> Sequence[RunRow]:
@@ -176,13 +176,13 @@ def followed(jobs: Jobs, updates: Mapping[str, int], names: Mapping[str, Sequenc
     def notice() -> None:
         for run, row in rows.items():
             # The job may be at work on another machine.
-            if row.state == State.WAITING and _changed_since(log_file(jobs[run].folder), start):
+            if row.state == RunState.WAITING and _changed_since(log_file(jobs[run].folder), start):
                 row.begin(jobs[run].began or time.monotonic())
 
     def ended(run: str, code: int) -> None:
         row = rows[run]
         row.began = row.began or jobs[run].began
-        row.end(State.after(code))
+        row.end(RunState.after(code))
         if not on_terminal():
             print(table.line(row, " ".join(names[run])), flush=True)
 

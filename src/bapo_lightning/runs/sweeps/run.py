@@ -13,11 +13,11 @@ from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.text_file import write_json
 from bapo_lightning.runs.sweeps.job import STOPPED, TrainJob, log_file
 from bapo_lightning.runs.sweeps.launchers import Launch
-from bapo_lightning.runs.sweeps.plan import Plan, check_runs, compose_runs, finished_runs
+from bapo_lightning.runs.sweeps.plan import SweepPlan, check_runs, compose_runs, finished_runs
 from bapo_lightning.runs.sweeps.progress import followed, num_updates
 
 
-def run_plan(plan: Plan, launch: Launch, is_here: bool = True) -> dict[str, int]:
+def run_plan(plan: SweepPlan, launch: Launch, is_here: bool = True) -> dict[str, int]:
     """Runs what was not finished before, and keeps in `sweep.json` how it went; returns exit codes by run.
 
     Args:
@@ -51,7 +51,7 @@ def run_plan(plan: Plan, launch: Launch, is_here: bool = True) -> dict[str, int]
     return codes
 
 
-def record(plan: Plan, codes: Mapping[str, int]) -> None:
+def record(plan: SweepPlan, codes: Mapping[str, int]) -> None:
     """Keeps in `sweep.json` the runs of the sweep, even those that never began, and how they ended."""
     path = plan.folder / SWEEP_RECORD
     earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.is_file() else {}
@@ -63,7 +63,7 @@ def record(plan: Plan, codes: Mapping[str, int]) -> None:
     write_json(path, {**content, "runs": earlier | runs})
 
 
-def print_failures(plan: Plan, codes: Mapping[str, int]) -> int:
+def print_failures(plan: SweepPlan, codes: Mapping[str, int]) -> int:
     """Lists the runs that failed, each with its last line of output, and counts what an interrupted sweep
     leaves to do; returns the exit code of the command.
     """
