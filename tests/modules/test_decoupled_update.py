@@ -228,7 +228,7 @@ def test_collate_lays_proximal_log_probs_beside_the_behaviours_and_falls_back_to
     made = group(
         "p", [rollout([5, 6], [7, 8], [-0.1, -0.2]), rollout([5], [3], [-0.5])], [1.0, 0.0], [1.0, -1.0]
     )
-    first = replace(made.samples[0], proximal_logprobs=[-0.3, -0.4])
+    first = replace(made.samples[0], scores={"proximal_logp": [-0.3, -0.4]})
     batch = collate([replace(made, samples=(first, made.samples[1]))], {})
     assert batch.proximal_logp.tolist() == [pytest.approx([0, 0, -0.3, -0.4]), pytest.approx([0, -0.5, 0, 0])]
     (micro_batch,) = batch.split(100, batch.response_mask.float())

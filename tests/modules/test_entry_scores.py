@@ -194,5 +194,5 @@ def test_the_policy_is_what_it_was_at_entry_until_it_is_updated(objective):
 def test_scores_are_kept_as_arrays_and_ask_for_no_log_probs():
     groups = stale_batch(random_policy(), num_groups=1).groups
     ((group,), _) = with_entry_scores(groups, random_policy(), 300, 0, NAMES[:1])
-    assert all(isinstance(sample.entry_scores["entropy"], array) for sample in group.samples)
-    assert all(sample.proximal_logprobs is None for sample in group.samples)
+    assert all(isinstance(sample.scores["entry_entropy"], array) for sample in group.samples)
+    assert all("proximal_logp" not in sample.scores for sample in group.samples)

@@ -54,7 +54,7 @@ def test_an_experts_tokens_have_no_age_a_ratio_of_their_probability_and_no_part_
 def test_corrections_are_for_tokens_of_the_policy(origin: Origin) -> None:
     policy = random_policy()
     groups, measured = with_entry_scores(groups_of(policy, (origin, Origin.POLICY)), policy, 500, 0)
-    recomputed = [sample.proximal_logprobs is not None for sample in groups[0].samples]
+    recomputed = ["proximal_logp" in sample.scores for sample in groups[0].samples]
     assert recomputed == [origin is Origin.TEMPERED, True] * 2 and measured["mismatch/abs_logp_diff_mean"] > 0
     outputs, _ = step(policy, BOUNDS, collated(groups), correction=truncated_is)
     tokens = outputs["tokens"]

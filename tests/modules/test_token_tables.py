@@ -78,7 +78,7 @@ class Picks:
 
     @reads(*ORDERED_BY, "count", "logp")
     def prepare(self, table):
-        return {"picked": first_of(random_order(table), table.count > 0, 0.3, table)}
+        return {"picked": first_of(random_order(table), table.count > 0, 0.3, table.count)}
 
 
 def exchange(rank, port, path):

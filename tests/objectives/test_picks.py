@@ -37,9 +37,9 @@ def test_each_of_a_tokens_columns_matters():
 
 def test_as_many_are_taken_as_make_up_the_share_and_at_least_one():
     tokens, able = made(), ROWS % 2 == 0
-    assert first_of(ROWS, able, 0.35, tokens).nonzero().flatten().tolist() == [0, 2, 4]
-    assert first_of(ROWS.flip(0), able, 0.01, tokens).nonzero().flatten().tolist() == [8]
-    assert not first_of(ROWS, able & False, 1.0, tokens).any()
+    assert first_of(ROWS, able, 0.35, tokens.count).nonzero().flatten().tolist() == [0, 2, 4]
+    assert first_of(ROWS.flip(0), able, 0.01, tokens.count).nonzero().flatten().tolist() == [8]
+    assert not first_of(ROWS, able & False, 1.0, tokens.count).any()
     counted = made(count=torch.tensor([0.0, 1, 4, 1, 1, 1, 1, 1, 0, 0]))
-    taken = first_of(ROWS, able, 0.3, counted)
+    taken = first_of(ROWS, able, 0.3, counted.count)
     assert taken.tolist() == [0, 0, 0.75, *[0] * 7], "3 of the 4 tokens that a row stands for"

@@ -35,10 +35,10 @@ class ClipCov:
     @reads(*ORDERED_BY, "count", "logp", "advantage", "ratio", "low", "high")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns 0 for the picked tokens and 1 for all others, [N]."""
-        value = covariance(table)
+        value = covariance(table, table.count)
         clipped = table.ratio.clamp(table.low, table.high) * table.advantage < table.ratio * table.advantage
         candidates = ~clipped & (value > self.low) & (value < self.high)
-        return {KEPT: 1 - first_of(random_order(table), candidates, self.share, table)}
+        return {KEPT: 1 - first_of(random_order(table), candidates, self.share, table.count)}
 
     def __call__(self, table: TokenTable) -> Tensor:
         """Returns the objective of each token, [N]."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bapo_lightning.objectives.clip import clip
-from bapo_lightning.objectives.sequences import token_mean
+from bapo_lightning.objectives.sequences import mean_over_tokens
 from bapo_lightning.objectives.surrogate import DualClip
 from bapo_lightning.objectives.token_table import TokenTable, reads
 from bapo_lightning.values import NonNegative, Positive
@@ -76,7 +76,7 @@ class EntropyBonus(nn.Module):
 
     def remember(self, table: TokenTable, past: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Returns the coefficient of this update and that of the next, without a state of its own."""
-        entropy = token_mean(table.entropy, table).to(past)
+        entropy = mean_over_tokens(table.entropy, table.count).to(past)
         low = entropy <= self.target
         following = (past + torch.where(low, self.size, -self.size)).clamp(self.least, self.most)
         # An update that is not finite will be skipped, and must not be remembered.

@@ -32,9 +32,9 @@ class KLCov:
     @reads(*ORDERED_BY, "count", "logp", "advantage")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns 1 for the picked tokens and 0 for all others, [N]."""
-        value, order = covariance(table), random_order(table)  # which orders equal ones
+        value, order = covariance(table, table.count), random_order(table)  # which orders equal ones
         order = order.gather(0, value.gather(0, order).argsort(descending=True, stable=True))
-        return {PICKED: first_of(order, table.count > 0, self.share, table)}
+        return {PICKED: first_of(order, table.count > 0, self.share, table.count)}
 
     def __call__(self, table: TokenTable) -> Tensor:
         """Returns the objective of each token, [N]."""

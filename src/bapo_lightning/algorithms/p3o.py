@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import token_mean
+from bapo_lightning.objectives.sequences import mean_over_tokens
 from bapo_lightning.objectives.token_table import TokenTable, reads
 
 LIMIT = 10.0  # nats, of log r in the divergence
@@ -25,7 +25,8 @@ class P3O:
     @reads("ratio", "count")
     def prepare(self, table: TokenTable) -> dict[str, Tensor]:
         """Returns ESS = (mean r)^2 / mean r^2 over all tokens of the update, 0-dim in (0, 1]."""
-        return {SIZE: token_mean(table.ratio, table).square() / token_mean(table.ratio.square(), table)}
+        mean = mean_over_tokens(table.ratio, table.count)
+        return {SIZE: mean.square() / mean_over_tokens(table.ratio.square(), table.count)}
 
     def __call__(self, table: TokenTable) -> Tensor:
         """Returns the objective of each token, [N]."""

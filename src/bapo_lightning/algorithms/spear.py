@@ -31,11 +31,11 @@ KEPT = "kept"
 
 def _dropped(table: TokenTable, kind: Tensor, share: float, low: float, high: float) -> Tensor:
     """Returns 1 for the tokens of a kind that are left out and 0 for all others, [N]."""
-    own = table.of_kind(kind)
-    value = covariance(own)
+    count = table.count * kind
+    value = covariance(table, count)
     clipped = table.ratio.clamp(table.low, table.high) * table.advantage < table.ratio * table.advantage
     candidates = kind & table.is_sampled & ~clipped & (value > low) & (value < high)
-    return first_of(random_order(table), candidates, share, own)
+    return first_of(random_order(table), candidates, share, count)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bapo_lightning.objectives.sequences import token_mean
+from bapo_lightning.objectives.sequences import mean_over_tokens
 from bapo_lightning.objectives.token_table import TokenTable
 
 # Of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), as signed numbers; products of int64 wrap around.
@@ -34,27 +34,27 @@ def random_order(table: TokenTable) -> Tensor:
     return number.argsort()
 
 
-def first_of(order: Tensor, candidates: Tensor, share: float, table: TokenTable) -> Tensor:
-    """Returns 1 for the first candidates and 0 for all others, [N]: as many as make up `share` of all tokens
-    of the table, rounded down, but at least one if there is any. Of a row that stands for several tokens,
-    part may be taken.
+def first_of(order: Tensor, candidates: Tensor, share: float, count: Tensor) -> Tensor:
+    """Returns 1 for the first candidates and 0 for all others, [N]: as many as make up `share` of all tokens,
+    rounded down, but at least one if there is any. Of a row that stands for several tokens, part may be
+    taken.
 
     Args:
-        order: rows of the table in the order of picking, [N].
+        order: rows in the order of picking, [N].
         candidates: rows that may be picked, [N] bool; those that stand for no token never are.
         share: share of all tokens to pick.
-        table: whole update, [N].
+        count: tokens that each row stands for, [N].
     """
-    wanted = (share * table.count.double().sum()).floor().clamp_min(1)
-    counts = (table.count.double() * candidates).gather(0, order)
+    wanted = (share * count.double().sum()).floor().clamp_min(1)
+    counts = (count.double() * candidates).gather(0, order)
     left = (wanted - (counts.cumsum(0) - counts)).clamp_min(0)
-    taken = torch.where(counts > 0, (left / counts).clamp_max(1), 0.0).to(table.logp.dtype)
+    taken = torch.where(counts > 0, (left / counts).clamp_max(1), 0.0).to(count.dtype)
     return torch.zeros_like(taken).scatter(0, order, taken)
 
 
-def covariance(table: TokenTable) -> Tensor:
-    """Returns (A - mean A)(log pi - mean log pi), [N]: what each token adds to their covariance over the
-    update, which drives the entropy (arXiv 2505.22617).
+def covariance(table: TokenTable, count: Tensor) -> Tensor:
+    """Returns (A - mean A)(log pi - mean log pi), [N]: what each token adds to their covariance, which drives
+    the entropy (arXiv 2505.22617). Means are over the `count` tokens, [N], that rows stand for.
     """
     advantage, logp = table.advantage, table.logp
-    return (advantage - token_mean(advantage, table)) * (logp - token_mean(logp, table))
+    return (advantage - mean_over_tokens(advantage, count)) * (logp - mean_over_tokens(logp, count))

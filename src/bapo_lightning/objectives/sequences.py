@@ -99,9 +99,9 @@ def per_step(values: Tensor, table: TokenTable) -> Tensor:
     return values / step_sum(torch.ones_like(table.count), table)
 
 
-def token_mean(values: Tensor, table: TokenTable) -> Tensor:
-    """Returns the mean of `values` over all tokens of a table, 0-dim."""
-    return (values * table.count).sum() / table.count.sum()
+def mean_over_tokens(values: Tensor, count: Tensor) -> Tensor:
+    """Returns the mean of `values`, [N], over the `count` tokens, [N], that rows stand for, 0-dim."""
+    return (values * count).sum() / count.sum()
 
 
 def _responses(sequence: Tensor) -> Tensor:

@@ -91,10 +91,6 @@ class TokenTable:
             reader, known if wanted.issuperset(NAMES) else {name: known[name] for name in wanted}
         )
 
-    def of_kind(self, kind: Tensor) -> TokenTable:
-        """Returns the table in which only the rows of a kind, [N] bool, stand for tokens."""
-        return table_for(vars(self).get("_reader", ""), {**self.columns, "count": self.count * kind})
-
     def relative_to(self, proximal_logp: Tensor) -> TokenTable:
         """Returns the table with ratios to another policy, given its log-probs [N] in nats."""
         log_ratio = limited_log_ratio(self.logp, proximal_logp)

@@ -87,12 +87,9 @@ class Sample:
     text: str  # decoded response without special tokens; in a conversation the policy's last turn
     score: Score
     reward: float  # used in training: the score's value plus shaping
-    # Nats, under the trainer's weights when the batch entered training; None: not recomputed.
-    proximal_logprobs: array[float] | None = None
-    # What else the objective needs of its tokens at that moment, by the name of the score, in nats.
-    entry_scores: Mapping[str, array[float]] = field(default_factory=dict)
-    # Nats, under the weights that the run began with; None: no objective asks.
-    reference_logprobs: array[float] | None = None
+    # Of its tokens when the batch entered training, in nats, by column of the token table:
+    # `proximal_logp` and `entry_*` under its weights, `reference_logp` under those that the run began with.
+    scores: Mapping[str, array[float]] = field(default_factory=dict)
     steps: Steps | None = None  # None: all of its tokens have the advantage of the response
     is_trained: bool = True  # False: it counts in its group's baseline, and its tokens nowhere
 

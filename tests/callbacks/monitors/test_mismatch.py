@@ -14,12 +14,12 @@ from bapo_lightning.objectives.corrections.step_size import ess_step_scale
 from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
 
 
-def update(weights=(1.0,), correction=None, version=0, proximal_logprobs=None):
+def update(weights=(1.0,), correction=None, version=0, scores=None):
     """One token per weight pi_proximal / pi_behaviour; the policy is still the proximal one."""
     behaviour = torch.full((len(weights),), -2.0)
     proximal = behaviour + torch.tensor(weights).log()
     made = group("p", [rollout([1], range(len(weights)), behaviour.tolist())], [1.0], [1.0])
-    sample = replace(made.samples[0], proximal_logprobs=proximal_logprobs)
+    sample = replace(made.samples[0], scores=scores or {})
     tokens = table(
         torch.ones_like(behaviour), logp=proximal, behaviour_logp=behaviour, proximal_logp=proximal
     )
@@ -71,4 +71,4 @@ def test_the_first_minibatch_stands_for_a_batch_that_was_not_scored_at_entry():
         == pytest.approx(0.34657, abs=1e-4)
     )
     assert MismatchMonitor().measure(update([1.0, 2.0], version=1)) == {}
-    assert MismatchMonitor().measure(update([1.0, 2.0], proximal_logprobs=[-2.0, -1.3])) == {}
+    assert MismatchMonitor().measure(update([1.0, 2.0], scores={"proximal_logp": [-2.0, -1.3]})) == {}

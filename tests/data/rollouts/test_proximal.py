@@ -50,9 +50,8 @@ def test_every_sample_gets_its_own_log_probs_and_keeps_all_else():
             before.rewards,
         )
         for old, new in zip(before.samples, after.samples, strict=True):
-            assert new.rollout is old.rollout and new.proximal_logprobs == array(
-                "f", SCORES[old.rollout.length]
-            )
+            assert new.rollout is old.rollout
+            assert new.scores == {"proximal_logp": array("f", SCORES[old.rollout.length])}
 
 
 class EntryTrainer:
@@ -71,17 +70,17 @@ def test_an_expert_gets_the_entropies_of_the_policy_and_no_proximal_log_probs():
     groups = [group("p", [replace(expert, origin=Origin.EXPERT), RESUMED], [1.0, 0.0], [1.0, -1.0])]
     names = ("logp", "entropy", "mean_logp")
     (first, second) = with_entry_scores(groups, EntryTrainer(), 100, 4, names)[0][0].samples
-    assert first.proximal_logprobs is None and first.entry_scores["entropy"] == array("f", [0, 10])
-    assert second.proximal_logprobs == array("f", [-100, -90, -80])
-    assert second.entry_scores["entropy"] == array("f", [0, 10, 20])
-    assert second.entry_scores["mean_logp"] == array("f", [-50, -40, -30])
+    assert "proximal_logp" not in first.scores and first.scores["entry_entropy"] == array("f", [0, 10])
+    assert second.scores["proximal_logp"] == array("f", [-100, -90, -80])
+    assert second.scores["entry_entropy"] == array("f", [0, 10, 20])
+    assert second.scores["entry_mean_logp"] == array("f", [-50, -40, -30])
     assert (first.rollout, second.rollout) == tuple(sample.rollout for sample in groups[0].samples)
     # By itself, a correction leaves experts alone.
     (first, second) = with_entry_scores(groups, EntryTrainer(), 100, 4)[0][0].samples
-    assert first is groups[0].samples[0] and second.proximal_logprobs == array("f", [-100, -90, -80])
+    assert first is groups[0].samples[0] and second.scores["proximal_logp"] == array("f", [-100, -90, -80])
 
 
-def test_scores_survive_a_checkpoint_and_checkpoints_without_them_can_be_read():
+def test_scores_survive_a_checkpoint():
     groups = [group("p", [rollout([5], [7, 8], [-0.1, -0.2], version=4), RESUMED], [1.0, 0.0], [1.0, -1.0])]
     scored, _ = with_entry_scores(groups, EntryTrainer(), 100, 4, ("entropy", "mean_logp"))
     problems = {item.problem.id: item.problem for item in groups}
@@ -89,11 +88,7 @@ def test_scores_survive_a_checkpoint_and_checkpoints_without_them_can_be_read():
     packed = [pack_group(store, item) for item in scored]
     restored = ArrayStore.from_state_dict(store.state_dict())
     assert [unpack_group(restored, item, problems.__getitem__) for item in packed] == scored
-    assert scored[0].samples[1].entry_scores["mean_logp"] == array("f", [-50, -40, -30])
-    for item in packed:
-        for sample in item["samples"]:
-            del sample["entry_scores"]
-    assert [unpack_group(restored, item, problems.__getitem__) for item in packed] == groups
+    assert scored[0].samples[1].scores["entry_mean_logp"] == array("f", [-50, -40, -30])
 
 
 def test_only_tokens_of_the_current_weights_count_as_mismatch(monkeypatch):
@@ -123,9 +118,9 @@ def test_a_batch_without_a_token_of_the_current_weights_says_nothing_about_misma
 def test_the_first_weights_score_every_sample_whoever_wrote_it():
     expert = replace(RESUMED, origin=Origin.EXPERT)
     scored, metrics = with_reference_logprobs([*GROUPS, group("e", [expert], [1.0])], Trainer(), 100)
-    found = [sample.reference_logprobs.tolist() for made in scored for sample in made.samples]
+    found = [sample.scores["reference_logp"].tolist() for made in scored for sample in made.samples]
     assert found == [[-2.0] * 2, [-3.0] * 3, [-1.0], [-3.0] * 3]
-    assert all(sample.proximal_logprobs is None for made in scored for sample in made.samples)
+    assert all("proximal_logp" not in sample.scores for made in scored for sample in made.samples)
     assert set(metrics) == {"time/reference_seconds"}
 
 
@@ -147,7 +142,5 @@ def test_a_checkpoint_keeps_them():
     store = ArrayStore()
     packed = pack_group(store, scored)
     again = unpack_group(ArrayStore.from_state_dict(store.state_dict()), packed, lambda _: scored.problem)
-    kept, known = ([sample.reference_logprobs for sample in made.samples] for made in (again, scored))
+    kept, known = ([sample.scores for sample in made.samples] for made in (again, scored))
     assert kept == known
-    del packed["samples"][0]["reference_logprobs"]  # as in a checkpoint of an earlier version
-    assert unpack_group(store, packed, lambda _: scored.problem).samples[0].reference_logprobs is None

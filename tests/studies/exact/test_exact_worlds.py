@@ -15,7 +15,7 @@ from bapo_lightning.modules.schedules import linear_warmup
 from bapo_lightning.objectives.advantages.group import group_advantages
 from bapo_lightning.objectives.clip import clip
 from bapo_lightning.objectives.objective import needs_of, prepares, scores_at_entry
-from bapo_lightning.objectives.sequences import token_mean as mean_over_tokens
+from bapo_lightning.objectives.sequences import mean_over_tokens
 from bapo_lightning.objectives.token_table import reads
 from bapo_lightning.objectives.weighting import token_mean
 from studies.exact.samples import Answers, draw, token_table
@@ -189,7 +189,7 @@ class Rising(torch.nn.Module):
         raise AssertionError("this changes the state")
 
     def remember(self, table, past):
-        low = mean_over_tokens(table.entropy, table) <= 0.5
+        low = mean_over_tokens(table.entropy, table.count) <= 0.5
         return {"bonus": torch.where(low, past, 0.0)}, (past + torch.where(low, 0.02, -0.02)).clamp(0, 0.5)
 
     def forward(self, table):

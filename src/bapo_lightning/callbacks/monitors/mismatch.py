@@ -23,7 +23,7 @@ class MismatchMonitor(Monitor):
     def measure(self, update: Update) -> Metrics:
         """Returns the metrics of one update."""
         scored_at_entry = any(
-            sample.proximal_logprobs is not None for group in update.batch.groups for sample in group.samples
+            "proximal_logp" in sample.scores for group in update.batch.groups for sample in group.samples
         )
         oldest, _ = update.batch.version_range()
         if scored_at_entry or oldest < update.version:

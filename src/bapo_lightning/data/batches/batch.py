@@ -262,7 +262,7 @@ def _token_grids(
     behaviour, proximal = np.zeros((2, *shape), np.float32)
     for row, (sample, skip, place) in enumerate(zip(samples, skipped, places, strict=True)):
         behaviour[row, place] = sample.rollout.logprobs[skip:]
-        recomputed = sample.proximal_logprobs
+        recomputed = sample.scores.get("proximal_logp")
         proximal[row, place] = behaviour[row, place] if recomputed is None else recomputed[skip:]
         version[row, place], mask[row, place] = sample.rollout.versions[skip:], True
     return {

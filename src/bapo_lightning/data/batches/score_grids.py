@@ -24,16 +24,12 @@ def score_grids(
         skipped: response tokens of each sample that are too old to be trained on.
         places: columns of each sample's trained tokens.
     """
-    columns = {
-        f"entry_{name}": [each.entry_scores[name] for each in samples] for name in samples[0].entry_scores
-    }
-    by_reference = [each.reference_logprobs for each in samples if each.reference_logprobs is not None]
-    if len(by_reference) == len(samples):
-        columns["reference_logp"] = by_reference
     grids = {}
-    for name, rows in columns.items():
+    for name in samples[0].scores:
+        if name == "proximal_logp" or not all(name in sample.scores for sample in samples):
+            continue
         grid = np.zeros(shape, np.float32)
-        for row, (values, skip, place) in enumerate(zip(rows, skipped, places, strict=True)):
-            grid[row, place] = values[skip:]
+        for row, (sample, skip, place) in enumerate(zip(samples, skipped, places, strict=True)):
+            grid[row, place] = sample.scores[name][skip:]
         grids[name] = torch.from_numpy(grid)
     return grids

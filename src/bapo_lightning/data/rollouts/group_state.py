@@ -134,35 +134,28 @@ def unpack_continued(store: ArrayStore, packed: dict[str, Any]) -> Rollout:
 
 
 def _pack_sample(store: ArrayStore, sample: Sample) -> dict[str, Any]:
-    proximal, reference = sample.proximal_logprobs, sample.reference_logprobs
     return _pack_rollout(store, sample.rollout) | {
         "text": sample.text,
         "value": sample.score.value,
         "status": str(sample.score.status),
         "answer": sample.score.answer,
         "reward": sample.reward,
-        "proximal_logprobs": None if proximal is None else store.add_floats(proximal),
-        "entry_scores": {name: store.add_floats(scores) for name, scores in sample.entry_scores.items()},
-        "reference_logprobs": None if reference is None else store.add_floats(reference),
+        "scores": {name: store.add_floats(values) for name, values in sample.scores.items()},
         "steps": None if sample.steps is None else _pack_steps(store, sample.steps),
         "is_trained": sample.is_trained,
     }
 
 
 def _unpack_sample(store: ArrayStore, packed: dict[str, Any], prompt_ids: array[int]) -> Sample:
-    proximal, reference, steps = (
-        packed.get(name) for name in ("proximal_logprobs", "reference_logprobs", "steps")
-    )
+    steps = packed["steps"]
     return Sample(
         rollout=_unpack_rollout(store, packed, prompt_ids),
         text=packed["text"],
         score=Score(packed["value"], ScoreStatus(packed["status"]), packed["answer"]),
         reward=packed["reward"],
-        proximal_logprobs=None if proximal is None else store.floats(proximal),
-        entry_scores={name: store.floats(span) for name, span in packed.get("entry_scores", {}).items()},
-        reference_logprobs=None if reference is None else store.floats(reference),
+        scores={name: store.floats(span) for name, span in packed["scores"].items()},
         steps=None if steps is None else Steps(store.ints(steps[0]), store.floats(steps[1])),
-        is_trained=packed.get("is_trained", True),
+        is_trained=packed["is_trained"],
     )
 
 

@@ -19,6 +19,10 @@ from bapo_lightning.phases import phase
 from bapo_lightning.rollout.weight_sync import ScoringWeightSource
 from bapo_lightning.types import Group, Sample
 
+PROXIMAL = "proximal_logp"
+# Columns of the token table by the policy's name for a score.
+COLUMNS = {"logp": PROXIMAL, "entropy": "entry_entropy", "mean_logp": "entry_mean_logp"}
+
 
 @phase("recomputing log-probs")
 def with_entry_scores(
@@ -36,7 +40,7 @@ def with_entry_scores(
         policy: the trainer's policy.
         token_budget: padded tokens that pass through the policy at once.
         version: policy version.
-        names: scores to add: `logp`, as proximal log-probs; `entropy` and `mean_logp`, as entry scores.
+        names: scores to add, of `COLUMNS`.
 
     Returns:
         The groups, and the metrics `mismatch/*` (over the batch's tokens of age 0; absent if there are none)
@@ -52,9 +56,10 @@ def with_entry_scores(
         ages = bool(sample.rollout.aging_segments)
         if not others and not ages:
             return sample
-        own = dict(zip(names, next(scores), strict=True))
-        logprobs = own.pop("logp", None)
-        return replace(sample, proximal_logprobs=logprobs if ages else None, entry_scores=own)
+        found = dict(zip((COLUMNS[name] for name in names), next(scores), strict=True))
+        if not ages:
+            found.pop(PROXIMAL, None)
+        return replace(sample, scores={**sample.scores, **found})
 
     scored = [replace(group, samples=tuple(map(scored_sample, group.samples))) for group in groups]
     measured = fresh_mismatch([sample for group in scored for sample in group.samples], version)
@@ -81,7 +86,10 @@ def with_reference_logprobs(
     scored = [
         replace(
             group,
-            samples=tuple(replace(sample, reference_logprobs=next(logprobs)) for sample in group.samples),
+            samples=tuple(
+                replace(sample, scores={**sample.scores, "reference_logp": next(logprobs)})
+                for sample in group.samples
+            ),
         )
         for group in groups
     ]
@@ -99,8 +107,8 @@ def fresh_mismatch(samples: Sequence[Sample], version: int) -> dict[str, float]:
         first = 0
         for segment in sample.rollout.sampled_segments:
             end = first + len(segment.token_ids)
-            if segment.version == version and sample.proximal_logprobs is not None:
-                proximal.extend(sample.proximal_logprobs[first:end])
+            if segment.version == version and PROXIMAL in sample.scores:
+                proximal.extend(sample.scores[PROXIMAL][first:end])
                 behaviour.extend(segment.logprobs)
             first = end
     if not proximal:
