@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from bapo_lightning.data.problems.columns import ColumnMapping
-from bapo_lightning.data.problems.overlap import Overlap
+from bapo_lightning.data.problems.overlap import LeakageFilter
 from bapo_lightning.data.problems.table import problem_table
 from bapo_lightning.types import Problem
 
@@ -32,10 +32,10 @@ def main() -> None:
     parser.add_argument("--evaluation", nargs="+", type=Path, required=True)
     parser.add_argument("--problem", default="problem", help="column")
     parser.add_argument("--answer", default="answer", help="column")
-    parser.add_argument("--ngram", type=int, default=Overlap().ngram)
-    parser.add_argument("--min-share", type=float, default=Overlap().min_share)
+    parser.add_argument("--ngram", type=int, default=LeakageFilter().ngram)
+    parser.add_argument("--min-share", type=float, default=LeakageFilter().min_share)
     options = parser.parse_args()
-    rule = Overlap(ngram=options.ngram, min_share=options.min_share)
+    rule = LeakageFilter(ngram=options.ngram, min_share=options.min_share)
     mapping = ColumnMapping(options.problem, options.answer)
     training = {path.stem: problem_table(path.stem, str(path), mapping) for path in options.training}
     held_out = {path.stem: problem_table(path.stem, str(path), mapping) for path in options.evaluation}
@@ -58,7 +58,11 @@ def main() -> None:
 
 
 def recall(
-    rule: Overlap, training: list[Problem], held_out: dict[str, list[Problem]], rate: float, words: list[str]
+    rule: LeakageFilter,
+    training: list[Problem],
+    held_out: dict[str, list[Problem]],
+    rate: float,
+    words: list[str],
 ) -> dict[str, float]:
     """Returns the percentage of each set's problems that is found when altered copies of all of them are put
     into a training set.

@@ -26,7 +26,7 @@ from statistics import fmean, median
 from async_overlap import QUIET, WARM_UP, WORLDS, kinds, wait_for_quiet
 from measuring import add_json_option, write_json
 
-from bapo_lightning.configuration.validate import read_run as read_configuration
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.schedule import Row
 from bapo_lightning.run_folder.record import SCHEDULE_FILE, RunRecord, read_rollouts, read_run
 from bapo_lightning.simulation.lengths import table_of
@@ -142,7 +142,7 @@ def real(record: RunRecord) -> Look:
 
 def setting_of(record: RunRecord, seed: int) -> Setting:
     """The setting of a real run."""
-    config = read_configuration(record.config)
+    config = validate(record.config, "run")
     lengths = [int(row["num_tokens"]) for row in read_rollouts(record.path)]
     scale = config.scale
     return Setting(

@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from tests.test_readme import ROOT, dry_run, shown_commands, words
 
 from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.configuration.validate import read_run
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError
 
 RUNS = re.compile(r"-m bapo_lightning\.cli\.(?:train|rehearse|data) (.*)")
@@ -58,7 +58,7 @@ def test_every_run_that_is_shown_can_be_composed(document: str, functions: None)
     wrong = {}
     for arguments in shown_runs(document):
         try:
-            read_run(compose_run(composed(arguments)))
+            validate(compose_run(composed(arguments)), "run")
         except ConfigError as error:
             wrong[arguments] = str(error)
     assert wrong == {}

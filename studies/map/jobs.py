@@ -12,7 +12,7 @@ from bapo_lightning.configuration.changes import ABSENT, differences
 from bapo_lightning.configuration.compose import compose_run
 from bapo_lightning.configuration.overrides import hydra_overrides
 from bapo_lightning.configuration.run_config import RunConfig, gives_to_all
-from bapo_lightning.configuration.validate import read_run
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.data.rollouts.stages import BatchAdvantageStage
 from bapo_lightning.errors import ConfigError
 from bapo_lightning.objectives.objective import needs_of
@@ -78,7 +78,7 @@ def composed(config: MapConfig, name: str) -> RunConfig:
     """
     overrides = hydra_overrides(config.common | config.methods[name].set)
     try:
-        found = read_run(compose_run(["run_folder=unused", *overrides]))
+        found = validate(compose_run(["run_folder=unused", *overrides]), "run")
     except ConfigError as error:
         raise ConfigError([f"methods.{name}.set: {text}" for text in error.problems]) from None
     is_exact = any(entry.world for entry in config.worlds.values())

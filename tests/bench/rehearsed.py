@@ -8,7 +8,7 @@ from gpu.checks import Check, Machine
 from tests.bench.faults_of_checks import Patch, ended
 
 from bapo_lightning.configuration.compose import compose_run
-from bapo_lightning.configuration.validate import read_ranked
+from bapo_lightning.configuration.validate import validate
 
 
 def read_rehearsal(check: Check, machine: Machine, monkeypatch: Patch) -> None:
@@ -22,4 +22,4 @@ def read_rehearsal(check: Check, machine: Machine, monkeypatch: Patch) -> None:
     monkeypatch.setattr("gpu.rehearsal.subprocess.run", run)
     monkeypatch.setattr("gpu.rehearsal.does_not_fit", lambda overrides: "")
     list(check.run(machine))
-    read_ranked(compose_run([text for text in given[3:] if not text.startswith("rehearsal.")]))
+    validate(compose_run([text for text in given[3:] if not text.startswith("rehearsal.")]), "ranks")

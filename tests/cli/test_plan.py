@@ -10,7 +10,7 @@ from tests.configuration.compositions import composed, found
 
 from bapo_lightning.configuration.plan import architecture, plan_of
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.validate import read_run
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import DataError
 from bapo_lightning.plan.console import plan_text
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def typed(*overrides: str) -> RunConfig:
-    return read_run(composed(*overrides))
+    return validate(composed(*overrides), "run")
 
 
 def command(*overrides: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from tests.configuration.compositions import composed, found, problems_of, valid
 from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.plan import check_architecture, plan_of
 from bapo_lightning.configuration.sections import Model
-from bapo_lightning.configuration.validate import read_run
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError, MachineError
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import ModelOptions
@@ -72,7 +72,7 @@ def test_a_machine_without_gpus_and_memory_is_told_what_it_needs_and_can_do(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_fits_gpus_of_80_gb(name: str) -> None:
-    plan = plan_of(read_run(composed(f"experiment={name}")))
+    plan = plan_of(validate(composed(f"experiment={name}"), "run"))
     assert plan.problems == []
     assert min(plan.limits().values()) >= plan.run.longest
 
@@ -103,7 +103,7 @@ def test_another_algorithm_under_it_changes_nothing_but_the_algorithm(name: str)
 
 
 def test_one_gpu_of_80_gb_holds_7b_with_lora() -> None:
-    plan = plan_of(read_run(composed("experiment=bapo_7b_lora")))
+    plan = plan_of(validate(composed("experiment=bapo_7b_lora"), "run"))
     assert plan.run.num_gpus == 1 and plan.problems == []
     assert min(plan.limits().values()) >= plan.run.longest
     assert found("experiment=bapo_7b_lora", "plan.ignore=true") == []
@@ -111,7 +111,7 @@ def test_one_gpu_of_80_gb_holds_7b_with_lora() -> None:
 
 @pytest.mark.parametrize("name", ["qwen2.5_0.5b_gsm8k", "cs336_small"])
 def test_one_gpu_of_24_gb_holds_half_a_billion_weights(name: str) -> None:
-    plan = plan_of(read_run(composed(f"experiment={name}")), GPUS["l4"])
+    plan = plan_of(validate(composed(f"experiment={name}"), "run"), GPUS["l4"])
     assert (plan.run.num_gpus, plan.run.model.num_parameters, plan.problems) == (1, 494_032_768, [])
 
 

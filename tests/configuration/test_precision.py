@@ -5,7 +5,7 @@ from tests.configuration.compositions import composed
 
 from bapo_lightning.configuration import precision
 from bapo_lightning.configuration.precision import settled
-from bapo_lightning.configuration.validate import read_run, validate
+from bapo_lightning.configuration.validate import validate
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_plan_is_for_gpus_whatever_this_machine_has(monkeypatch):
     monkeypatch.setattr(precision, "_multiplies_faster", lambda accelerator: False)
     monkeypatch.setattr(precision, "SMALLEST_MODEL", 1)
     assert validate(composed()).compute_dtype == "float32"
-    assert read_run(composed()).compute_dtype == "bfloat16"
+    assert validate(composed(), "run").compute_dtype == "bfloat16"
 
 
 def test_what_is_wrong_otherwise_is_left_to_the_rules():

@@ -49,7 +49,7 @@ def describe(plain: dict[str, Any], show: Any) -> None:
         DataError: problems cannot be read.
     """
     with phase("loading libraries"):
-        from bapo_lightning.configuration.validate import read_data
+        from bapo_lightning.configuration.validate import validate
         from bapo_lightning.configuration.wording import value_problem
         from bapo_lightning.data.problems.selection import account_lines
         from bapo_lightning.runs.inputs import read_problems
@@ -57,7 +57,7 @@ def describe(plain: dict[str, Any], show: Any) -> None:
 
     if problem := value_problem(CountOrZero, "show", show):
         raise ConfigError([f"show={show} {problem}"])
-    config = read_data(plain)
+    config = validate(plain, "data")
     rule, limit = config.data.prompt.make(), config.scale.max_prompt_tokens
     encode, reason = encoder(config.model.path, rule)
     with phase("reading problems"):

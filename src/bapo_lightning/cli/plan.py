@@ -29,9 +29,9 @@ def main(config: DictConfig) -> int:
     """Prints the plan; the exit code is 3 where it does not fit."""
     plain = resolve(config)
     from bapo_lightning.configuration.plan import plan_of
-    from bapo_lightning.configuration.validate import read_run
+    from bapo_lightning.configuration.validate import validate
 
-    run = read_run(plain)
+    run = validate(plain, "run")
     plan = plan_of(run)
     text = plan_text(plan, run.name)
     print(folded(text, get_console().width) if on_terminal() else text)

@@ -27,11 +27,11 @@ HELP = ("serve", "serve EXP=smollm2_arithmetic", "Starts the vLLM servers of a r
 def main(composed: DictConfig) -> None:
     """Checks the configuration, and runs the servers until SIGINT or SIGTERM."""
     from bapo_lightning.configuration.targets import Target
-    from bapo_lightning.configuration.validate import read_run
+    from bapo_lightning.configuration.validate import validate
     from bapo_lightning.modules.policy.folder import model_folder_problems, model_path
     from bapo_lightning.rollout.vllm.server_process import own_servers
 
-    config = read_run(resolve(composed))
+    config = validate(resolve(composed), "run")
     rollout, node = config.rollout, config.rollout.engine
     if getattr(node.object, "runs_in", None) != "server" or rollout.serve_port is None:
         raise ConfigError(["this rollout has no server; write rollout=vllm_server"])

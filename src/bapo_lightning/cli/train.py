@@ -63,10 +63,10 @@ def train(config: DictConfig) -> int:
             with phase("loading libraries"):
                 from bapo_lightning.configuration.machine import check_machine
                 from bapo_lightning.configuration.rank_rules import rank_launcher
-                from bapo_lightning.configuration.validate import read_ranked, validate
+                from bapo_lightning.configuration.validate import validate
             with phase("checking the configuration"):
                 if elsewhere:  # on machines that need not be like this one
-                    ranked = read_ranked(plain)
+                    ranked = validate(plain, "ranks")
                 else:
                     check_machine(validate(plain))
         if not elsewhere:

@@ -18,7 +18,7 @@ from bapo_lightning.configuration.conf_dir import choice_files
 from bapo_lightning.configuration.machine_rules import server_gpus
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.validate import read_ranked
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import ConfigError, DataError, MachineError
 from bapo_lightning.host import unused_gpu
 from bapo_lightning.modules.policy.folder import hub_problem
@@ -150,7 +150,7 @@ def _fewer_that_fit(config: RunConfig, found: Sequence[Gpu]) -> int | None:
     for devices in range(min(len(found), config.devices - 1), 0, -1):
         plain["trainer"]["devices"] = devices
         try:
-            if not _plan(read_ranked(plain), found).problems:
+            if not _plan(validate(plain, "ranks"), found).problems:
                 return devices
         except ConfigError:  # such as a batch that so many ranks cannot share
             continue

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -26,44 +26,30 @@ C = TypeVar("C", bound=Composed)
 RULES_READ = {"regime", "rollout", "ranks", "trainer", "strategy", "optimizer", "environment"}
 
 
-def validate(plain: dict[str, Any]) -> RunConfig:
+Scope = Literal["data", "run", "ranks", "machine"]
+
+
+def validate(plain: dict[str, Any], scope: Scope = "machine") -> RunConfig:
     """The typed configuration of a resolved one. Reads no weights and changes nothing. `check_machine` says
     whether there are GPUs, memory and a model for it.
 
-    Raises:
-        ConfigError: with everything that is wrong, on any machine or on this one.
-    """
-    return _checked(plain, (_between_sections, _between_ranks, _on_this_machine))
-
-
-def read_run(plain: dict[str, Any]) -> RunConfig:
-    """`validate`, but for what ranks and this machine need: the run may be meant for others.
+    Args:
+        plain: resolved configuration.
+        scope: what it is meant for: reading problems only, a run on any machine, the ranks of such a run too,
+            or a run on this machine.
 
     Raises:
         ConfigError: with everything that is wrong.
     """
-    return _checked(plain, (_between_sections,), for_gpus=True)
+    plain = settled(plain, for_gpus=scope in ("run", "ranks"))
+    config, found, unsound = _parsed(RunConfig, plain)
+    found += alarm_problems((plain.get("callbacks") or {}).get("alarms", {}), "callbacks.alarms")
+    if config is not None and not unsound & RULES_READ:
+        found += _problems_within(scope, config)
+    return _sound(config, found, plain)
 
 
-def read_ranked(plain: dict[str, Any]) -> RunConfig:
-    """`validate`, but for what this machine needs.
-
-    Raises:
-        ConfigError: with everything that is wrong.
-    """
-    return _checked(plain, (_between_sections, _between_ranks), for_gpus=True)
-
-
-def read_data(plain: dict[str, Any]) -> RunConfig:
-    """`validate` as far as the problems need it: nothing about the model, the engine or this machine.
-
-    Raises:
-        ConfigError: with everything that is wrong.
-    """
-    return _checked(plain, (lambda config: (f"data.{text}" for text in config.data.problems()),))
-
-
-def read_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
+def validate_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
     """The typed configuration of an evaluation whose open keys are filled.
 
     Raises:
@@ -74,15 +60,18 @@ def read_evaluation(plain: dict[str, Any]) -> EvaluationConfig:
     return _sound(config, [*found, *(config.problems() if config is not None else ())], plain)
 
 
-def _checked(
-    plain: dict[str, Any], rules: Sequence[Callable[[RunConfig], Iterator[str]]], for_gpus: bool = False
-) -> RunConfig:
-    plain = settled(plain, for_gpus)
-    config, found, unsound = _parsed(RunConfig, plain)
-    found += alarm_problems((plain.get("callbacks") or {}).get("alarms", {}), "callbacks.alarms")
-    if config is not None and not unsound & RULES_READ:
-        found += [text for rule in rules for text in rule(config)]
-    return _sound(config, found, plain)
+def _problems_within(scope: Scope, config: RunConfig) -> Iterator[str]:
+    if scope == "data":
+        yield from (f"data.{text}" for text in config.data.problems())
+        return
+    yield from config.problems()
+    yield from engine_problems(config)
+    # Numbers of ranks that are no numbers were named already.
+    if scope == "run" or list(trainer_problems(config.trainer)):
+        return
+    yield from rank_problems(config)
+    if scope == "machine":
+        yield from machine_problems(config)
 
 
 def _sound(config: C | None, found: list[str], plain: dict[str, Any]) -> C:
@@ -108,22 +97,6 @@ def _checkable(name: str, node: Any) -> Any:
     if name != "trainer" or not isinstance(node, Mapping):
         return node
     return {key: value for key, value in node.items() if key not in REFUSED_FLAGS}
-
-
-def _between_sections(config: RunConfig) -> Iterator[str]:
-    yield from config.problems()
-    yield from engine_problems(config)
-
-
-def _between_ranks(config: RunConfig) -> Iterator[str]:
-    # Numbers of ranks that are no numbers were named already.
-    if not list(trainer_problems(config.trainer)):
-        yield from rank_problems(config)
-
-
-def _on_this_machine(config: RunConfig) -> Iterator[str]:
-    if not list(trainer_problems(config.trainer)):
-        yield from machine_problems(config)
 
 
 def parse(section: type[S], plain: Mapping[str, Any]) -> tuple[S | None, list[str]]:

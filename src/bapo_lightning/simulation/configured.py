@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Lt
 from bapo_lightning.configuration.plan import plan_of
 from bapo_lightning.configuration.run_config import RunConfig
 from bapo_lightning.configuration.sections import Section
-from bapo_lightning.configuration.validate import parse, read_run
+from bapo_lightning.configuration.validate import parse, validate
 from bapo_lightning.data.rollouts.rules import Rules
 from bapo_lightning.errors import ConfigError, DataError
 from bapo_lightning.run_folder import record
@@ -108,7 +108,7 @@ def read_simulate(plain: dict[str, Any]) -> tuple[RunConfig, SimulateOptions]:
     problems += [f"simulate.{text}" for text in found.simulate.problems()] if found is not None else []
     if found is None or problems:
         raise ConfigError(problems)
-    config, options = read_run(plain), found.simulate
+    config, options = validate(plain, "run"), found.simulate
     updates = config.staleness.updates_per_rollout_batch
     if small := [age for age in options.max_ages or [] if age < updates - 1]:
         raise ConfigError(

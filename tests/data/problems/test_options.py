@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from bapo_lightning.data.problems.columns import ColumnMapping
 from bapo_lightning.data.problems.filters import Duplicates, Length, Scripts
 from bapo_lightning.data.problems.mixture import mixture
-from bapo_lightning.data.problems.overlap import Overlap
+from bapo_lightning.data.problems.overlap import LeakageFilter
 from bapo_lightning.data.problems.reasoning_gym import reasoning_gym_problems
 from bapo_lightning.data.problems.table import problem_table
 
@@ -33,8 +33,8 @@ def of(target: Callable[..., Any], option: str) -> TypeAdapter[Any]:
         (Duplicates, "on_conflict", "remove_all", "first"),
         (Length, "max_chars", None, 0),
         (Scripts, "max_foreign", 0.0, -0.1),
-        (Overlap, "min_share", 1.0, 1.1),
-        (Overlap, "ngram", 8, 0),
+        (LeakageFilter, "min_share", 1.0, 1.1),
+        (LeakageFilter, "ngram", 8, 0),
         (reasoning_gym_problems, "split", "train", "test"),
         (reasoning_gym_problems, "validation_share", 0.25, 0),
     ],

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from bapo_lightning.data.problems.overlap import Overlap, tokens
+from bapo_lightning.data.problems.overlap import LeakageFilter, tokens
 from bapo_lightning.types import Problem
 
 WORDS = [
@@ -34,7 +34,7 @@ def altered(rng: random.Random, words: str, rate: float) -> str:
 
 
 def found(training: list[str], held_out: list[str], **options) -> list[int]:
-    rule = Overlap(**options)
+    rule = LeakageFilter(**options)
     problems = [Problem(str(index), prompt, "") for index, prompt in enumerate(training)]
     reasons = rule(
         problems, {"exam": [Problem(f"e{index}", prompt, "") for index, prompt in enumerate(held_out)]}
@@ -93,7 +93,7 @@ def test_a_short_problem_overlaps_only_as_a_whole() -> None:
 
 
 def test_further_sets_are_stayed_away_from_too() -> None:
-    rule = Overlap(against={"later": [Problem("x", "Compute 2 + 2", "")]})
+    rule = LeakageFilter(against={"later": [Problem("x", "Compute 2 + 2", "")]})
     assert rule([Problem("a", "Compute 2+2", "")], {}) == {"a": "overlap with later"}
 
 

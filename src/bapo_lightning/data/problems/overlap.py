@@ -40,7 +40,7 @@ FewTokens = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class LeakageFilter:
     """Removes training problems that overlap with a validation set or with a set named in `against`."""
 
     ngram: FewTokens = 8  # tokens

@@ -13,7 +13,7 @@ from bapo_lightning.configuration.compose import resolve
 from bapo_lightning.configuration.engine_rules import length_problems
 from bapo_lightning.configuration.evaluation_config import EvaluationConfig
 from bapo_lightning.configuration.machine_rules import run_folder_problems
-from bapo_lightning.configuration.validate import read_evaluation
+from bapo_lightning.configuration.validate import validate_evaluation
 from bapo_lightning.data.problems.table import ProblemSet
 from bapo_lightning.data.rollouts.answers import Asked, all_asked
 from bapo_lightning.errors import ConfigError, DataError
@@ -51,7 +51,7 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
     is_longest = composed.scale.max_prompt_tokens is None
     if is_longest:
         composed.scale.max_prompt_tokens = 1  # until prompts are known
-    config = read_evaluation(resolve(composed))
+    config = validate_evaluation(resolve(composed))
     tokenizer = read_tokenizer(model_path(config.model.path))
     prompt = config.data.prompt.make()
     read = {name: node.make() for name, node in config.data.validation.items()}
@@ -61,7 +61,7 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
     check_problems(problems, longest, None if is_longest else config.scale.max_prompt_tokens)
     if is_longest:
         composed.scale.max_prompt_tokens = longest
-        config = read_evaluation(resolve(composed))
+        config = validate_evaluation(resolve(composed))
     evaluated = {
         "weights": weights_digest(subject),
         "version": subject.version,
@@ -76,7 +76,7 @@ def read_task(composed: DictConfig, subject: Subject) -> tuple[EvaluationConfig,
     }
     if config.run_folder is None:
         composed.run_folder = str(default_folder(config, evaluated))
-        config = read_evaluation(resolve(composed))
+        config = validate_evaluation(resolve(composed))
     scale = config.scale
     found = [
         *length_problems(

@@ -21,7 +21,7 @@ from bapo_lightning.configuration.machine import check_machine
 from bapo_lightning.configuration.machine_rules import KERNELS
 from bapo_lightning.configuration.plan import architecture
 from bapo_lightning.configuration.run_config import RunConfig
-from bapo_lightning.configuration.validate import read_ranked, validate
+from bapo_lightning.configuration.validate import validate
 from bapo_lightning.errors import MachineError
 from bapo_lightning.modules.policy.folder import PACKAGE_PREFIX
 from bapo_lightning.ranks.rank_group import uses_cuda
@@ -81,7 +81,7 @@ def write_script(name: str, given: Sequence[str], folder: Path) -> Script:
     composed = composed_run(asked, with_hydra=True)
     asked += [f"{key}={value}" for key, value in MISSING.items() if _is_missing(composed, key)]
     plain = compose_run(asked)
-    config = read_ranked(plain) if _is_elsewhere(plain["model"]) else validate(plain)
+    config = validate(plain, "ranks") if _is_elsewhere(plain["model"]) else validate(plain)
     is_whole = _holds_it(config)
     overrides = [PRESET, *([] if is_whole else _in_small(config, folder))]
     rehearsed = validate(compose_run([*asked, *overrides])).plain
