@@ -55,7 +55,7 @@ def test_a_sweep_that_goes_on_skips_what_is_finished_whoever_launches_it(swept):
     again = run_command("bapo_lightning.cli.train", *arguments, forks=True)
     assert f"2 runs in {root / 'mine'}: 1 finished before" in again.stdout
     assert (again.returncode, again.stderr) == (0, ""), "the alarm that failed it is over"
-    assert "2 of 2 runs" in again.stdout
+    assert "[1/1] finished" in again.stdout
 
 
 def test_a_sweep_that_cannot_work_starts_nothing(tmp_path):
