@@ -1,27 +1,23 @@
 """Run folders for the tests of reports."""
 
-from __future__ import annotations
-
 import random
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.report.synthetic_runs import RunMaker, synthetic_row, write_run
+from tests.report.synthetic_runs import synthetic_row, write_run
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> RunMaker:
+def make_run(tmp_path):
     """Factory of synthetic run folders below `tmp_path`: give `rows`, or `num_updates` and an algorithm."""
 
     def make(
-        name: str = "",
-        rows: list[dict[str, Any]] | None = None,
-        num_updates: int = 40,
-        algorithm: str = "bapo",
-        seed: int = 0,
-        **manifest: Any,
-    ) -> Path:
+        name="",
+        rows=None,
+        num_updates=40,
+        algorithm="bapo",
+        seed=0,
+        **manifest,
+    ):
         noise = random.Random(f"{algorithm} {seed} {manifest.get('staleness')}")
         rows = (
             [synthetic_row(step, num_updates, algorithm, noise) for step in range(num_updates)]

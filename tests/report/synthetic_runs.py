@@ -1,13 +1,9 @@
 """Synthetic runs with every metric name of a real one, so that reports can be tested without training."""
 
-from __future__ import annotations
-
 import json
 import math
-import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 # algorithm: (entropy at the end, reward at the end, positive share, how far the upper bound moves)
 PROFILES = {
@@ -20,7 +16,7 @@ SEARCH = {"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0},
 RunMaker = Callable[..., Path]
 
 
-def synthetic_row(step: int, total: int, algorithm: str, noise: random.Random) -> dict[str, Any]:
+def synthetic_row(step, total, algorithm, noise):
     """One update as the training loop logs it, along plausible curves."""
     entropy_end, reward_end, share, reach = PROFILES[algorithm]
     progress = step / max(1, total - 1)
@@ -43,7 +39,7 @@ def synthetic_row(step: int, total: int, algorithm: str, noise: random.Random) -
     return row | provenance_metrics(step) | (batch_metrics(row, noise) if step % 8 == 0 else {})
 
 
-def provenance_metrics(step: int) -> dict[str, Any]:
+def provenance_metrics(step):
     """What an update logs about the age, the origin and the cost of its data."""
     return {
         "entropy_rule/predicted_delta": -0.01,
@@ -70,7 +66,7 @@ def provenance_metrics(step: int) -> dict[str, Any]:
     }
 
 
-def batch_metrics(row: dict[str, Any], noise: random.Random) -> dict[str, Any]:
+def batch_metrics(row, noise):
     """What only the update after a new rollout batch logs."""
     return {
         "time/rollout_seconds": 0.9, "time/reward_seconds": 0.05, "time/sync_seconds": 0.02,
@@ -80,9 +76,7 @@ def batch_metrics(row: dict[str, Any], noise: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_run(
-    folder: Path, rows: list[dict[str, Any]], algorithm: str = "bapo", seed: int = 0, **manifest: Any
-) -> Path:
+def write_run(folder, rows, algorithm="bapo", seed=0, **manifest):
     """A run folder with these rows; `manifest` overrides its entries."""
     folder.mkdir(parents=True)
     settings = {"name": algorithm, "bounds": SEARCH if algorithm.startswith("bapo") else FIXED}

@@ -85,7 +85,6 @@ def test_run_sets_are_by_group_and_staleness_and_lines_by_algorithm(content, tmp
 
 
 def test_settings_and_regimes_of_one_staleness_have_lines_of_their_own(tmp_path):
-    """Two token budgets, and two targets of one algorithm."""
     for folder in [*runs(tmp_path / "0.4", [8]), *runs(tmp_path / "0.5", [8])]:
         config = json.loads((folder / "config.yaml").read_text())
         config["regime"] = {"partial_tokens": 8 if folder.name.endswith("0") else 16}

@@ -1,19 +1,13 @@
 """Metrics of turns are compared where a run recorded them, and change nothing where none did."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from tests.report.synthetic_runs import RunMaker
-
 from bapo_lightning.report.comparison.files import write_table
 from bapo_lightning.report.comparison.page import render_page
 from bapo_lightning.report.comparison.settings import collect
-from bapo_lightning.report.comparison.table import Comparison, compare
+from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.metrics import EXPECTED, OPTIONAL
 
 
-def compared(make_run: RunMaker, turns: dict[tuple[str, int], float]) -> Comparison:
+def compared(make_run, turns):
     """Compares two algorithms over two seeds; `turns` has the mean number of turns of the runs with any."""
     folders = []
     for algorithm in ("grpo", "bapo"):
@@ -25,7 +19,7 @@ def compared(make_run: RunMaker, turns: dict[tuple[str, int], float]) -> Compari
     return compare(collect(folders))
 
 
-def test_runs_with_turns_are_compared_by_them(make_run: RunMaker, tmp_path: Path) -> None:
+def test_runs_with_turns_are_compared_by_them(make_run, tmp_path):
     comparison = compared(make_run, {("grpo", 0): 1.0, ("grpo", 1): 2.0, ("bapo", 0): 2.0, ("bapo", 1): 4.0})
     added = [metric.title for metric in comparison.metrics[len(EXPECTED) :]]
     assert added == ["Turns of a conversation", "Positive share, turn 2"]
@@ -37,7 +31,7 @@ def test_runs_with_turns_are_compared_by_them(make_run: RunMaker, tmp_path: Path
     assert "turns/mean,final" in write_table(comparison, tmp_path / "compare.csv").read_text()
 
 
-def test_runs_without_turns_are_compared_as_ever(make_run: RunMaker, tmp_path: Path) -> None:
+def test_runs_without_turns_are_compared_as_ever(make_run, tmp_path):
     comparison = compared(make_run, {})
     assert comparison.metrics == EXPECTED
     page = render_page(comparison, "title", "make compare", "today")
@@ -45,13 +39,13 @@ def test_runs_without_turns_are_compared_as_ever(make_run: RunMaker, tmp_path: P
     assert "turns/" not in write_table(comparison, tmp_path / "compare.csv").read_text()
 
 
-def test_a_setting_may_be_without_turns_but_not_one_of_its_runs(make_run: RunMaker) -> None:
+def test_a_setting_may_be_without_turns_but_not_one_of_its_runs(make_run):
     notes = compared(make_run, {("bapo", 0): 2.0}).limits
     assert "bapo at staleness 8: Turns of a conversation was not recorded by seeds [1]" in notes
     assert not any("grpo" in note and "Turns" in note for note in notes)
 
 
-def test_shares_end_at_1_and_numbers_of_turns_nowhere() -> None:
+def test_shares_end_at_1_and_numbers_of_turns_nowhere():
     limits = {metric.name: metric.limits for metric in OPTIONAL}
     bounded = {metric for metric, found in limits.items() if found == (0.0, 1.0)}
     assert bounded == {metric for metric in limits if "share" in metric}

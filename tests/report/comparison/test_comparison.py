@@ -2,13 +2,9 @@
 limits it.
 """
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import pytest
-from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.mean_curve import mean_curve
@@ -29,7 +25,7 @@ NAMES = [metric.name for metric in EXPECTED]
         (2.0, 30, 0.054625), (0.0, 5, 1.0),
     ],
 )  # fmt: skip
-def test_p_values_are_those_of_the_tables(t: float, degrees: int, probability: float) -> None:
+def test_p_values_are_those_of_the_tables(t, degrees, probability):
     count = degrees + 1
     spread = [seed - degrees / 2 for seed in range(count)]  # of mean 0
     error = math.sqrt(math.fsum(value**2 for value in spread) / degrees / count)
@@ -39,7 +35,7 @@ def test_p_values_are_those_of_the_tables(t: float, degrees: int, probability: f
         assert paired_p_value(values, zeros) == pytest.approx(probability, abs=1e-6)
 
 
-def test_the_paired_test_uses_common_seeds_only() -> None:
+def test_the_paired_test_uses_common_seeds_only():
     # differences 1, 2, 3: t = 2 sqrt(3), 2 degrees: p = 1 - t / sqrt(t^2 + 2) = 1 - sqrt(12 / 14)
     assert paired_p_value({0: 11.0, 1: 22.0, 2: 33.0, 7: 9.0}, {0: 10.0, 1: 20.0, 2: 30.0}) == pytest.approx(
         1 - math.sqrt(12 / 14)
@@ -48,27 +44,27 @@ def test_the_paired_test_uses_common_seeds_only() -> None:
     assert paired_p_value({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}) == 1.0
 
 
-def test_p_is_below_5_percent_exactly_where_the_interval_excludes_zero() -> None:
+def test_p_is_below_5_percent_exactly_where_the_interval_excludes_zero():
     for shift in (0.1, 0.5, 0.9, 1.1, 1.2, 1.3, 2.0):
         values, reference = {0: shift, 1: shift + 0.5, 2: shift - 0.5}, dict.fromkeys(range(3), 0.0)
         difference, p_value = paired_difference(values, reference), paired_p_value(values, reference)
         assert difference is not None and p_value is not None and (p_value < 0.05) == difference.excludes_zero
 
 
-def test_holm_multiplies_the_least_p_by_their_number_and_keeps_the_order() -> None:
+def test_holm_multiplies_the_least_p_by_their_number_and_keeps_the_order():
     assert holm([0.04, None, 0.01, 0.03]) == [
         pytest.approx(0.06), None, pytest.approx(0.03), pytest.approx(0.06),
     ]  # fmt: skip
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-def test_curves_are_averaged_where_all_runs_have_values() -> None:
+def test_curves_are_averaged_where_all_runs_have_values():
     curve = mean_curve([([0, 1, 2], [1.0, 2.0, 3.0]), ([0, 2, 4], [3.0, 5.0, 7.0]), ([], [])], 1)
     assert (curve.steps, curve.means, curve.num_runs, curve.last_recorded) == ([0, 2], [2.0, 4.0], 2, (2, 4))
     assert curve.runs == [[1.0, 3.0], [3.0, 5.0]]
 
 
-def test_a_band_has_the_scale_of_its_axis_and_ends_with_the_values() -> None:
+def test_a_band_has_the_scale_of_its_axis_and_ends_with_the_values():
     values = [2.0, 2.1, 2.2, 2.4, 3.0]
     runs = [([0, 1], [value, 0.1 if value == 2.0 else 9.0]) for value in values]
     plain = mean_curve(runs, 1)
@@ -83,26 +79,26 @@ def test_a_band_has_the_scale_of_its_axis_and_ends_with_the_values() -> None:
     assert (without_gradient.steps, without_gradient.means) == ([1], [pytest.approx(4.0)])
 
 
-def test_a_spike_is_averaged_over_updates_as_the_axis_shows_it() -> None:
+def test_a_spike_is_averaged_over_updates_as_the_axis_shows_it():
     values = [1.0] * 30 + [1000.0] + [1.0] * 30  # windows of five
     curve = mean_curve([(list(range(61)), values)], 1, logarithmic=True)
     assert max(curve.means) == pytest.approx(1000**0.2) and curve.means == curve.runs[0]
 
 
-def test_a_band_goes_as_far_as_its_quantity_can() -> None:
+def test_a_band_goes_as_far_as_its_quantity_can():
     runs = [([0], [value]) for value in (0.0, 0.5, 1.0)]
     assert mean_curve(runs, 1, limits=(0.0, math.inf)).lower == [0.0]
     assert mean_curve(runs, 1, limits=(0.0, math.inf)).upper[0] > 1.7
 
 
-def test_a_thinned_curve_keeps_its_last_point() -> None:
+def test_a_thinned_curve_keeps_its_last_point():
     steps = list(range(10))
     thin = mean_curve([(steps, [float(step) for step in steps])], 1).thinned(4)
     assert thin.steps == [0, 3, 6, 9] and thin.means == [0.0, 3.0, 6.0, 9.0]
     assert mean_curve([], 1).thinned(4).steps == []
 
 
-def test_the_statistics_of_a_run() -> None:
+def test_the_statistics_of_a_run():
     curves = {name: ([0, 1, 2], [1.0, 5.0, 3.0]) for name in NAMES} | {"policy/approx_kl": ([], [])}
     run = Run("run", None, curves=curves)
     names = ("final", "extreme", "mean", "gain", "last")
@@ -111,7 +107,7 @@ def test_the_statistics_of_a_run() -> None:
     assert statistic_of(run, "policy/approx_kl", "final") is None
 
 
-def test_the_extreme_of_a_spiky_metric_is_one_value_and_of_others_a_moving_average() -> None:
+def test_the_extreme_of_a_spiky_metric_is_one_value_and_of_others_a_moving_average():
     values = [1.0] * 19 + [21.0]  # windows of two
     run = Run("run", None, curves={name: (list(range(20)), values) for name in NAMES})
     assert statistic_of(run, "train/grad_norm", "extreme") == 21.0
@@ -120,7 +116,7 @@ def test_the_extreme_of_a_spiky_metric_is_one_value_and_of_others_a_moving_avera
     assert statistic_of(run, "val/avg@k", "last") == 21.0
 
 
-def test_differences_are_paired_by_seed_and_tested(make_run: RunMaker) -> None:
+def test_differences_are_paired_by_seed_and_tested(make_run):
     rewards = {"grpo": (0.60, 0.70, 0.80), "bapo": (0.70, 0.82, 0.88)}
     folders = [
         make_run(f"{name}-{seed}", rows=[{"step": 0, "train/reward": value}], algorithm=name, seed=seed)
@@ -142,7 +138,7 @@ def test_differences_are_paired_by_seed_and_tested(make_run: RunMaker) -> None:
     assert comparison.results["bapo", "8", "policy/entropy", "final"].value is None
 
 
-def test_what_limits_a_comparison_is_noted(make_run: RunMaker) -> None:
+def test_what_limits_a_comparison_is_noted(make_run):
     rows = [{"step": step, "train/reward": 0.5} for step in range(6)]
     folders = [
         make_run("short", rows=rows[:4], algorithm="grpo", seed=0),
@@ -159,7 +155,7 @@ def test_what_limits_a_comparison_is_noted(make_run: RunMaker) -> None:
     assert "bapo at staleness 8: Policy entropy was not recorded by any run" in notes
 
 
-def test_nothing_to_compare_is_an_error_that_names_every_reason(make_run: RunMaker, tmp_path: Path) -> None:
+def test_nothing_to_compare_is_an_error_that_names_every_reason(make_run, tmp_path):
     failed = make_run("failed", num_updates=2, status="failed")
     with pytest.raises(
         DataError,
@@ -169,7 +165,7 @@ def test_nothing_to_compare_is_an_error_that_names_every_reason(make_run: RunMak
         compare(collect([failed, tmp_path / "nowhere"]))
 
 
-def test_damage_lists_what_was_dropped_or_went_wrong(make_run: RunMaker) -> None:
+def test_damage_lists_what_was_dropped_or_went_wrong(make_run):
     folder = make_run(
         "run",
         rows=[{"step": 0, "train/reward": 0.5, "rollout/dropped": 3, "rollout/cut": 0}],

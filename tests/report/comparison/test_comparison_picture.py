@@ -1,13 +1,8 @@
 """The picture of a comparison: intervals in the scale of their axis, and a legend that names seeds once."""
 
-from __future__ import annotations
-
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from tests.report.synthetic_runs import RunMaker
 
-from bapo_lightning.report.comparison.picture import draw_comparison
+from bapo_lightning.report.comparison.page import draw_comparison
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 
@@ -15,7 +10,7 @@ NORMS, ACCURACIES = (0.1, 1.0, 10.0), (0.9, 1.0, 1.0)
 
 
 @pytest.fixture
-def figure(make_run: RunMaker) -> Figure:
+def figure(make_run):
     """The picture of three runs of GRPO, of one update each."""
     folders = [
         make_run(
@@ -29,28 +24,28 @@ def figure(make_run: RunMaker) -> Figure:
     return draw_comparison(compare(collect(folders)))
 
 
-def panel(figure: Figure, title: str) -> Axes:
+def panel(figure, title):
     return next(axes for axes in figure.axes if axes.get_title(loc="left") == title)
 
 
-def ends(axes: Axes) -> tuple[float, float]:
+def ends(axes):
     """Ends of the only interval."""
     (bar,) = axes.containers
     ((low, high),) = (tuple(point[1] for point in part) for part in bar[2][0].get_segments())
     return low, high
 
 
-def test_a_logarithmic_interval_is_as_wide_above_its_mean_as_below(figure: Figure) -> None:
+def test_a_logarithmic_interval_is_as_wide_above_its_mean_as_below(figure):
     axes = panel(figure, "Gradient norm")
     low, high = ends(axes)
     assert axes.get_yscale() == "log" and 0 < low < 0.1 and low * high == pytest.approx(1.0)
 
 
-def test_an_accuracy_ends_at_one(figure: Figure) -> None:
+def test_an_accuracy_ends_at_one(figure):
     assert ends(panel(figure, "Held-out accuracy"))[1] == 1.0
 
 
-def test_the_legend_names_settings_and_says_the_seeds_once(figure: Figure) -> None:
+def test_the_legend_names_settings_and_says_the_seeds_once(figure):
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["grpo"]
     assert "over 3 seeds" in legend.get_title().get_text()

@@ -1,31 +1,25 @@
 """Settings and conditions of runs, the short table over them, and that no run disappears without a word."""
 
-from __future__ import annotations
-
 import csv
 import json
-from pathlib import Path
 
 import pytest
-from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.files import write_numbers, write_table
 from bapo_lightning.report.comparison.runs import COLUMNS, condition_of
 from bapo_lightning.report.comparison.settings import collect
-from bapo_lightning.report.comparison.table import Comparison, Result, compare
+from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.metrics import EXPECTED
 
 
-def result(comparison: Comparison, setting: str, key: str) -> Result:
+def result(comparison, setting, key):
     """What the short table shows of a setting at staleness 8."""
     (column,) = (column for column in COLUMNS if column.key == key)
     return comparison.result((setting, "8"), column)
 
 
-def constant_run(
-    make_run: RunMaker, algorithm: str, seed: int, reward: float, name: str = "", **manifest: object
-) -> Path:
+def constant_run(make_run, algorithm, seed, reward, name="", **manifest):
     rows = [
         {"step": step, "train/reward": value, "train/grad_norm": 1.0 + step}
         for step, value in enumerate((0.5, reward))
@@ -33,7 +27,7 @@ def constant_run(
     return make_run(name or f"{algorithm}-{seed}", rows=rows, algorithm=algorithm, seed=seed, **manifest)
 
 
-def test_the_table_has_means_and_differences_paired_by_seed(make_run: RunMaker) -> None:
+def test_the_table_has_means_and_differences_paired_by_seed(make_run):
     rewards = {"grpo": (0.60, 0.70, 0.80), "bapo": (0.70, 0.82, 0.88)}
     folders = [
         constant_run(make_run, name, seed, value)
@@ -59,7 +53,7 @@ def test_the_table_has_means_and_differences_paired_by_seed(make_run: RunMaker) 
     assert norm is not None and norm.mean == 2.0
 
 
-def test_staleness_separates_rows_and_references(make_run: RunMaker) -> None:
+def test_staleness_separates_rows_and_references(make_run):
     folders = [
         constant_run(make_run, "bapo", 0, 0.9, "a", staleness=1),
         constant_run(make_run, "grpo", 0, 0.6, "b", staleness=8),
@@ -71,7 +65,7 @@ def test_staleness_separates_rows_and_references(make_run: RunMaker) -> None:
     ]
 
 
-def test_unusable_runs_are_listed_with_their_reason(make_run: RunMaker, tmp_path: Path) -> None:
+def test_unusable_runs_are_listed_with_their_reason(make_run, tmp_path):
     good = constant_run(make_run, "bapo", 0, 0.9)
     failed = constant_run(make_run, "bapo", 1, 0.1, status="failed")
     nameless = constant_run(make_run, "bapo", 2, 0.9, staleness=None)
@@ -87,7 +81,7 @@ def test_unusable_runs_are_listed_with_their_reason(make_run: RunMaker, tmp_path
     assert comparison.left_out == runs[1:] and len(comparison.warnings) == 4
 
 
-def test_of_two_runs_of_one_seed_the_later_counts(make_run: RunMaker) -> None:
+def test_of_two_runs_of_one_seed_the_later_counts(make_run):
     early = constant_run(make_run, "bapo", 0, 0.1, "early", started_at="2026-01-01T00:00:00")
     late = constant_run(make_run, "bapo", 0, 0.9, "late", started_at="2026-01-02T00:00:00")
     runs = collect([late, early])
@@ -95,12 +89,12 @@ def test_of_two_runs_of_one_seed_the_later_counts(make_run: RunMaker) -> None:
     assert result(compare(runs), "bapo", "reward_last").by_seed == {0: 0.9}
 
 
-def configure(folder: Path, text: str) -> Path:
+def configure(folder, text):
     (folder / "config.yaml").write_text(text)
     return folder
 
 
-def test_runs_of_one_algorithm_with_different_values_are_settings_of_their_own(make_run: RunMaker) -> None:
+def test_runs_of_one_algorithm_with_different_values_are_settings_of_their_own(make_run):
     folders = [
         configure(
             constant_run(make_run, "grpo", seed, reward, f"{low}-{high}-{seed}"),
@@ -128,8 +122,8 @@ def test_runs_of_one_algorithm_with_different_values_are_settings_of_their_own(m
 
 
 def test_of_keys_that_differ_together_the_setting_names_the_one_nearest_to_the_root(
-    make_run: RunMaker,
-) -> None:
+    make_run,
+):
     folders = [
         configure(
             constant_run(make_run, "bapo", 0, 0.5, f"{target}"),
@@ -141,7 +135,7 @@ def test_of_keys_that_differ_together_the_setting_names_the_one_nearest_to_the_r
     assert compare(collect(folders)).settings == ["bapo target=4", "bapo target=16"]
 
 
-def test_conditions_whose_runs_are_not_alike_are_noted(make_run: RunMaker) -> None:
+def test_conditions_whose_runs_are_not_alike_are_noted(make_run):
     first, second = (
         constant_run(make_run, "bapo", 0, 0.9),
         make_run("longer", num_updates=3, seed=1, algorithm="grpo"),
@@ -162,16 +156,16 @@ def test_conditions_whose_runs_are_not_alike_are_noted(make_run: RunMaker) -> No
         ({"reuse_share": 0.25}, "4, reuse 0.25"),
     ],
 )
-def test_a_condition_says_what_the_age_depends_on(regime: dict[str, object], condition: str) -> None:
+def test_a_condition_says_what_the_age_depends_on(regime, condition):
     assert condition_of(4, {"regime": regime}) == condition
 
 
-def test_runs_that_differ_only_in_algorithm_seed_and_folder_need_no_note(make_run: RunMaker) -> None:
+def test_runs_that_differ_only_in_algorithm_seed_and_folder_need_no_note(make_run):
     folders = [constant_run(make_run, "bapo", 0, 0.9), constant_run(make_run, "grpo", 1, 0.9)]
     assert compare(collect(folders)).warnings == []
 
 
-def test_the_numbers_are_written_as_csv_and_json(make_run: RunMaker, tmp_path: Path) -> None:
+def test_the_numbers_are_written_as_csv_and_json(make_run, tmp_path):
     cells = [(name, staleness, seed) for name in ("grpo", "bapo") for staleness in (1, 8) for seed in (0, 1)]
     folders = [
         make_run(f"{name}-{age}-{seed}", algorithm=name, seed=seed, staleness=age, num_updates=12)
@@ -199,19 +193,19 @@ def test_the_numbers_are_written_as_csv_and_json(make_run: RunMaker, tmp_path: P
     assert curve["updates"] == list(range(12)) and len(curve["mean"]) == len(curve["upper"]) == 12
 
 
-def test_a_metric_without_a_row_is_compared_under_its_name(make_run: RunMaker) -> None:
+def test_a_metric_without_a_row_is_compared_under_its_name(make_run):
     rows = [{"step": step, "train/reward": 0.5, "my/own": float(step)} for step in range(4)]
     comparison = compare(collect([make_run("run", rows=rows), make_run("other", rows=rows[:1], seed=1)]))
     assert comparison.metrics[-1].title == "my/own" and comparison.metrics[:-1] == EXPECTED
     assert comparison.results["bapo", "8", "my/own", "final"].by_seed == {0: 3.0, 1: 0.0}
 
 
-def test_a_study_without_a_usable_run_says_why(tmp_path: Path) -> None:
+def test_a_study_without_a_usable_run_says_why(tmp_path):
     with pytest.raises(DataError, match=r"no finished run to compare:\n  .*nowhere.*does not exist"):
         compare(collect([tmp_path / "nowhere"]))
 
 
-def test_a_list_that_is_alike_everywhere_does_not_differ(make_run: RunMaker) -> None:
+def test_a_list_that_is_alike_everywhere_does_not_differ(make_run):
     betas = "optimizer: {betas: [0.9, 0.999]}"
     folders = [
         configure(make_run(name, algorithm=name, num_updates=2), f"{{algorithm: {{name: {name}}}, {betas}}}")

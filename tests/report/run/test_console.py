@@ -1,14 +1,11 @@
 """What a person reads on the console, at several widths and without a terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 
 import pytest
 import yaml
 from rich.console import Console
-from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.report.comparison.console import print_comparison
 from bapo_lightning.report.comparison.runs import COLUMNS
@@ -19,16 +16,16 @@ from bapo_lightning.report.run.summary import write_summary
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 
 
-def piped_console(width: int) -> Console:
+def piped_console(width):
     return Console(file=io.StringIO(), width=width, color_system=None)
 
 
-def printed(console: Console) -> str:
+def printed(console):
     return console.file.getvalue()
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_summary_fits_and_names_what_matters(make_run: RunMaker, width: int) -> None:
+def test_the_summary_fits_and_names_what_matters(make_run, width):
     folder = make_run("run")
     console = piped_console(width)
     print_summary(write_summary(folder), folder, console)
@@ -51,7 +48,7 @@ def test_the_summary_fits_and_names_what_matters(make_run: RunMaker, width: int)
 
 
 @pytest.mark.parametrize("width", [60, 72, 80])
-def test_on_a_terminal_the_summary_breaks_between_values(make_run: RunMaker, width: int) -> None:
+def test_on_a_terminal_the_summary_breaks_between_values(make_run, width):
     folder = make_run("run")
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=True)
     print_summary(write_summary(folder), folder, console)
@@ -62,7 +59,7 @@ def test_on_a_terminal_the_summary_breaks_between_values(make_run: RunMaker, wid
     assert all(f"{name}\n" not in values for name in ("mean", "max", "low", "high", "rollout", "update"))
 
 
-def test_the_summary_of_nothing_is_short_and_honest(make_run: RunMaker) -> None:
+def test_the_summary_of_nothing_is_short_and_honest(make_run):
     folder = make_run("run", rows=[], status="interrupted", wall_seconds=0)
     console = piped_console(80)
     print_summary(write_summary(folder), folder, console)
@@ -71,7 +68,7 @@ def test_the_summary_of_nothing_is_short_and_honest(make_run: RunMaker) -> None:
     assert "reward" not in text and "drops" not in text
 
 
-def test_a_run_that_did_not_end_says_how_to_go_on(make_run: RunMaker) -> None:
+def test_a_run_that_did_not_end_says_how_to_go_on(make_run):
     for status, says in [("interrupted", True), ("failed", True), ("finished", False)]:
         console = piped_console(80)
         print_summary(
@@ -80,8 +77,7 @@ def test_a_run_that_did_not_end_says_how_to_go_on(make_run: RunMaker) -> None:
         assert (f"to go on        {GO_ON}" in printed(console)) == says
 
 
-def test_a_run_that_searches_no_bounds_has_no_line_about_the_search(make_run: RunMaker) -> None:
-    """GRPO and DAPO meet no target, and never raise a bound."""
+def test_a_run_that_searches_no_bounds_has_no_line_about_the_search(make_run):
     row = {"bapo/clip_low": 0.8, "bapo/clip_high": 1.2, "bapo/positive_share": 0.4}
     for searched, says in [({}, False), ({"bapo/target_met": 1.0}, True)]:
         console = piped_console(120)
@@ -92,7 +88,7 @@ def test_a_run_that_searches_no_bounds_has_no_line_about_the_search(make_run: Ru
         assert says or "raised" not in text
 
 
-def test_irregularities_are_told(make_run: RunMaker) -> None:
+def test_irregularities_are_told(make_run):
     rows = [
         {
             "step": 0, "train/grad_norm": float("inf"), "train/skipped_updates": 1, "rollout/evicted": 2,
@@ -110,7 +106,7 @@ def test_irregularities_are_told(make_run: RunMaker) -> None:
 
 @pytest.mark.parametrize("width", [80, 120, 160])
 @pytest.mark.parametrize("num_seeds", [1, 3])
-def test_the_table_fits_without_cutting_a_number(make_run: RunMaker, width: int, num_seeds: int) -> None:
+def test_the_table_fits_without_cutting_a_number(make_run, width, num_seeds):
     cells = [(name, seed) for name in ("grpo", "bapo", "bapo_authors_code") for seed in range(num_seeds)]
     folders = [make_run(f"{name}-{seed}", algorithm=name, seed=seed, num_updates=10) for name, seed in cells]
     console = piped_console(width)
@@ -127,9 +123,7 @@ def test_the_table_fits_without_cutting_a_number(make_run: RunMaker, width: int,
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_where_settings_do_not_fit_they_get_numbers_and_no_name_is_broken_inside(
-    make_run: RunMaker, width: int
-) -> None:
+def test_where_settings_do_not_fit_they_get_numbers_and_no_name_is_broken_inside(make_run, width):
     folders = []
     for target in (0.4, 0.5):
         folders.append(make_run(f"bapo-{target}", algorithm="bapo", num_updates=10))
@@ -151,7 +145,7 @@ def test_where_settings_do_not_fit_they_get_numbers_and_no_name_is_broken_inside
     assert len(heads) == (2 if width == 80 else 4)  # at 60 columns each table has two parts
 
 
-def test_a_star_needs_the_corrected_p_value(make_run: RunMaker) -> None:
+def test_a_star_needs_the_corrected_p_value(make_run):
     folders = [
         make_run(f"{name}-{seed}", algorithm=name, seed=seed, num_updates=10)
         for name in ("grpo", "bapo")
@@ -169,7 +163,7 @@ def test_a_star_needs_the_corrected_p_value(make_run: RunMaker) -> None:
     assert num_shown <= uncorrected
 
 
-def test_one_seed_has_no_interval_and_a_left_out_run_is_named(make_run: RunMaker) -> None:
+def test_one_seed_has_no_interval_and_a_left_out_run_is_named(make_run):
     folders = [make_run("good", num_updates=4), make_run("bad", seed=1, num_updates=4, status="failed")]
     console = piped_console(160)
     print_comparison(compare(collect(folders)), console)
@@ -179,7 +173,7 @@ def test_one_seed_has_no_interval_and_a_left_out_run_is_named(make_run: RunMaker
     assert f"left out: {folders[1]}: its status is 'failed' after 4 updates" in text
 
 
-def test_runs_that_a_sweep_has_not_begun_are_counted_in_one_line(make_run: RunMaker) -> None:
+def test_runs_that_a_sweep_has_not_begun_are_counted_in_one_line(make_run):
     folder = make_run("good", num_updates=4)
     (folder.parent / SWEEP_RECORD).write_text("{}")
     warnings = compare(collect([folder, folder.parent / "later", folder.parent / "last"])).warnings

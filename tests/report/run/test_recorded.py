@@ -5,7 +5,6 @@ import io
 import pytest
 from rich.console import Console
 from tests.configuration.compositions import composed
-from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.cli.record import main
 from bapo_lightning.errors import DataError
@@ -17,7 +16,7 @@ from bapo_lightning.report.run.summary import write_summary
 
 
 @pytest.fixture
-def shipped(make_run: RunMaker, tmp_path, monkeypatch):
+def shipped(make_run, tmp_path, monkeypatch):
     """Three runs of GRPO, recorded by the command into the folder that is searched."""
     folders = [make_run(algorithm="grpo", seed=seed, num_updates=60) for seed in range(3)]
     monkeypatch.setattr(module, "FOLDER", tmp_path)
@@ -62,7 +61,7 @@ def test_only_a_run_of_the_same_protocol_is_shown_beside_them(shipped):
     assert protocol_of({"scale": {"name": "tiny"}, "seed": 1})["scale"] == {"name": "tiny"}
 
 
-def test_the_summary_and_the_plots_show_them(shipped, make_run: RunMaker):
+def test_the_summary_and_the_plots_show_them(shipped, make_run):
     folder = make_run("mine", algorithm="bapo", num_updates=60)
     summary = write_summary(folder)
     assert summary["compared_to_recorded"]["metrics"].keys() == {
@@ -81,7 +80,7 @@ def test_the_summary_and_the_plots_show_them(shipped, make_run: RunMaker):
     assert plot_run(folder)[0].read_bytes() != beside
 
 
-def test_runs_that_cannot_be_averaged_are_refused(make_run: RunMaker, capsys):
+def test_runs_that_cannot_be_averaged_are_refused(make_run, capsys):
     one, other = make_run(algorithm="grpo"), make_run(algorithm="bapo", seed=1)
     with pytest.raises(DataError, match="at least two of one setting"):
         record([one])

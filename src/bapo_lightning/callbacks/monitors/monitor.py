@@ -51,7 +51,7 @@ class Update:
 
 
 def in_numbers(metrics: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """Returns all metrics as Python numbers; tensors are fetched in one transfer."""
+    """All metrics as Python numbers; tensors are fetched in one transfer."""
     tensors = {name: value for name, value in metrics.items() if isinstance(value, Tensor)}
     fetched = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
     return {**metrics, **dict(zip(tensors, fetched, strict=True))}
@@ -65,7 +65,7 @@ class Monitor(Callback, ABC):
 
     @abstractmethod
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
 
     @torch.no_grad()
     def on_train_batch_end(

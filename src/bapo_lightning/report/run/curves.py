@@ -27,9 +27,7 @@ def series(record: RunRecord, metric: str) -> Curve:
 
 
 def held_out(record: RunRecord, statistic: str = "avg") -> Curve:
-    """Mean of avg@k or pass@k over the validation sets, for the largest k of each, at the updates at which
-    all of them were measured.
-    """
+    """Mean of avg@k or pass@k, each set's largest k, over the updates that measured all validation sets."""
     largest: dict[str, int] = {}
     for name in {name for name in recorded_names(record) if name.startswith("val/")}:
         kind, _, k = name.rpartition("@")
@@ -43,8 +41,7 @@ def held_out(record: RunRecord, statistic: str = "avg") -> Curve:
 def raised(record: RunRecord, side: str) -> Curve:
     """1 at every update in which the bound lay above its start, else 0; empty where the start is not known.
 
-    A search ends at either end of its path in most updates, so that a mean of bounds is a value that it
-    hardly ever chose. The mean of these numbers is the share of the updates that raised the bound.
+    The mean is the share of the updates that raised it; a mean of bounds is a value hardly ever chosen.
     """
     start = bound_start(record.config, side)
     steps, values = record.series(f"bapo/clip_{side}")

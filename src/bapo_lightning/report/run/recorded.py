@@ -1,9 +1,5 @@
-"""Curves of a reference algorithm that ship with the package, so that one run is seen beside several seeds.
-
-    finished runs of one setting --record--> recorded/<name>.json --find_recorded--> summary, plots
-
-They belong to a protocol: the sections of the configuration that decide what is trained, but for the
-algorithm. A run of another protocol is not compared.
+"""Curves of a reference algorithm that ship with the package, for runs of the same protocol: the sections of
+the configuration that decide what is trained, but for the algorithm.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ class Recorded:
 
 
 def protocol_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a run's configuration that runs must share to be compared."""
+    """Part of a configuration that runs must share to be compared."""
     return {name: config.get(name) for name in PROTOCOL}
 
 
@@ -99,9 +95,7 @@ def write_recorded(recorded: Recorded, path: Path) -> Path:
 
 
 def find_recorded(config: Mapping[str, Any]) -> Recorded | None:
-    """The shipped curves of this configuration's protocol, or None. Options that are unset do not count: an
-    earlier version may not have had them.
-    """
+    """Shipped curves of this protocol, if any. Unset options do not count: earlier versions lack them."""
     wanted = _set_options(json.loads(json.dumps(protocol_of(config))))
     return next((recorded for recorded in _shipped() if _set_options(recorded.protocol) == wanted), None)
 
