@@ -1,6 +1,4 @@
-"""The page holds everything itself: parsed, it names no address, and what people wrote in their folders is
-text.
-"""
+"""The page holds everything itself: it names no address, and what people wrote in their folders is text."""
 
 import itertools
 import json
@@ -12,17 +10,29 @@ from pathlib import Path
 import pytest
 from tests.report.synthetic_runs import synthetic_row, write_run
 
-from bapo_lightning.report.comparison.page import interval_text, p_text, render_page
+from bapo_lightning.report.comparison.page import draw_comparison, interval_text, p_text, render_page
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.metrics import EXPECTED, HIGH_RAISED
 from bapo_lightning.report.run.console import duration_text
 
-FETCHING = {
-    "src", "srcset", "href", "xlink:href", "action", "formaction", "data", "poster", "background", "ping",
-    "manifest", "style",
-}  # fmt: skip
+FETCHING = set(
+    [
+        "src",
+        "srcset",
+        "href",
+        "xlink:href",
+        "action",
+        "formaction",
+        "data",
+        "poster",
+        "background",
+        "ping",
+        "manifest",
+        "style",
+    ]
+)
 
 
 class Page(HTMLParser):
@@ -30,14 +40,11 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags = []
-        self.fetched = []
+        self.tags, self.fetched, self.ids = [], [], []
         self.inline = {"style": "", "script": "", "json": ""}
-        self.num_panels = 0
-        self.ids = []
-        self.text = ""
-        self._open = ""
+        self.num_panels, self.text, self._open = 0, "", ""
         self.feed(text)
+        self.charts = json.loads(self.inline["json"])  # what the script draws
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
@@ -48,12 +55,6 @@ class Page(HTMLParser):
         self.num_panels += values.get("class") == "panel"
         if values.get("type") == "application/json":
             self._open = "json"
-
-    @property
-    def charts(self):
-        """What the script draws."""
-        found = json.loads(self.inline["json"])
-        return found
 
     def handle_endtag(self, tag):
         self._open = ""
@@ -162,6 +163,31 @@ def test_numbers_for_people():
     shown = ["no test", "p < 0.001", "p = 0.012", "p = 0.46"]
     assert [p_text(value) for value in (None, 0.0001, 0.0123, 0.456)] == shown
     assert [duration_text(value) for value in (5.0, 75.0, 9000.0)] == ["5.0 s", "1 min 15 s", "2 h 30 min"]
+
+
+NORMS, ACCURACIES = (0.1, 1.0, 10.0), (0.9, 1.0, 1.0)
+
+
+def test_the_picture_has_intervals_in_the_scale_of_their_axis_and_says_the_seeds_once(make_run):
+    folders = []
+    for seed, (norm, accuracy) in enumerate(zip(NORMS, ACCURACIES, strict=True)):
+        row = {"step": 0, "train/reward": 0.5, "train/grad_norm": norm, "val/sums/avg@4": accuracy}
+        folders.append(make_run(f"run{seed}", rows=[row], algorithm="grpo", seed=seed))
+    figure = draw_comparison(compare(collect(folders)))
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+
+    def ends(axes):
+        (bar,) = axes.containers
+        ((low, high),) = (tuple(point[1] for point in part) for part in bar[2][0].get_segments())
+        return low, high
+
+    low, high = ends(panels["Gradient norm"])
+    assert panels["Gradient norm"].get_yscale() == "log"
+    assert 0 < low < 0.1 and low * high == pytest.approx(1.0)
+    assert ends(panels["Held-out accuracy"])[1] == 1.0
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["grpo"]
+    assert "over 3 seeds" in legend.get_title().get_text()
 
 
 def test_the_page_ships_with_the_package():
