@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 # algorithm: (entropy at the end, reward at the end, positive share, how far the upper bound moves)
 PROFILES = {
@@ -11,17 +13,11 @@ PROFILES = {
 }  # fmt: skip
 FIXED = {"low": 0.6, "high": 1.2}
 SEARCH = {"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}, "target": 0.45}
-_QUARTERS = [
-    f"entropy_rule/{sign}_{level}_prob" for sign in ("positive", "negative") for level in ("high", "low")
-]
-_DROPS = ("dropped", "evicted", "resumed", "cut", "reward_timeouts")
-_NONE = (
-    "staleness/age_generating_mean",
-    "mismatch/kl",
-    "time/wait_seconds",
-    *(f"rollout/{kind}" for kind in _DROPS),
-)
+RunMaker = Callable[..., Path]
 _AGES = ("staleness/age_mean", "staleness/age_queueing_mean", "staleness/age_max")
+_QUARTERS = [f"entropy_rule/{a}_{b}_prob" for a in ("positive", "negative") for b in ("high", "low")]
+_DROPS = [f"rollout/{kind}" for kind in ("dropped", "evicted", "resumed", "cut", "reward_timeouts")]
+_NONE = ("staleness/age_generating_mean", "mismatch/kl", "time/wait_seconds", *_DROPS)
 
 
 def synthetic_row(step, total, algorithm, noise):

@@ -1,4 +1,4 @@
-"""That readers can tell settings apart, however many there are, and algorithms at a glance."""
+"""Readers can tell settings apart, and algorithms at a glance."""
 
 import re
 from colorsys import rgb_to_hls
@@ -13,6 +13,7 @@ from bapo_lightning.report.style import (
     ALGORITHM_COLOURS,
     FAINT,
     algorithm_colour,
+    algorithm_rank,
     draw_legend,
     new_figure,
     scale_from_zero,
@@ -43,8 +44,14 @@ def test_the_algorithm_is_the_colour_and_its_settings_are_shades_from_light_to_d
 
 def test_every_setting_has_a_look_of_its_own():
     settings = {f"grpo lr={rank}": "grpo" for rank in range(12)} | {"bapo": "bapo"}
-    looks = setting_looks(settings)
-    assert len({(look.colour, look.line) for look in looks.values()}) == len(settings)
+    assert len(set(setting_looks(settings).values())) == len(settings)
+
+
+def test_an_algorithm_keeps_its_colour_and_place():
+    algorithms = ["zebra", "bapo", "bapo_authors_code", "grpo", "dapo"]
+    assert [algorithm_colour(name) for name in algorithms[1:]] == ["#0072B2", "#CC79A7", "#D55E00", "#009E73"]
+    assert algorithm_colour("zebra") == algorithm_colour("zebra")
+    assert sorted(algorithms, key=algorithm_rank) == ["grpo", "dapo", "bapo", "bapo_authors_code", "zebra"]
 
 
 def test_colours_are_written_in_one_place():
@@ -85,9 +92,7 @@ def test_a_legend_hides_neither_data_nor_labels(count):
         axes.plot([0, 1], [0, 1], color=FAINT, label=f"curve {number}")
     draw_legend(axes)
     figure.draw_without_rendering()
-    legend = axes.get_legend()
-    assert legend is not None
-    box = legend.get_window_extent()
+    box = axes.get_legend().get_window_extent()
     assert 0 < box.y0 < box.y1 < axes.xaxis.label.get_window_extent().y0
 
 

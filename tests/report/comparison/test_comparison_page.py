@@ -17,22 +17,10 @@ from bapo_lightning.report.intervals import Interval
 from bapo_lightning.report.metrics import EXPECTED, HIGH_RAISED
 from bapo_lightning.report.run.console import duration_text
 
-FETCHING = set(
-    [
-        "src",
-        "srcset",
-        "href",
-        "xlink:href",
-        "action",
-        "formaction",
-        "data",
-        "poster",
-        "background",
-        "ping",
-        "manifest",
-        "style",
-    ]
-)
+FETCHING = {
+    "src", "srcset", "href", "xlink:href", "action", "formaction", "data", "poster", "background", "ping",
+    "manifest", "style",
+}  # fmt: skip
 
 
 class Page(HTMLParser):
