@@ -8,7 +8,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from tests.callbacks.loggers.test_wandb import stand_in
+from tests.callbacks.loggers.test_loggers import stand_in
 from tests.commands import train
 from tests.report.synthetic_runs import synthetic_row, write_run
 from tests.wandb_file import history, run_record
