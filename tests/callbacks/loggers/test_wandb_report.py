@@ -1,10 +1,9 @@
-"""The report at W&B: panels of metrics that a run logs, run sets by what the logger writes. No server is
-asked; a stand-in takes the report that is saved.
-"""
+"""The report at W&B: panels of metrics that a run logs, run sets by what the logger writes."""
 
 import json
 import random
 import re
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -28,13 +27,11 @@ GROUP = Group("me", "lab", "sweep-quickstart")
 
 
 def runs(folder, stalenesses=(1, 8)):
-    for staleness in stalenesses:
-        for algorithm in ("grpo", "dapo", "bapo"):
-            for seed in (0, 1):
-                noise = random.Random(f"{algorithm} {seed} {staleness}")
-                rows = [synthetic_row(step, 8, algorithm, noise) for step in range(8)]
-                name = f"{algorithm}-{staleness}-{seed}"
-                yield write_run(folder / name, rows, algorithm, seed, staleness=staleness)
+    for staleness, algorithm, seed in product(stalenesses, ("grpo", "dapo", "bapo"), (0, 1)):
+        noise = random.Random(f"{algorithm} {seed} {staleness}")
+        rows = [synthetic_row(step, 8, algorithm, noise) for step in range(8)]
+        name = f"{algorithm}-{staleness}-{seed}"
+        yield write_run(folder / name, rows, algorithm, seed, staleness=staleness)
 
 
 def spec(report):
@@ -69,11 +66,8 @@ def test_run_sets_are_by_group_and_staleness_and_lines_by_algorithm(content, tmp
     logger.describe({"staleness": 8})
     (run_set,) = grids(content)[1]["runSets"]
     group, tag = run_set["filters"]["filters"]
-    assert (group["key"], group["op"], group["value"]) == (
-        {"section": "run", "name": "group"},
-        "=",
-        "sweep-quickstart",
-    )
+    wanted = {"key": {"section": "run", "name": "group"}, "op": "=", "value": "sweep-quickstart"}
+    assert wanted.items() <= group.items()
     assert (tag["key"], tag["op"]) == ({"section": "run", "name": "tags"}, "IN")
     assert set(tag["value"]) <= set(logger.experiment.tags)
     assert run_set["grouping"] == [{"section": "config", "name": "algorithm.value.name"}]
