@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def synthetic_row(step, total, algorithm, noise):
             "val/sums/pass@8": 0.97,
         }  # fmt: skip
     return row
+
+
+def synthetic_run(folder, algorithm="bapo", seed=0, num_updates=40, **manifest):
+    """A run folder with such rows."""
+    noise = random.Random(f"{algorithm} {seed} {manifest.get('staleness')}")
+    rows = [synthetic_row(step, num_updates, algorithm, noise) for step in range(num_updates)]
+    return write_run(folder, rows, algorithm, seed, **manifest)
 
 
 def write_run(folder, rows, algorithm="bapo", seed=0, **manifest):

@@ -29,11 +29,7 @@ class Interval:
 
 @cache
 def t_quantile(degrees_of_freedom: int) -> float:
-    """Quantile 0.975 of Student's t.
-
-    Raises:
-        ValueError: fewer than one degree of freedom.
-    """
+    """Quantile 0.975 of Student's t. Raises ValueError with fewer than one degree of freedom."""
     from scipy.stats import t
 
     if degrees_of_freedom < 1:
@@ -46,8 +42,7 @@ def t_quantile(degrees_of_freedom: int) -> float:
 def mean_interval(values: Sequence[float]) -> Interval | None:
     """mean +- t * s / sqrt(n) with the sample deviation s; None without values.
 
-    The interval is of the mean over runs like these; it assumes that runs are independent and their values
-    roughly normal.
+    It assumes that runs are independent and their values roughly normal.
     """
     count = len(values)
     if count == 0:

@@ -1,7 +1,6 @@
 """The report at W&B: panels of metrics that a run logs, run sets by what the logger writes."""
 
 import json
-import random
 import re
 from itertools import product
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from tests.callbacks.loggers.test_loggers import stand_in
 from tests.commands import train
-from tests.report.synthetic_runs import synthetic_row, write_run
+from tests.report.synthetic_runs import synthetic_run
 from tests.wandb_file import history, run_record
 from wandb_workspaces.reports.v2 import interface
 
@@ -28,10 +27,8 @@ GROUP = Group("me", "lab", "sweep-quickstart")
 
 def runs(folder, stalenesses=(1, 8)):
     for staleness, algorithm, seed in product(stalenesses, ("grpo", "dapo", "bapo"), (0, 1)):
-        noise = random.Random(f"{algorithm} {seed} {staleness}")
-        rows = [synthetic_row(step, 8, algorithm, noise) for step in range(8)]
         name = f"{algorithm}-{staleness}-{seed}"
-        yield write_run(folder / name, rows, algorithm, seed, staleness=staleness)
+        yield synthetic_run(folder / name, algorithm, seed, 8, staleness=staleness)
 
 
 def spec(report):

@@ -2,13 +2,12 @@
 
 import itertools
 import json
-import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.report.synthetic_runs import synthetic_row, write_run
+from tests.report.synthetic_runs import synthetic_run, write_run
 
 from bapo_lightning.report.comparison.page import draw_comparison, interval_text, p_text, render_page
 from bapo_lightning.report.comparison.settings import collect
@@ -58,10 +57,8 @@ class Page(HTMLParser):
 def page(tmp_path_factory):
     folders = []
     for name, staleness, seed in itertools.product(("grpo", "bapo"), (1, 8), (0, 1)):
-        noise = random.Random(f"{name} {staleness} {seed}")
-        rows = [synthetic_row(step, 12, name, noise) for step in range(12)]
         folder = tmp_path_factory.mktemp("runs") / f"{name}-{staleness}-{seed}"
-        folders.append(write_run(folder, rows, name, seed, staleness=staleness))
+        folders.append(synthetic_run(folder, name, seed, 12, staleness=staleness))
     folders.append(write_run(tmp_path_factory.mktemp("runs") / "<b>mean<b>", [], "dapo", status="failed"))
     return Page(render_page(compare(collect(folders)), "A <title>", "make compare", "today"))
 

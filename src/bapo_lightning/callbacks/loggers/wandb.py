@@ -151,11 +151,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
         if step is None or step > self._last_step:
             super().log_metrics(metrics, step)
 
-    @rank_zero_only
-    @survived
-    def finalize(self, status: str) -> None:
-        """Ends W&B's run as Lightning's logger does."""
-        super().finalize(status)
+    finalize = rank_zero_only(survived(WandbLogger.finalize))
 
 
 def is_logged_in() -> bool:

@@ -37,9 +37,7 @@ def group_of(name: str) -> Group:
 
 def fetch_group(group: Group, target: Path, api: Any = None) -> Path:
     """Downloads every run of a group as a run folder into a new folder below `target`, which it returns.
-
-    Raises:
-        DataError: the server cannot be asked, or the group is empty.
+    Raises DataError where the server cannot be asked, or the group is empty.
     """
     name = "/".join(group)
     try:

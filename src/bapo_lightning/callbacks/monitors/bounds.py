@@ -21,8 +21,8 @@ class ClipBoundsMonitor(Monitor):
         searched = ~torch.stack([search.value for search in update.searches]).isnan()
         met = torch.stack([search.met for search in update.searches]) & searched
         return {
-            "bapo/clip_low": update.low,
-            "bapo/clip_high": update.high,
+            "bapo/clip_low": torch.stack([search.low for search in update.searches]).mean(),
+            "bapo/clip_high": torch.stack([search.high for search in update.searches]).mean(),
             "bapo/target_met": met.sum() / searched.sum(),
         }
 

@@ -35,16 +35,6 @@ class Update:
     share: TrainBatch | None = None  # this rank's part of the minibatch
 
     @property
-    def low(self) -> Tensor:
-        """Lower bound, its mean over searches."""
-        return torch.stack([search.low for search in self.searches]).mean()
-
-    @property
-    def high(self) -> Tensor:
-        """Upper bound, its mean over searches."""
-        return torch.stack([search.high for search in self.searches]).mean()
-
-    @property
     def clipped(self) -> Tensor:
         """Mask of the tokens whose gradient the objective cuts off, [N] bool."""
         return clipped_mask(self.tokens.slope, self.tokens.advantage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
@@ -32,14 +32,9 @@ class MeanCurve:
     def thinned(self, most: int) -> MeanCurve:
         """At most about `most` points, evenly chosen, the last one among them."""
         stride = -(-len(self.steps) // most) or 1
-        return replace(
-            self,
-            steps=self.steps[::-stride][::-1],
-            means=self.means[::-stride][::-1],
-            lower=self.lower[::-stride][::-1],
-            upper=self.upper[::-stride][::-1],
-            runs=[values[::-stride][::-1] for values in self.runs],
-        )
+        values = (self.means, self.lower, self.upper, *self.runs)
+        means, lower, upper, *runs = (each[::-stride][::-1] for each in values)
+        return MeanCurve(self.steps[::-stride][::-1], means, lower, upper, runs, self.last_recorded)
 
 
 def mean_curve(

@@ -12,7 +12,7 @@ from bapo_lightning.phases import advance
 from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, compared_among, metric_of
 from bapo_lightning.report.page.charts import COSTS
 from bapo_lightning.report.run.curves import Curve, recorded_names, series
-from bapo_lightning.report.run.summary import statistics_of, summarise
+from bapo_lightning.report.run.summary import IRREGULARITIES, statistics_of, summarise
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import Columns, RunRecord, read_run
 
@@ -117,8 +117,7 @@ def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
 
 def damage(run: Run) -> dict[str, int]:
     """Counts of what went wrong in a run or was dropped, zeros left out."""
-    irregular = ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
-    counts = {**run.summary["drops"], **{name: run.summary[name] for name in irregular}}
+    counts = {**run.summary["drops"], **{name: run.summary[name] for name in IRREGULARITIES}}
     counts["resumes"] = len(run.manifest.get("resumes", []))
     return {name.replace("_", " "): count for name, count in counts.items() if count}
 

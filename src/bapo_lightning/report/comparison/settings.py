@@ -67,12 +67,8 @@ def conditions_in_order(usable: Sequence[Run]) -> list[str]:
 def choose_reference(groups: Mapping[str, str], wanted: str | None) -> str:
     """Name that differences are taken to: `wanted`, or the first of that group; None: the first of all.
 
-    Args:
-        groups: names of what is compared, each with its group, such as the algorithm of a setting.
-        wanted: name or group.
-
-    Raises:
-        DataError: there is no such name.
+    `groups` has the names of what is compared, each with its group, such as the algorithm of a setting.
+    Raises DataError where nothing has the name.
     """
     for name, group in [*((name, name) for name in groups), *groups.items()]:
         if wanted in (None, group):

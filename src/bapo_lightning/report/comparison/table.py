@@ -109,11 +109,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
-    """Compares runs with their curves.
-
-    Raises:
-        DataError: no run can be compared, or none has the setting `reference`.
-    """
+    """Compares runs with their curves. Raises DataError where none can be compared, or is of `reference`."""
     usable = [run for run in runs if run.problem is None]
     if not usable:
         reasons = "\n  ".join(f"{run.path}: {run.problem}" for run in runs) or "no folder was given"

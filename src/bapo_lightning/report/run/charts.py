@@ -70,7 +70,10 @@ def colours_of(algorithm: str) -> dict[str, str]:
 
 def _curves(record: RunRecord, metrics: Sequence[Metric]) -> list[RunCurve]:
     """Curves of metrics; those that share the algorithm's colour, as a family does, in shades of it."""
-    colours, period = colours_of(str(record.manifest.get("algorithm", ""))), batch_period(record.manifest)
+    colours, period = (
+        colours_of(str(record.manifest.get("algorithm", ""))),
+        record.manifest.get("staleness") or 1,
+    )
     alike = [metric for metric in metrics if metric.colour == "algorithm"]
     shades = dict(
         zip(alike, zip(style.shades(colours["algorithm"], len(alike)), cycle(style.LINES)), strict=False)
@@ -82,12 +85,6 @@ def _curves(record: RunRecord, metrics: Sequence[Metric]) -> list[RunCurve]:
         window, middle = smoothing_window(len(values), period), median if metric.log else fmean
         curves.append(RunCurve(metric, look, steps, values, moving_average(values, window, middle)))
     return [curve for curve in curves if curve.values]
-
-
-def batch_period(manifest: Mapping[str, Any]) -> int:
-    """Updates on each rollout batch, 1 where the manifest does not say."""
-    staleness = manifest.get("staleness")
-    return staleness if isinstance(staleness, int) and staleness > 0 else 1
 
 
 def _rule(panel: Panel, config: Mapping[str, Any]) -> tuple[float, str] | None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of, place_of
 from bapo_lightning.report.progress.lines import wrapped
-from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
+from bapo_lightning.report.run.summary import DROP_KINDS, IRREGULARITIES, TIME_PARTS
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
 _LABEL_WIDTH = 16  # of the longest label, so that all summaries are aligned
@@ -136,13 +136,9 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _irregularities(summary: dict[str, Any]) -> str:
-    nouns = {
-        "skipped_updates": "skipped update",
-        "non_finite_values": "non-finite value",
-        "unreadable_lines": "unreadable line",
-        "rolled_back_rows": "rolled-back row",
-    }
-    return ", ".join(_plural(count, noun) for key, noun in nouns.items() if (count := summary.get(key)))
+    nouns = ("skipped update", "non-finite value", "unreadable line", "rolled-back row")
+    counts = [(summary.get(key), noun) for key, noun in zip(IRREGULARITIES, nouns, strict=True)]
+    return ", ".join(_plural(count, noun) for count, noun in counts if count)
 
 
 def _labelled(texts: Mapping[str, str]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
 
 from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, LOW_RAISED
 from bapo_lightning.run_folder.record import RunRecord
@@ -43,17 +41,9 @@ def raised(record: RunRecord, side: str) -> Curve:
 
     The mean is the share of the updates that raised it; a mean of bounds is a value hardly ever chosen.
     """
-    start = bound_start(record.config, side)
+    bound = record.config.get("algorithm", {}).get("bounds", {}).get(side)
+    start = bound.get("start") if isinstance(bound, dict) else bound  # of a search, or a fixed bound
+    if start is None:
+        return [], []
     steps, values = record.series(f"bapo/clip_{side}")
-    return ([], []) if start is None else (steps, [float(is_raised(value, start)) for value in values])
-
-
-def bound_start(config: Mapping[str, Any], side: str) -> float | None:
-    """Value that a bound starts from in every update: the start of its search, or the fixed bound itself."""
-    bound = config.get("algorithm", {}).get("bounds", {}).get(side)
-    return bound.get("start") if isinstance(bound, dict) else bound
-
-
-def is_raised(value: float, start: float) -> bool:
-    """Whether a bound lies above its start."""
-    return value > start + _BOUND_TOLERANCE
+    return steps, [float(value > start + _BOUND_TOLERANCE) for value in values]

@@ -18,11 +18,7 @@ _MOST_CHOICES = 2  # of a bound, named in its legend
 
 
 def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]:
-    """Draws a run into `plots/` under `output`, by default the run folder; returns the paths of the PNGs.
-
-    Raises:
-        DataError: `folder` is not a run folder.
-    """
+    """Draws a run into `plots/` under `output`, by default the run folder; returns the paths of the PNGs."""
     record = read_run(folder)
     recorded = find_recorded(record.config)
     target = Path(output or folder) / "plots"

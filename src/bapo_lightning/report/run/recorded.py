@@ -59,11 +59,7 @@ def protocol_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record(folders: Sequence[Path]) -> Recorded:
-    """Averages finished runs of one setting that differ in their seeds alone.
-
-    Raises:
-        DataError: fewer than two runs, or they differ in more.
-    """
+    """Averages finished runs that differ in their seeds alone. Raises DataError for others or fewer than 2."""
     records = sorted((read_run(folder) for folder in folders), key=lambda run: run.manifest["seed"])
     first = records[0] if records else None
     if first is None or len(records) < 2:
@@ -110,14 +106,10 @@ def _set_options(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _shipped() -> tuple[Recorded, ...]:
-    return tuple(_read(path) for path in sorted(FOLDER.glob("*.json")))
-
-
-def _read(path: Path) -> Recorded:
-    plain = json.loads(path.read_text(encoding="utf-8"))
-    curves = {name: Band(**band) for name, band in plain.pop("curves").items()}
-    return Recorded(curves=curves, **plain)
+def _shipped() -> list[Recorded]:
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
+    curves = [{name: Band(**band) for name, band in plain.pop("curves").items()} for plain in found]
+    return [Recorded(curves=each, **plain) for each, plain in zip(curves, found, strict=True)]
 
 
 def _band(records: Sequence[RunRecord], metric: str) -> Band:

@@ -20,6 +20,7 @@ from bapo_lightning.run_folder.text_file import write_json
 
 TIME_PARTS = tuple(metric.name[len("time/") : -len("_seconds")] for metric in in_group("time"))
 DROP_KINDS = tuple(metric.name.removeprefix("rollout/") for metric in in_group("drops"))
+IRREGULARITIES = ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
 
 
@@ -89,11 +90,7 @@ def compared_to_recorded(record: RunRecord) -> dict[str, Any] | None:
 
 
 def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[str, Any]:
-    """Writes `summary.json`, by default into the run folder, and returns the summary.
-
-    Raises:
-        DataError: `folder` is not a run folder.
-    """
+    """Writes `summary.json`, by default into the run folder, and returns the summary."""
     summary = summarise(read_run(folder))
     write_json(Path(output or folder) / "summary.json", summary)
     return summary

@@ -27,11 +27,7 @@ _MOST_CHOICES = 8  # pairs of bounds that are listed one by one
 
 
 def write_view(folder: Path, reload_seconds: float) -> tuple[Path, bool]:
-    """Writes the page, which reloads itself while the run goes on; returns its path, and whether it does.
-
-    Raises:
-        DataError: this is no run folder.
-    """
+    """Writes the page, which reloads itself while the run goes on; returns its path, and whether it does."""
     record = read_run(folder)
     if record.manifest.get("status") == "running" and not is_held(folder):
         record.manifest["status"] = "killed"  # without a moment to say so
