@@ -70,18 +70,15 @@ def colours_of(algorithm: str) -> dict[str, str]:
 
 def _curves(record: RunRecord, metrics: Sequence[Metric]) -> list[RunCurve]:
     """Curves of metrics; those that share the algorithm's colour, as a family does, in shades of it."""
-    colours, period = (
-        colours_of(str(record.manifest.get("algorithm", ""))),
-        record.manifest.get("staleness") or 1,
-    )
+    colours = colours_of(str(record.manifest.get("algorithm", "")))
+    period = record.manifest.get("staleness") or 1  # updates on each rollout batch
     alike = [metric for metric in metrics if metric.colour == "algorithm"]
-    shades = dict(
-        zip(alike, zip(style.shades(colours["algorithm"], len(alike)), cycle(style.LINES)), strict=False)
-    )
+    looks = map(style.Look, style.shades(colours["algorithm"], len(alike)), cycle(style.LINES))
+    shades = dict(zip(alike, looks, strict=True))
     curves = []
     for metric in metrics:
         steps, values = series(record, metric.name)
-        look = style.Look(*(shades.get(metric) or (colours[metric.colour], _LINES[metric.colour])))
+        look = shades.get(metric) or style.Look(colours[metric.colour], _LINES[metric.colour])
         window, middle = smoothing_window(len(values), period), median if metric.log else fmean
         curves.append(RunCurve(metric, look, steps, values, moving_average(values, window, middle)))
     return [curve for curve in curves if curve.values]

@@ -59,7 +59,7 @@ def protocol_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record(folders: Sequence[Path]) -> Recorded:
-    """Averages finished runs that differ in their seeds alone. Raises DataError for others or fewer than 2."""
+    """Averages finished runs, at least two, that differ in their seeds alone. Raises DataError for others."""
     records = sorted((read_run(folder) for folder in folders), key=lambda run: run.manifest["seed"])
     first = records[0] if records else None
     if first is None or len(records) < 2:
