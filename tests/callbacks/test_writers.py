@@ -1,5 +1,6 @@
 """What is recorded of an update: metrics, texts, conversations turn by turn, tokens."""
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -7,11 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from tests.builders import adaptive, group, random_policy, rollout, stale_batch, step
 from tests.callbacks.conversations import conversation
 from tests.token_tables import table
 
 from bapo_lightning.callbacks.loggers.run_logger import MetricsFile
+from bapo_lightning.callbacks.run_bar import RunBar
 from bapo_lightning.callbacks.writers import (
     ConsoleLogger,
     MetricsWriter,
@@ -60,6 +63,33 @@ def test_the_console_shows_this_update_and_a_dash_for_what_it_does_not_have(caps
     assert "reward 0.500" in second and "positive share -" in second
     assert shown[0]["positive share"] == pytest.approx(0.4)
     assert math.isnan(shown[1]["positive share"])  # the bar does not repeat the earlier one
+
+
+NUMBERS = {"reward": 0.5, "entropy": 0.25, "share": float("nan"), "high": 3.0, "own": "a text"}
+
+
+def bar_lines(updates, width=80, before=0):
+    bar, trainer = RunBar(48, before, 8), SimpleNamespace(progress_bar_metrics=NUMBERS)
+    bar.on_train_start(trainer, None)
+    for index in range(updates):
+        bar.on_train_batch_end(trainer, None, None, None, index)
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(bar)
+    return console.file.getvalue().splitlines()
+
+
+def test_it_counts_updates_knows_those_of_earlier_sessions_and_has_a_dash_for_no_number():
+    assert bar_lines(0, before=16)[0].startswith("update 16/48 ")
+    first, second = bar_lines(17)
+    assert first.startswith("update 17/48 ")
+    assert second == "reward 0.500  entropy 0.250  share -  high 3.000  own a text"
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 72, 80, 120])
+def test_no_line_is_wider_than_the_terminal_or_wrapped(width):
+    shown = bar_lines(17, width)
+    assert len(shown) == 2 and all(len(line) <= width for line in shown)
+    assert shown[1].startswith("reward 0.500") and not shown[1].endswith(" ")
 
 
 @pytest.mark.parametrize(("every", "has_tokens", "steps"), [(4, True, [3, 7]), (0, True, []), (4, False, [])])

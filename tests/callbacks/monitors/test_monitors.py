@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.callbacks.monitors.token_table import VERSION, VERSIONS, groups, module, search, update
+from tests.configuration.compositions import validated
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
-from tests.token_tables import Recording
+from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.callbacks.monitors import entropy, training
@@ -18,6 +19,7 @@ from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, Contribu
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
 from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
+from bapo_lightning.callbacks.search_forecast import forecast
 from bapo_lightning.callbacks.validation import Validation
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.rollouts.validation import ValidationSet
@@ -280,3 +282,19 @@ def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
         timeout_fraction=0.125,
         failed_fraction=0,
     )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "advantages", "said"),
+    [
+        ("bapo", [1.0, -1.0, -1.0, -1.0], "of positive tokens about 0.25, target 0.4: it will usually run"),
+        ("bapo", [1.0, 1.0, -1.0], "tokens about 0.67, target 0.4: it will usually rest at [0.60"),
+        ("bapo_rest", [1.0, 1.0, -1.0], "it will usually rest at [0.80, 1.20]"),
+        ("bapo", [2.0, -3.0], "it will move between [0.60, 1.20] and [0.90, 3.00]"),
+        ("bapo_authors_code", [1.0, 1.0, -1.0], "ratio of positive tokens about 2.00, target 1: it will"),
+        ("bapo", [0.0, 0.0], "no sample of the first minibatch has an advantage"),
+    ],
+)  # fmt: skip
+def test_the_forecast_compares_the_natural_share_with_the_target(algorithm, advantages, said):
+    rule = validated(f"algorithm={algorithm}", "algorithm.positive_share_target=0.4").algorithm.bounds.make()
+    assert said in forecast(rule, table(advantages))

@@ -139,7 +139,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
     @rank_zero_only
     @survived
     def catch_up(self, rows: Sequence[Row]) -> None:
-        """Sends the rows that W&B lacks."""
+        """Sends the rows that W&B does not have."""
         last: Any = self.experiment.summary.get(STEP)  # from the server; an offline run starts empty
         self._last_step = -1 if last is None else int(last)
         log_again(self, rows)

@@ -91,7 +91,7 @@ def write_recorded(recorded: Recorded, path: Path) -> Path:
 
 
 def find_recorded(config: Mapping[str, Any]) -> Recorded | None:
-    """Shipped curves of this protocol, if any. Unset options do not count: earlier versions lack them."""
+    """Shipped curves of this protocol, if any. Unset options do not count: earlier versions had fewer."""
     wanted = _set_options(json.loads(json.dumps(protocol_of(config))))
     return next((recorded for recorded in _shipped() if _set_options(recorded.protocol) == wanted), None)
 
