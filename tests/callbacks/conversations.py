@@ -1,17 +1,12 @@
 """Conversations by hand."""
 
-from __future__ import annotations
-
 from array import array
-from collections.abc import Sequence
 from dataclasses import replace
 
-from bapo_lightning.types import FinishReason, Reply, Rollout, Segment
+from bapo_lightning.types import FinishReason, Rollout, Segment
 
 
-def conversation(
-    *parts: Sequence[int], replies: Sequence[Reply], finish: FinishReason = FinishReason.STOP
-) -> Rollout:
+def conversation(*parts, replies, finish=FinishReason.STOP):
     """Returns a rollout of policy version 0 whose parts are the token ids of the policy and of the
     environment in alternation; `replies` beyond the environment's parts are of the last turn.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import lightning as L
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -23,7 +24,7 @@ from bapo_lightning.run_folder.checkpoint import commit, list_checkpoints, parti
 
 
 class Counting(L.LightningDataModule):
-    """Batches 0, 1, 2...: its state is the next one."""
+    """Batches 0, 1, 2...; the state is the next one."""
 
     def __init__(self, length, rank=0):
         super().__init__()
@@ -89,21 +90,12 @@ class StopAfter(L.Callback):
 def fit(folder, length=9, stop=None, every=4, minutes=None, keep=2, resumed=None, rank=0, **options):
     number = signal.SIGTERM if rank else signal.SIGINT
     learner = Learner()
+    saver = RunCheckpoint(folder, every, minutes, keep, resumed)
     trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        callbacks=[
-            StopAfter(stop, number),
-            GracefulStop(),
-            RunCheckpoint(folder, every, minutes, keep, resumed),
-        ],
-        plugins=[DirectCheckpointIO()],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **options,
-    )
+        accelerator="cpu", max_epochs=1, callbacks=[StopAfter(stop, number), GracefulStop(), saver],
+        plugins=[DirectCheckpointIO()], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, **options,
+    )  # fmt: skip
     path = resumed.path / "trainer.ckpt" if resumed else None
     trainer.fit(learner, datamodule=Counting(length, rank), ckpt_path=path)
     learner.stop_code = stop_code(trainer)
@@ -114,19 +106,17 @@ def saved(folder):
     return [verify(path).update for path in list_checkpoints(folder / "checkpoints")]
 
 
-def test_checkpoints_are_made_at_the_interval_and_at_the_end_and_the_newest_are_kept(tmp_path):
-    fit(tmp_path)
-    assert saved(tmp_path) == [9, 8]
-
-
-def test_when_training_is_stopped_the_last_update_is_saved(tmp_path):
-    fit(tmp_path, stop=6)
-    assert saved(tmp_path) == [6, 4]
-
-
-def test_minutes_make_one_between(tmp_path):
-    fit(tmp_path, every=100, minutes=1e-9, keep=100)
-    assert saved(tmp_path) == list(range(9, 0, -1))
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [9, 8]),  # every 4, the last, and the newest 2 are kept
+        ({"stop": 6}, [6, 4]),
+        ({"every": 100, "minutes": 1e-9, "keep": 100}, list(range(9, 0, -1))),
+    ],
+)
+def test_checkpoints_are_made_at_the_interval_when_it_is_late_and_at_the_end(tmp_path, options, expected):
+    fit(tmp_path, **options)
+    assert saved(tmp_path) == expected
 
 
 def test_a_run_goes_on_with_the_next_batch_and_the_same_draws(tmp_path, capsys):
@@ -139,10 +129,8 @@ def test_a_run_goes_on_with_the_next_batch_and_the_same_draws(tmp_path, capsys):
     rest = fit(tmp_path / "parts", resumed=checkpoint)
     assert rest.seen == [(step, step) for step in range(5, 9)]
     assert torch.equal(rest.weight, whole.weight)
-    assert (
-        "at update 5 (policy version 5): policy, optimizer, schedule, next batch 5, random states"
-        in capsys.readouterr().out
-    )
+    said = "at update 5 (policy version 5): policy, optimizer, schedule, next batch 5, random states"
+    assert said in capsys.readouterr().out
 
 
 def test_a_finished_run_can_be_made_longer(tmp_path):
@@ -156,23 +144,17 @@ def train_on_rank(rank, port, folder):
     faulthandler.dump_traceback_later(120, exit=True)
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-    }  # fmt: skip
-    os.environ |= {
-        "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test", "NODE_RANK": "0",
+        "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "test",
     }  # fmt: skip
     options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "rank": rank}
     # The signal and the clock of one rank only: both must follow.
-    learners = [
-        fit(
-            Path(folder) / "parts", stop=5 if rank else None, minutes=1e-9 if rank == 0 else 1e9, every=100,
-            **options,
-        )
-    ]  # fmt: skip
+    alone = {"stop": 5 if rank else None, "minutes": 1e9 if rank else 1e-9, "every": 100}
+    learners = [fit(Path(folder) / "parts", **alone, **options)]
     checkpoint = verify(list_checkpoints(Path(folder) / "parts/checkpoints")[0])
     learners.append(fit(Path(folder) / "parts", resumed=checkpoint, **options))
-    seen, codes = [learner.seen for learner in learners], [learner.stop_code for learner in learners]
-    torch.save((seen, codes), Path(folder) / f"{rank}.pt")
+    found = [[learner.seen for learner in learners], [learner.stop_code for learner in learners]]
+    torch.save(found, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -16,6 +16,12 @@ def wait_for(condition, seconds=20):
     assert condition()
 
 
+def started(folder, seconds):
+    dog = Watchdog(folder, minutes=seconds / 60)
+    dog.on_train_start(SimpleNamespace(global_rank=0), None)
+    return dog
+
+
 def threads():
     return [thread for thread in threading.enumerate() if thread.name == "watchdog"]
 
@@ -25,14 +31,13 @@ def reports(dog):
 
 
 def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path, capsys):
-    dog, release = Watchdog(tmp_path, minutes=0.1 / 60), threading.Event()
+    dog, release = started(tmp_path, 0.1), threading.Event()
 
     def a_thread_that_hangs():
         release.wait()
 
     other = threading.Thread(target=a_thread_that_hangs)
     other.start()
-    dog.on_train_start(SimpleNamespace(global_rank=0), None)
     dog.on_train_batch_end(None, None, None, None, 36)
     wait_for(lambda: reports(dog) >= 2)
     dog.on_exception(None, None, RuntimeError())
@@ -49,8 +54,7 @@ def test_a_hang_is_shown_with_the_stacks_of_all_threads_again_and_again(tmp_path
 
 
 def test_progress_keeps_it_quiet_and_a_hang_after_it_does_not(tmp_path):
-    dog = Watchdog(tmp_path, minutes=0.5 / 60)
-    dog.on_train_start(SimpleNamespace(global_rank=0), None)
+    dog = started(tmp_path, 0.5)
     for index in range(100):
         dog.on_train_batch_end(None, None, None, None, index)
         time.sleep(0.01)
@@ -61,15 +65,14 @@ def test_progress_keeps_it_quiet_and_a_hang_after_it_does_not(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_does_not_end_the_watch(tmp_path, capsys):
-    dog = Watchdog(tmp_path / "missing", minutes=0.05 / 60)
-    dog.on_train_start(SimpleNamespace(global_rank=0), None)
+    dog = started(tmp_path / "missing", 0.05)
     said = []
-    wait_for(
-        lambda: (
-            said.append(capsys.readouterr().err)
-            or "".join(said).count("cannot be written (No such file") >= 2
-        )
-    )
+
+    def is_said_twice():
+        said.append(capsys.readouterr().err)
+        return "".join(said).count("cannot be written (No such file") >= 2
+
+    wait_for(is_said_twice)
     dog.teardown(None, None, "fit")
     assert threads() == []
 
@@ -85,13 +88,10 @@ def test_it_lives_as_long_as_training(tmp_path, fails):
                 raise RuntimeError("as meant")
             return super().training_step(batch, batch_idx)
 
-    quiet = {
-        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }  # fmt: skip
     trainer = L.Trainer(
-        accelerator="cpu", max_steps=3, callbacks=[Watchdog(tmp_path, 60)], limit_val_batches=0, **quiet
-    )
+        accelerator="cpu", max_steps=3, callbacks=[Watchdog(tmp_path, 60)], limit_val_batches=0, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
     try:
         trainer.fit(Model())
     except RuntimeError as error:

@@ -1,13 +1,10 @@
 """Synthetic runs with every metric name of a real one, so that reports can be tested without training."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 # algorithm: (entropy at the end, reward at the end, positive share, how far the upper bound moves)
 PROFILES = {
@@ -18,9 +15,13 @@ PROFILES = {
 FIXED = {"low": 0.6, "high": 1.2}
 SEARCH = {"low": {"start": 0.6, "end": 0.9}, "high": {"start": 1.2, "end": 3.0}, "target": 0.45}
 RunMaker = Callable[..., Path]
+_AGES = ("staleness/age_mean", "staleness/age_queueing_mean", "staleness/age_max")
+_QUARTERS = [f"entropy_rule/{a}_{b}_prob" for a in ("positive", "negative") for b in ("high", "low")]
+_DROPS = [f"rollout/{kind}" for kind in ("dropped", "evicted", "resumed", "cut", "reward_timeouts")]
+_NONE = ("staleness/age_generating_mean", "mismatch/kl", "time/wait_seconds", *_DROPS)
 
 
-def synthetic_row(step: int, total: int, algorithm: str, noise: random.Random) -> dict[str, Any]:
+def synthetic_row(step, total, algorithm, noise):
     """One update as the training loop logs it, along plausible curves."""
     entropy_end, reward_end, share, reach = PROFILES[algorithm]
     progress = step / max(1, total - 1)
@@ -40,49 +41,31 @@ def synthetic_row(step: int, total: int, algorithm: str, noise: random.Random) -
         "bapo/positive_token_fraction": 0.4, "bapo/clip_low": 0.6 + 0.3 * reach * progress * noise.random(),
         "bapo/clip_high": high, "bapo/target_met": float(noise.random() < 0.8),
     }  # fmt: skip
-    return row | provenance_metrics(step) | (batch_metrics(row, noise) if step % 8 == 0 else {})
-
-
-def provenance_metrics(step: int) -> dict[str, Any]:
-    """What an update logs about the age, the origin and the cost of its data."""
-    return {
-        "entropy_rule/predicted_delta": -0.01,
-        "entropy_rule/measured_delta": -0.012,
-        **{
-            f"entropy_rule/{sign}_{level}_prob": 0.25
-            for sign in ("positive", "negative")
-            for level in ("high", "low")
-        },
-        "staleness/age_mean": step % 8,
-        "staleness/age_generating_mean": 0.0,
-        "staleness/age_queueing_mean": step % 8,
-        "staleness/age_max": step % 8,
-        "staleness/segments_mean": 1.0,
-        "mismatch/abs_logp_diff_mean": 1e-6,
-        "mismatch/ratio_max": 1.0,
-        "mismatch/kl": 0.0,
-        **{f"rollout/{kind}": 0 for kind in ("dropped", "evicted", "resumed", "cut", "reward_timeouts")},
-        "time/update_seconds": 0.2,
-        "time/wait_seconds": 0.0,
-        "progress/version": step + 1,
-        "progress/samples": 64 * (step + 1),
+    row |= dict.fromkeys(_QUARTERS, 0.25) | dict.fromkeys(_NONE, 0) | dict.fromkeys(_AGES, step % 8)
+    row |= {
+        "entropy_rule/predicted_delta": -0.01, "entropy_rule/measured_delta": -0.012,
+        "staleness/segments_mean": 1.0, "mismatch/abs_logp_diff_mean": 1e-6, "mismatch/ratio_max": 1.0,
+        "time/update_seconds": 0.2, "progress/version": step + 1, "progress/samples": 64 * (step + 1),
         "progress/tokens": 1400 * (step + 1),
-    }
-
-
-def batch_metrics(row: dict[str, Any], noise: random.Random) -> dict[str, Any]:
-    """What only the update after a new rollout batch logs."""
-    return {
-        "time/rollout_seconds": 0.9, "time/reward_seconds": 0.05, "time/sync_seconds": 0.02,
-        "rollout/tokens_per_second": 12000 + noise.gauss(0, 400),
-        "rollout/uniform_groups": noise.randrange(12), "val/sums/avg@8": row["train/reward"] - 0.02,
-        "val/sums/pass@8": 0.97,
     }  # fmt: skip
+    if step % 8 == 0:  # a new rollout batch
+        row |= {
+            "time/rollout_seconds": 0.9, "time/reward_seconds": 0.05, "time/sync_seconds": 0.02,
+            "rollout/tokens_per_second": 12000 + noise.gauss(0, 400),
+            "rollout/uniform_groups": noise.randrange(12), "val/sums/avg@8": row["train/reward"] - 0.02,
+            "val/sums/pass@8": 0.97,
+        }  # fmt: skip
+    return row
 
 
-def write_run(
-    folder: Path, rows: list[dict[str, Any]], algorithm: str = "bapo", seed: int = 0, **manifest: Any
-) -> Path:
+def synthetic_run(folder, algorithm="bapo", seed=0, num_updates=40, **manifest):
+    """A run folder with such rows."""
+    noise = random.Random(f"{algorithm} {seed} {manifest.get('staleness')}")
+    rows = [synthetic_row(step, num_updates, algorithm, noise) for step in range(num_updates)]
+    return write_run(folder, rows, algorithm, seed, **manifest)
+
+
+def write_run(folder, rows, algorithm="bapo", seed=0, **manifest):
     """A run folder with these rows; `manifest` overrides its entries."""
     folder.mkdir(parents=True)
     settings = {"name": algorithm, "bounds": SEARCH if algorithm.startswith("bapo") else FIXED}

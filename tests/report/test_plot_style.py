@@ -1,6 +1,4 @@
-"""That readers can tell settings apart, however many there are, and algorithms at a glance."""
-
-from __future__ import annotations
+"""Readers can tell settings apart, and algorithms at a glance."""
 
 import re
 from colorsys import rgb_to_hls
@@ -15,6 +13,7 @@ from bapo_lightning.report.style import (
     ALGORITHM_COLOURS,
     FAINT,
     algorithm_colour,
+    algorithm_rank,
     draw_legend,
     new_figure,
     scale_from_zero,
@@ -26,12 +25,12 @@ from bapo_lightning.report.style import (
 )
 
 
-def hue_and_lightness(colour: str) -> tuple[float, float]:
+def hue_and_lightness(colour):
     hue, lightness, _ = rgb_to_hls(*to_rgb(colour))
     return round(hue, 2), lightness
 
 
-def test_the_algorithm_is_the_colour_and_its_settings_are_shades_from_light_to_dark() -> None:
+def test_the_algorithm_is_the_colour_and_its_settings_are_shades_from_light_to_dark():
     settings = {
         "grpo": "grpo", "bapo target=0.4": "bapo", "bapo target=0.5": "bapo", "bapo_rest": "bapo_rest",
     }  # fmt: skip
@@ -43,13 +42,19 @@ def test_the_algorithm_is_the_colour_and_its_settings_are_shades_from_light_to_d
     assert len({look.line for look in looks.values()}) == 3
 
 
-def test_every_setting_has_a_look_of_its_own() -> None:
+def test_every_setting_has_a_look_of_its_own():
     settings = {f"grpo lr={rank}": "grpo" for rank in range(12)} | {"bapo": "bapo"}
-    looks = setting_looks(settings)
-    assert len({(look.colour, look.line) for look in looks.values()}) == len(settings)
+    assert len(set(setting_looks(settings).values())) == len(settings)
 
 
-def test_colours_are_written_in_one_place() -> None:
+def test_an_algorithm_keeps_its_colour_and_place():
+    algorithms = ["zebra", "bapo", "bapo_authors_code", "grpo", "dapo"]
+    assert [algorithm_colour(name) for name in algorithms[1:]] == ["#0072B2", "#CC79A7", "#D55E00", "#009E73"]
+    assert algorithm_colour("zebra") == algorithm_colour("zebra")
+    assert sorted(algorithms, key=algorithm_rank) == ["grpo", "dapo", "bapo", "bapo_authors_code", "zebra"]
+
+
+def test_colours_are_written_in_one_place():
     package = Path(bapo_lightning.report.__path__[0])
     written = [
         path for path in package.rglob("*.py") if re.search(r"#[0-9A-Fa-f]{6}|tab:|\bC\d\b", path.read_text())
@@ -61,7 +66,7 @@ def test_colours_are_written_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("algorithm", list(ALGORITHM_COLOURS))
-def test_everything_about_a_run_has_a_shade_of_its_algorithm(algorithm: str) -> None:
+def test_everything_about_a_run_has_a_shade_of_its_algorithm(algorithm):
     hue, _ = hue_and_lightness(algorithm_colour(algorithm))
     for colour in colours_of(algorithm).values():
         red, green, blue = to_rgb(colour)
@@ -69,7 +74,7 @@ def test_everything_about_a_run_has_a_shade_of_its_algorithm(algorithm: str) -> 
         assert is_grey or hue_and_lightness(colour)[0] == pytest.approx(hue, abs=0.011), colour
 
 
-def test_staler_is_darker() -> None:
+def test_staler_is_darker():
     looks = setting_looks({f"grpo staleness={age}": "grpo" for age in (1, 2, 4, 8)})
     lightness = [hue_and_lightness(look.colour)[1] for look in looks.values()]
     assert lightness == sorted(lightness, reverse=True) and len(set(lightness)) == 4
@@ -79,7 +84,7 @@ def test_staler_is_darker() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_legend_hides_neither_data_nor_labels(count: int) -> None:
+def test_a_legend_hides_neither_data_nor_labels(count):
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     style_axes(axes, "Title", "x", "y")
@@ -87,13 +92,11 @@ def test_a_legend_hides_neither_data_nor_labels(count: int) -> None:
         axes.plot([0, 1], [0, 1], color=FAINT, label=f"curve {number}")
     draw_legend(axes)
     figure.draw_without_rendering()
-    legend = axes.get_legend()
-    assert legend is not None
-    box = legend.get_window_extent()
+    box = axes.get_legend().get_window_extent()
     assert 0 < box.y0 < box.y1 < axes.xaxis.label.get_window_extent().y0
 
 
-def test_spikes_make_an_axis_logarithmic_and_zeros_are_counted() -> None:
+def test_spikes_make_an_axis_logarithmic_and_zeros_are_counted():
     axes = new_figure(4.0, 3.0).subplots()
     style_axes(axes, "", "", "L2 norm")
     scale_from_zero(axes, [1.0] * 9 + [0.0, 100.0])
@@ -105,5 +108,5 @@ def test_spikes_make_an_axis_logarithmic_and_zeros_are_counted() -> None:
     assert (plain.get_yscale(), plain.get_ylim()[0]) == ("linear", 0.0)
 
 
-def test_the_number_of_seeds_is_said_once() -> None:
+def test_the_number_of_seeds_is_said_once():
     assert [seeds_text(counts) for counts in ([5, 5], [1], [2, 5])] == ["5 seeds", "1 seed", "2 to 5 seeds"]

@@ -83,9 +83,7 @@ OTHER = "Look in metrics.jsonl and rollouts.jsonl for what else changed at that 
 
 @dataclass(frozen=True)
 class Spike:
-    """Threshold at `factor` times the median of the last `window` positive values, once half of them have
-    been seen.
-    """
+    """Threshold at `factor` times the median of the last `window` positive values, once half are seen."""
 
     factor: Annotated[float, Gt(1)]
     window: Count = 50
@@ -110,13 +108,10 @@ class Alarm(Monitor):
     """Compares one metric with its thresholds in each update that has it. Emits `alarms/<name>`, the number
     of updates in which the alarm was on.
 
-    It is on from the `patience`-th measured value in a row beyond a threshold until the next value within.
+    It is on from the `patience`-th measured value in a row beyond a threshold until the next value within;
     NaN is beyond every threshold. warn: prints one line when it first goes on by a threshold, one when that
-    is over, and at the end of training how often it went on, if more often. stop: ends training after the
-    current update like a signal would, with everything written and saved, and then raises `TrainingError`, so
-    that the run counts as failed.
-
-    Comes after all monitors whose metrics it may watch.
+    is over, and at the end how often it went on. stop: ends training after the current update as a signal
+    would, with everything saved, and then raises `TrainingError`.
 
     Raises:
         ValueError: an unknown action.
@@ -141,7 +136,7 @@ class Alarm(Monitor):
 
     @staticmethod
     def problems(options: Mapping[str, Any]) -> Iterator[str]:
-        """Yields what is wrong with the thresholds together: an alarm must be able to go on and off."""
+        """Yields why the alarm could not go on or not go off."""
         below, above, spike = (options.get(name) for name in ("below", "above", "spike"))
         if options.get("action") in OFF:
             return
@@ -157,7 +152,7 @@ class Alarm(Monitor):
 
     @property
     def state_key(self) -> str:
-        """Key of the state in Lightning's checkpoint, since a run may have several alarms."""
+        """Key in Lightning's checkpoint: a run may have several alarms."""
         return f"Alarm.{self.name}"
 
     def on_train_batch_end(
@@ -168,7 +163,7 @@ class Alarm(Monitor):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the number of updates in which the alarm was on, this one included."""
+        """Number of updates in which the alarm was on, this one included."""
         if self.action in OFF:
             return {}
         if self.metric in update.metrics:
@@ -191,11 +186,7 @@ class Alarm(Monitor):
             )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Fails the run, which is saved and whose engine is closed.
-
-        Raises:
-            TrainingError: the alarm stopped the run.
-        """
+        """Raises TrainingError if the alarm stopped the run, which is saved and whose engine is closed."""
         if self._reason is not None:
             reason, self._reason = self._reason, None
             raise TrainingError(
@@ -204,7 +195,7 @@ class Alarm(Monitor):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the counts, and the values that define what is usual."""
+        """Counts, and the values that define what is usual."""
         return asdict(self._state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -212,7 +203,6 @@ class Alarm(Monitor):
         self._state = State(**state_dict)
 
     def _compare(self, value: float, update: Update) -> None:
-        """Counts one measured value, and acts if the alarm is on."""
         side, excess = self._beyond(value)
         state, was_on = self._state, self._state.is_on
         state.num_measured += 1
@@ -244,7 +234,6 @@ class Alarm(Monitor):
             print(f"warning: {text}", flush=True)
 
     def _beyond(self, value: float) -> tuple[str, str]:
-        """Returns the threshold that the value is beyond ("" for none), and a phrase that says so."""
         key = f"callbacks.alarms.{self.name}"
         if math.isnan(value):
             return "nan", f"which counts as beyond every threshold of {key}"

@@ -15,12 +15,10 @@ from bapo_lightning.ranks.launch import STOPPING
 
 
 class GracefulStop(Callback):
-    """Asks the trainer to stop at the first signal that any rank receives. A second one acts as it would
-    without this callback.
+    """Asks the trainer to stop at the first signal that any rank receives; a second one acts as usual.
 
     Comes before `RunCheckpoint`, which saves the update at which the trainer is asked. A signal that arrives
-    while it saves takes effect one update later; otherwise the trainer would end with updates that no
-    checkpoint holds.
+    meanwhile takes effect one update later, so that the trainer ends with an update that is saved.
     """
 
     order: ClassVar[Order] = Order.STOP
@@ -37,10 +35,8 @@ class GracefulStop(Callback):
         def stop(number: int, frame: FrameType | None) -> None:
             self.received = signal.Signals(number)
             if trainer.is_global_zero:
-                print(
-                    f"\n{self.received.name}: stopping after this update; once more to stop at once",
-                    flush=True,
-                )
+                text = f"\n{self.received.name}: stopping after this update; once more to stop at once"
+                print(text, flush=True)
             self._restore()
 
         # One that is ignored stays so: nohup wants a run to outlive its terminal.
@@ -50,9 +46,7 @@ class GracefulStop(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Asks the trainer to stop. All ranks learn why: the first that hears of it need not be the one that
-        writes how the run ended.
-        """
+        """Asks the trainer to stop. All ranks learn why, as rank 0 writes how the run ended."""
         if number := max_over_ranks(self.received or 0):
             self.received = signal.Signals(number)
             trainer.should_stop = True

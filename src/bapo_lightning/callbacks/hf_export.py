@@ -28,8 +28,8 @@ EXPORTS = "exports"
 
 @dataclass(eq=False)
 class HfExport(Callback):
-    """Writes `exports/update000080/` every so many updates, and after the last one. Comes after the metrics
-    are written, which the card shows. An export that a resumed run makes again replaces the earlier one.
+    """Writes `exports/update000080/` every so many updates, and after the last one. A resumed run replaces
+    exports that it makes again.
     """
 
     order: ClassVar[Order] = Order.EXPORT

@@ -42,8 +42,7 @@ from bapo_lightning.values import Count, Positive
 
 @dataclass(eq=False)
 class RunCheckpoint(Callback):
-    """Writes `checkpoints/update000080/` (see `checkpoint_folder`) every so many updates or minutes, and when
-    training ends.
+    """Writes `checkpoints/update000080/` every so many updates or minutes, and when training ends.
 
     Comes last: a checkpoint holds an update whole, with its rows in every journal and the states of all
     callbacks. It is taken in `on_train_batch_end`, from where Lightning's loops go on with the next batch;
@@ -65,9 +64,7 @@ class RunCheckpoint(Callback):
         self._journals = {name: JournalDigest(Path(self.folder, name)) for name in JOURNALS}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restores what Lightning does not: the data side, for which workers give their engines the weights
-        that they held, and at the very end the random generators.
-        """
+        """Restores the data side, with the weights that engines held, and last the random generators."""
         self._last_save = time.monotonic()
         if self.resumed is None:
             return
@@ -92,9 +89,7 @@ class RunCheckpoint(Callback):
             self._save(trainer, batch_idx + 1)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Saves the last update when no engine is left for the next one. Several ranks do not fail at the
-        same place, and cannot.
-        """
+        """Saves the last update when no engine is left for the next one; of several ranks none can."""
         update, step = self._reached
         path = Path(self.folder, "checkpoints", checkpoint_name(update))
         is_between = update and step == trainer.global_step and not path.exists()
@@ -104,7 +99,7 @@ class RunCheckpoint(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Lets a resumed run be longer than this one, whose last batch Lightning would take for the last."""
+        """Lets a resumed run be longer than this one."""
         checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
 
     def _is_due(self, trainer: Trainer, update: int) -> bool:
@@ -140,15 +135,11 @@ class RunCheckpoint(Callback):
         self._last_save = time.monotonic()
 
     def _barrier(self, trainer: Trainer) -> None:
-        """Waits for all ranks; without a limit within a run, because digests of many gigabytes take longer
-        than a collective may.
-        """
+        """Without a limit within a run: digests of many gigabytes take longer than a collective may."""
         trainer.strategy.barrier() if self.ranks is None else self.ranks.barrier()
 
     def _all_fingerprints(self, trainer: Trainer, partial: Path) -> dict[str, Fingerprint]:
-        """Returns those of all files, each made by the rank that wrote it: one rank would read hundreds of
-        gigabytes of shards again, from other nodes.
-        """
+        """Each made by the rank that wrote the file: one rank would read all shards again."""
         found = fingerprints(partial, trainer.global_rank)
         if trainer.world_size == 1:
             return found
@@ -159,7 +150,7 @@ class RunCheckpoint(Callback):
         return {name: each for files in everyones for name, each in files.items()}
 
     def _journals_on_disk(self) -> dict[str, Fingerprint]:
-        """Returns what is on the disk: a checkpoint must never promise rows that a power failure takes."""
+        """What is on the disk: a checkpoint must not promise rows that a power failure takes."""
         for path in [Path(self.folder, name) for name in JOURNALS]:
             if path.exists():
                 sync(path)
@@ -167,9 +158,8 @@ class RunCheckpoint(Callback):
 
 
 class DirectCheckpointIO(TorchCheckpointIO):
-    """Writes straight into the file. Lightning's own builds the whole checkpoint in memory first and moves it
-    through the system's folder for temporary files; a folder that is renamed when it is complete needs
-    neither.
+    """Writes straight into the file: the folder is renamed when it is complete, so that Lightning's copies in
+    memory and in the system's temporary folder are not needed.
     """
 
     def save_checkpoint(
@@ -180,9 +170,7 @@ class DirectCheckpointIO(TorchCheckpointIO):
         torch.save(checkpoint, path)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Loads; shards that several ranks wrote are put together in the host's memory, and optimizer states
-        in them go by weights' names.
-        """
+        """Loads; shards are put together in the host's memory, optimizer states by names of weights."""
         if not Path(path).is_dir():
             return super().load_checkpoint(path, *args, **kwargs)
         checkpoint = _load_distributed_checkpoint(Path(path))

@@ -29,8 +29,8 @@ PACKAGES = (
 class RunManifest(Callback):
     """Keeps `manifest.json` true: `status` is running, finished, interrupted or failed.
 
-    A resumed run keeps the start, the command and the commit of its first session and adds those of the later
-    ones to `resumes`; `wall_seconds` is the time of all sessions, of a killed one up to its last checkpoint.
+    A resumed run keeps start, command and commit of its first session and adds later ones to `resumes`;
+    `wall_seconds` is the time of all sessions, of a killed one up to its last checkpoint.
     """
 
     order: ClassVar[Order] = Order.DESCRIBE
@@ -38,13 +38,7 @@ class RunManifest(Callback):
     def __init__(
         self, folder: Path, description: dict[str, Any], resumed: dict[str, Any] | None = None
     ) -> None:
-        """
-        Args:
-            folder: run folder.
-            description: experiment, algorithm, regime, seed, staleness.
-            resumed: the entry of `resumes` on this session besides time, command and commit; None for the
-                first.
-        """
+        """`resumed`: entry of `resumes` on this session besides command, time, commit; None for the first."""
         self._path = folder / "manifest.json"
         self._start = time.perf_counter()
         session = session_start()
@@ -86,7 +80,7 @@ class RunManifest(Callback):
             self._write(ending(exception), trainer)
 
     def finish(self) -> None:
-        """Ends a run that had been stopped between its last update and its end: nothing was left to do."""
+        """Ends a run that was stopped between its last update and its end."""
         self._write("finished")
 
     def _write(self, status: str, trainer: Trainer | None = None) -> None:
@@ -105,7 +99,7 @@ def session_start() -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Platform, Python, and the version of each package that matters to a result, where installed."""
+    """Platform, Python, and versions of the installed packages that matter to a result."""
     versions = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):

@@ -30,7 +30,7 @@ class SearchForecast(Monitor):
 
 def forecast(rule: AdaptiveBounds, tokens: TokenTable) -> str:
     """Compares the positive contribution without any clipping, in the unit of the rule's measure, with the
-    target. It is what the search finds at the start of its path while ratios are near 1.
+    target; the search finds the same at the start of its path while ratios are near 1.
     """
     no_clipping = tokens.ratio.new_zeros(1), tokens.ratio.new_full((1,), torch.inf)
     curves = contributions(tokens, rule.weight, *no_clipping)
@@ -38,9 +38,8 @@ def forecast(rule: AdaptiveBounds, tokens: TokenTable) -> str:
     start, end = (f"[{low:.2f}, {high:.2f}]" for low, high in rule.ends_of_path)
     if math.isnan(natural):
         return "search for bounds: no sample of the first minibatch has an advantage; nothing can be told yet"
-    said = (
-        f"search for bounds: natural {rule.measure} of positive tokens about {natural:.2f}, target {target:g}"
-    )
+    known = f"natural {rule.measure} of positive tokens about {natural:.2f}, target {target:g}"
+    said = f"search for bounds: {known}"
     if abs(natural - target) < CLOSE * target:
         return f"{said}: it will move between {start} and {end}"
     if natural > target:

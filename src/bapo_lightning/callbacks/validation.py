@@ -23,10 +23,8 @@ _PROMPT_WIDTH, _ANSWER_WIDTH = 24, 36  # characters; a line of the console has 8
 @dataclass(eq=False)
 class Validation(Callback):
     """Emits `val/<set>/{avg@k, pass@k, maj@k, ...}` every so many updates and after the last one, with the
-    weights after the update; and once before the first, in whose record these numbers stand unless it has
-    some of its own.
-
-    Not Lightning's validation loop: this way the numbers stand in the record of the update they belong to.
+    weights after the update, in whose record they stand, as they would not with Lightning's validation loop;
+    and once before the first update, in its record unless that has numbers already.
     """
 
     order: ClassVar[Order] = Order.MEASURE
@@ -55,7 +53,6 @@ class Validation(Callback):
 
     @phase("validation")
     def _measure(self, trainer: Trainer, done: int) -> dict[str, float]:
-        """The metrics of all sets on rank 0 after so many updates; the others help, and get none."""
         data_module = cast(RolloutDataModule, trainer.datamodule)  # type: ignore[attr-defined]
         if not trainer.is_global_zero:
             cast(WorkerDataModule, data_module).assist()
@@ -74,7 +71,7 @@ class Validation(Callback):
 def console_lines(
     validation_set: ValidationSet, shown: Sequence[Sample], measured: Mapping[str, float], done: int
 ) -> list[str]:
-    """The accuracy on a set after `done` updates, and one answer to each of its first problems."""
+    """Accuracy on a set after `done` updates, and one answer to each of its first problems."""
     name = f"{validation_set.name}/avg@{validation_set.num_samples}"
     when = f"after {done} updates" if done else "before training"
     lines = [f"held out {when}: {name} {measured[f'val/{name}']:.3f}"]
@@ -94,9 +91,8 @@ def one_line(text: str, width: int) -> str:
 
 
 class StockHooks(Callback):
-    """Lets Lightning's own callbacks follow a run that has neither epochs nor a validation loop: calls
-    `on_validation_end` of every EarlyStopping and ModelCheckpoint after each update that measured the metric
-    which it monitors: after every update for `train/reward`, after a validation for `val/...`.
+    """Calls `on_validation_end` of EarlyStopping and ModelCheckpoint after updates that measured what they
+    monitor: a run has neither epochs nor a validation loop.
     """
 
     order: ClassVar[Order] = Order.REACT

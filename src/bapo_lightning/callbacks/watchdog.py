@@ -17,14 +17,11 @@ from bapo_lightning.values import NonNegative
 
 
 class Watchdog(Callback):
-    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long, and again each
-    time as long passes; the run goes on.
+    """Appends the stacks of all threads to `watchdog.log` when no update ends for so long; the run goes on.
 
-    It uses a thread of its own, not `faulthandler.dump_traceback_later`: a process has only one such timer,
-    and an engine in this process (`rollout.vllm.containment.Deadline`) takes it. The price: native code that
-    hangs without releasing the interpreter lock stops this thread as well.
-
-    Comes last, so that it also watches the other callbacks at the end of training.
+    It uses a thread, not `faulthandler.dump_traceback_later`, the only such timer of a process, which an
+    engine takes (`rollout.vllm.containment.Deadline`). Native code that hangs without releasing the
+    interpreter lock stops this thread as well. Comes last, to watch other callbacks at the end of training.
     """
 
     order: ClassVar[Order] = Order.WATCH
@@ -38,7 +35,7 @@ class Watchdog(Callback):
         self._progress = (0.0, "")  # time and description of the last progress
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the thread. Every rank but the controller has a file of its own."""
+        """Starts the thread; other ranks than 0 have their own file."""
         self._stop()
         if not self._seconds:
             return

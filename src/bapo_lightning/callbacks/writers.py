@@ -32,11 +32,8 @@ SHOWN = [metric for metric in CATALOGUE if metric.short]  # on the console, and 
 
 
 class MetricsWriter(Callback):
-    """Writes what the monitors before it measured, reading all tensors in one transfer. Monitors do not use
-    Lightning's `self.log`, whose bookkeeping runs per metric, because there are fifty metrics.
-
-    It fills `trainer.callback_metrics`, so that Lightning's own callbacks can follow any metric. Comes after
-    all monitors.
+    """Writes what the monitors measured, read in one transfer, and fills `trainer.callback_metrics` for
+    Lightning's own callbacks. `self.log` does bookkeeping per metric, and there are fifty.
     """
 
     order: ClassVar[Order] = Order.WRITE
@@ -44,10 +41,7 @@ class MetricsWriter(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Reads all tensors together, drops what is undefined in this update, and writes; `outputs["values"]`
-        are those of this update. Every rank gets the values of rank 0, so that callbacks on all ranks decide
-        alike.
-        """
+        """Writes, and keeps as `outputs["values"]`, what is defined in this update, for all ranks."""
         values = trainer.strategy.broadcast(to_floats(outputs["metrics"]))
         outputs["values"] = values
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
@@ -60,9 +54,7 @@ class MetricsWriter(Callback):
 
 @dataclass(eq=False)
 class ConsoleLogger(Callback):
-    """Prints the numbers that tell whether training is healthy: as one line for output that is piped or read
-    later, and on a terminal as many as it takes. Comes after `MetricsWriter`.
-    """
+    """Prints the numbers that tell whether training is healthy, on one line unless on a terminal."""
 
     order: ClassVar[Order] = Order.WRITE
     every: Count  # updates between two lines
@@ -74,21 +66,20 @@ class ConsoleLogger(Callback):
         if (batch_idx + 1) % self.every or not trainer.is_global_zero:
             return
         values = outputs["values"]
-        parts = [f"{metric.short} {_text(values.get(metric.name), metric.decimals)}" for metric in SHOWN]
+        parts = [
+            f"{metric.short} {values[metric.name]:.{metric.decimals}f}"
+            if metric.name in values
+            else f"{metric.short} -"
+            for metric in SHOWN
+        ]
         head = f"update {batch_idx + 1:>5}/{trainer.num_training_batches}  "
         room = get_console().width - len(head) if on_terminal() else sys.maxsize
         print(head + f"\n{'':{len(head)}}".join(wrapped(parts, room)), flush=True)
 
 
-def _text(value: float | None, decimals: int) -> str:
-    return "-" if value is None else f"{value:.{decimals}f}"
-
-
 @dataclass(eq=False)
 class RolloutWriter(Callback):
-    """Appends whole groups to `rollouts.jsonl`: problem, texts, turns where an environment answered, scores,
-    rewards, advantages, versions, and what the update knew of each token.
-    """
+    """Appends whole groups to `rollouts.jsonl` (`group_rows`), with what the update knew of each token."""
 
     order: ClassVar[Order] = Order.WRITE
     folder: str  # run folder
@@ -121,10 +112,7 @@ class RolloutWriter(Callback):
 
 @dataclass(eq=False)
 class TokenWriter(Callback):
-    """Appends the tokens of an update to `tokens.jsonl`, one line an update: importance ratios, probabilities
-    under the policy that was trained and under the one that sampled, entropies in nats, advantages, ages in
-    updates.
-    """
+    """Appends the tokens of an update to `tokens.jsonl`, one line an update (`token_columns`)."""
 
     order: ClassVar[Order] = Order.WRITE
     folder: str  # run folder
@@ -150,9 +138,7 @@ class TokenWriter(Callback):
 
 
 def to_floats(metrics: Metrics) -> dict[str, float]:
-    """Returns all finite metrics as Python numbers. A metric that is not finite is undefined in this update
-    and left out.
-    """
+    """All metrics as Python numbers, without those that are not finite: undefined in this update."""
     return {name: value for name, value in sorted(in_numbers(metrics).items()) if math.isfinite(value)}
 
 
@@ -180,8 +166,8 @@ def group_rows(group: Group, tokenizer: Any) -> Iterator[dict[str, Any]]:
 
 def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
     """Yields the turns of a conversation, `by` the policy and the environment in alternation, each with its
-    `text` as the policy saw it, special tokens included. One of the policy has the number of `calls` and of
-    `errors` that it led to, unless they are 0, and whether it was `void`.
+    `text` as the policy saw it, special tokens included; the policy's with the `calls` and `errors` that it
+    led to and whether it was `void`, unless 0.
     """
     replies = iter(rollout.replies)
     for is_feedback, run in groupby(rollout.segments, key=lambda segment: segment.is_feedback):
@@ -196,10 +182,9 @@ def turn_rows(rollout: Rollout, tokenizer: Any) -> Iterator[dict[str, Any]]:
 
 @reads("sequence", "position", "ratio", "age", "slope", "advantage")
 def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any) -> Iterator[dict[str, Any]]:
-    """Yields for each of a minibatch's first rollouts the `text` of the tokens that were sampled; the number
-    of the `first` one that was trained on; and from there on each token's `ratio`, its `age` in updates, and
-    whether its gradient was `clipped`. In a conversation, `feedback_at` has for each text of the environment
-    the number of sampled tokens before it.
+    """Yields for each of a minibatch's first rollouts the `text` of the sampled tokens; the number of the
+    `first` one that was trained on, and from there on each token's `ratio`, `age` in updates, and whether its
+    gradient was `clipped`; in a conversation, `feedback_at`: the sampled tokens before each feedback.
     """
     clipped = clipped_mask(tokens.slope, tokens.advantage)
     known = (tokens.sequence, tokens.ratio, tokens.age, clipped, tokens.position)
@@ -218,7 +203,7 @@ def known_tokens(rollouts: Sequence[Rollout], tokens: TokenTable, tokenizer: Any
 
 @reads("ratio", "logp", "behaviour_logp", "entropy", "advantage", "age")
 def token_columns(tokens: TokenTable) -> dict[str, list[float]]:
-    """Returns one list of length N per column."""
+    """One list of length N per column; ages in updates, entropies in nats."""
     columns = {
         "ratio": tokens.ratio,
         "probability": tokens.logp.exp(),
@@ -231,5 +216,4 @@ def token_columns(tokens: TokenTable) -> dict[str, list[float]]:
 
 
 def _short(value: float) -> float:
-    """Five significant digits; more only make the file longer."""
     return float(f"{value:.5g}")

@@ -1,6 +1,4 @@
-"""Means over seeds with 95 % confidence intervals (Student's t), unpaired and paired by seed, and p-values of
-the paired t-test.
-"""
+"""Means over seeds with 95 % intervals (Student's t), unpaired and paired, and the paired t-test."""
 
 from __future__ import annotations
 
@@ -31,11 +29,7 @@ class Interval:
 
 @cache
 def t_quantile(degrees_of_freedom: int) -> float:
-    """Quantile 0.975 of Student's t.
-
-    Raises:
-        ValueError: fewer than one degree of freedom.
-    """
+    """Quantile 0.975 of Student's t. Raises ValueError with fewer than one degree of freedom."""
     from scipy.stats import t
 
     if degrees_of_freedom < 1:
@@ -48,8 +42,7 @@ def t_quantile(degrees_of_freedom: int) -> float:
 def mean_interval(values: Sequence[float]) -> Interval | None:
     """mean +- t * s / sqrt(n) with the sample deviation s; None without values.
 
-    The interval is of the mean over runs like these; it assumes that runs are independent and their values
-    roughly normal.
+    It assumes that runs are independent and their values roughly normal.
     """
     count = len(values)
     if count == 0:
@@ -66,11 +59,8 @@ def shown_interval(
 ) -> tuple[float, float, float] | None:
     """(mean, lower, upper end of the 95 % interval) as an axis shows them; None without values.
 
-    Args:
-        values: one of each run; a single one is its own interval.
-        logarithmic: whether the axis is; mean and interval are then taken of the logarithms of `values`, all
-            positive.
-        limits: least and largest value that the quantity can have; no interval goes beyond them.
+    A single value is its own interval. On a logarithmic axis mean and interval are of the logarithms of
+    `values`, all positive. `limits` are those of the quantity: no interval goes beyond them.
     """
     to, back = (math.log, math.exp) if logarithmic else (float, float)
     interval = mean_interval([to(value) for value in values])

@@ -1,8 +1,5 @@
-"""The catalogue of metrics: one row for each.
-
-Whatever shows a metric takes its title, unit, scale and place from here: console, plots, page of a run,
-comparison, W&B, model cards. One without a row, such as that of your own callback, is shown under its name.
-docs/metrics.md explains each.
+"""The catalogue of metrics, which whatever shows a metric takes title, unit, scale and place from; a metric
+without a row, such as that of your own callback, is shown under its name. docs/metrics.md explains each.
 """
 
 from __future__ import annotations
@@ -229,9 +226,7 @@ OTHERS = (
 )  # fmt: skip
 CATALOGUE = (*EXPECTED, *OPTIONAL, *OTHERS)
 HEADLINES = EXPECTED[:5]
-MAIN = [
-    next(metric for metric in CATALOGUE if metric.group == name) for name in PANELS
-]  # first of each panel
+MAIN = [next(row for row in CATALOGUE if row.group == name) for name in PANELS]  # first of each panel
 SPIKY = {metric.name for metric in CATALOGUE if metric.log}
 
 _PLACE = re.compile(r"<(\w+)>")
@@ -253,9 +248,7 @@ def _filled(text: str, parts: Mapping[str, str]) -> str:
 
 
 def compared_among(names: Iterable[str]) -> tuple[Metric, ...]:
-    """The metrics that runs are compared by which logged `names`: those that are expected of every run, then
-    the optional ones among `names`, then those without a row.
-    """
+    """Metrics by which runs that logged `names` are compared: expected, then optional, then without a row."""
     places = sorted(map(place_of, names))
     optional = (*range(len(EXPECTED), len(EXPECTED) + len(OPTIONAL)), len(CATALOGUE))
     return (*EXPECTED, *(metric_of(name) for place, name in places if place in optional))
@@ -267,11 +260,11 @@ def in_group(group: str) -> list[Metric]:
 
 
 def limits_of(name: str) -> tuple[float, float] | None:
-    """Least and largest value that a metric can have; None if it can be anything."""
+    """`Metric.limits` of a name."""
     return metric_of(name).limits
 
 
 def place_of(name: str) -> tuple[int, str]:
-    """Sort key of metrics: the number of the row, of those without one the last; then the name."""
+    """Sort key of metrics: number of the row, those without one last; then the name."""
     row = next((place for place, row in enumerate(_PATTERNS) if row.fullmatch(name)), len(_PATTERNS))
     return row, name

@@ -1,15 +1,12 @@
-"""One look for all figures: colours that colour-blind readers can tell apart, quiet axes, no global
-matplotlib state.
-"""
+"""One look for all figures: colours for colour-blind readers, quiet axes, no global matplotlib state."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -43,9 +40,7 @@ class Look:
 
 
 def algorithm_colour(algorithm: str) -> str:
-    """The colour of an algorithm, the same in every figure and process; a variant such as `bapo_rest` has
-    that of the algorithm it is named after.
-    """
+    """Colour of an algorithm; a variant such as `bapo_rest` has that of the algorithm it is named after."""
     if algorithm in ALGORITHM_COLOURS:
         return ALGORITHM_COLOURS[algorithm]
     # crc32 rather than hash(), which Python salts anew in each process.
@@ -54,8 +49,8 @@ def algorithm_colour(algorithm: str) -> str:
 
 
 def setting_looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
-    """The look of each setting, given its algorithm: the algorithm is the colour. Several settings of one
-    colour are shades of it, from light to dark in the order given, with other lines.
+    """Look of each setting, given its algorithm, which is the colour; several settings of one colour are
+    shades of it, from light to dark in the order given, with other lines.
     """
     colours = {setting: algorithm_colour(algorithm) for setting, algorithm in algorithms.items()}
     looks = {}
@@ -72,9 +67,7 @@ def shades(colour: str, count: int) -> list[str]:
 
 
 def sign_colours(algorithm: str) -> tuple[str, str]:
-    """Colours of positive and of negative tokens, and of the bounds that clip them: a light and a dark shade
-    of the algorithm's.
-    """
+    """Shades of the algorithm's colour for positive (light) and for negative tokens, and for their bounds."""
     positive, negative = shades(algorithm_colour(algorithm), 2)
     return positive, negative
 
@@ -94,7 +87,7 @@ def algorithm_rank(algorithm: str) -> tuple[int, str]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Makes an empty figure (sizes in inches), laid out without overlaps and unknown to pyplot."""
+    """Empty figure (sizes in inches), laid out without overlaps and unknown to pyplot."""
     spacious = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.09)  # inches
     return Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, layout=spacious, facecolor="white")
 
@@ -141,8 +134,8 @@ def draw_top_legend(figure: Figure, handles: list[Any], columns: int, title: str
 
 
 def scale_from_zero(axes: Axes, values: list[float]) -> None:
-    """Starts the axis at zero, or makes it logarithmic where spikes would flatten the rest of `values` (at
-    least one). Zeros have no place on such an axis and are left out; it ends below most of the other values.
+    """Starts the axis at zero, or makes it logarithmic, without zeros, where spikes would flatten the rest of
+    `values` (at least one).
     """
     ordered = sorted(value for value in values if value > 0)
     if ordered and min(values) >= 0 and ordered[-1] > _SPIKE * ordered[len(ordered) // 2]:
@@ -156,9 +149,7 @@ def scale_from_zero(axes: Axes, values: list[float]) -> None:
 
 
 def scale_log(axes: Axes, low: float, high: float) -> None:
-    """Makes the axis logarithmic, with plain numbers, from a little below `low` to a little above `high`,
-    both positive.
-    """
+    """Makes the axis logarithmic, with plain numbers and a little room around `low` and `high`."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -180,22 +171,3 @@ def say_missing(axes: Axes, text: str) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(visible=False)
-
-
-def smoothed(values: list[float], window: int, middle: Callable[[list[float]], float] = fmean) -> list[float]:
-    """Centred moving average (or median) of the same length; the window shrinks at both ends, so that no
-    value is invented.
-    """
-    half = window // 2
-    return [middle(values[max(0, index - half) : index - half + window]) for index in range(len(values))]
-
-
-def smoothing_window(count: int, period: int = 1) -> int:
-    """Number of updates to average over: about a fifteenth of `count`, in whole periods when these fit at
-    least twice.
-
-    Updates on one rollout batch differ by age; a window that cuts through a batch would show its saw-tooth.
-    """
-    if not 1 < period <= count // 2:
-        return 2 * (count // 30) + 1
-    return period * max(1, round(count / (15 * period)))

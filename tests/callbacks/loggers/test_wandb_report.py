@@ -1,16 +1,14 @@
-"""The report at W&B: panels of metrics that a run logs, run sets by what the logger writes. No server is
-asked; a stand-in takes the report that is saved.
-"""
+"""The report at W&B: panels of metrics that a run logs, run sets by what the logger writes."""
 
 import json
-import random
 import re
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
-from tests.callbacks.loggers.test_wandb import stand_in
+from tests.callbacks.loggers.test_loggers import stand_in
 from tests.commands import train
-from tests.report.synthetic_runs import synthetic_row, write_run
+from tests.report.synthetic_runs import synthetic_run
 from tests.wandb_file import history, run_record
 from wandb_workspaces.reports.v2 import interface
 
@@ -28,13 +26,9 @@ GROUP = WandbGroup("me", "lab", "sweep-quickstart")
 
 
 def runs(folder, stalenesses=(1, 8)):
-    for staleness in stalenesses:
-        for algorithm in ("grpo", "dapo", "bapo"):
-            for seed in (0, 1):
-                noise = random.Random(f"{algorithm} {seed} {staleness}")
-                rows = [synthetic_row(step, 8, algorithm, noise) for step in range(8)]
-                name = f"{algorithm}-{staleness}-{seed}"
-                yield write_run(folder / name, rows, algorithm, seed, staleness=staleness)
+    for staleness, algorithm, seed in product(stalenesses, ("grpo", "dapo", "bapo"), (0, 1)):
+        name = f"{algorithm}-{staleness}-{seed}"
+        yield synthetic_run(folder / name, algorithm, seed, 8, staleness=staleness)
 
 
 def spec(report):
@@ -69,11 +63,8 @@ def test_run_sets_are_by_group_and_staleness_and_lines_by_algorithm(content, tmp
     logger.describe({"staleness": 8})
     (run_set,) = grids(content)[1]["runSets"]
     group, tag = run_set["filters"]["filters"]
-    assert (group["key"], group["op"], group["value"]) == (
-        {"section": "run", "name": "group"},
-        "=",
-        "sweep-quickstart",
-    )
+    wanted = {"key": {"section": "run", "name": "group"}, "op": "=", "value": "sweep-quickstart"}
+    assert wanted.items() <= group.items()
     assert (tag["key"], tag["op"]) == ({"section": "run", "name": "tags"}, "IN")
     assert set(tag["value"]) <= set(logger.experiment.tags)
     assert run_set["grouping"] == [{"section": "config", "name": "algorithm.value.name"}]
@@ -85,7 +76,6 @@ def test_run_sets_are_by_group_and_staleness_and_lines_by_algorithm(content, tmp
 
 
 def test_settings_and_regimes_of_one_staleness_have_lines_of_their_own(tmp_path):
-    """Two token budgets, and two targets of one algorithm."""
     for folder in [*runs(tmp_path / "0.4", [8]), *runs(tmp_path / "0.5", [8])]:
         config = json.loads((folder / "config.yaml").read_text())
         config["regime"] = {"partial_tokens": 8 if folder.name.endswith("0") else 16}

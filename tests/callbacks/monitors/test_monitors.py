@@ -1,15 +1,17 @@
-"""The numbers of every monitor, worked out by hand from the ten tokens of `token_table`."""
+"""Numbers of every monitor, by hand from the ten tokens of `token_table`."""
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from math import isnan, nan
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.callbacks.monitors.token_table import VERSION, VERSIONS, module, search, update
+from tests.callbacks.monitors.token_table import VERSION, VERSIONS, groups, module, search, update
+from tests.configuration.compositions import validated
 from tests.data.rollouts.scripted import ScriptedEngine, sampler
-from tests.token_tables import Recording
+from tests.token_tables import Recording, table
 
 from bapo_lightning.callbacks.alarm import Alarm
 from bapo_lightning.callbacks.monitors import entropy, training
@@ -17,12 +19,17 @@ from bapo_lightning.callbacks.monitors.bounds import ClipBoundsMonitor, Contribu
 from bapo_lightning.callbacks.monitors.entropy import EntropyMonitor, EntropyRuleMonitor
 from bapo_lightning.callbacks.monitors.mismatch import CorrectionMonitor, MismatchMonitor
 from bapo_lightning.callbacks.monitors.training import StalenessMonitor, ThroughputMonitor, TrainingMonitor
+from bapo_lightning.callbacks.search_forecast import forecast
 from bapo_lightning.callbacks.validation import Validation
+from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.data.rollouts.validation import ValidationSet
 from bapo_lightning.modules.bound_rules import FixedBounds
-from bapo_lightning.objectives.corrections.tokens import truncated_is
+from bapo_lightning.objectives.corrections.step_size import ess_step_scale
+from bapo_lightning.objectives.corrections.tokens import masked_is, truncated_is
 from bapo_lightning.rollout.engine import Generation
 from bapo_lightning.types import FinishReason, Problem, Score, ScoreStatus, Segment
+
+FRESH = {name: (VERSION,) * len(versions) for name, versions in VERSIONS.items()}
 
 
 def measured(monitor, at=None):
@@ -46,7 +53,7 @@ def about(**numbers):
 )  # fmt: skip
 def test_a_monitor_needs_the_columns_that_it_reads(monitor, monkeypatch):
     monkeypatch.setattr(entropy, "mean_entropy", lambda *_: torch.tensor(0.5))
-    fresh = update({name: (VERSION,) * len(versions) for name, versions in VERSIONS.items()})
+    fresh = update(FRESH)
     found = Recording(fresh.tokens.columns)
     owner = module()
     owner.correction = truncated_is
@@ -114,15 +121,9 @@ def test_entropy_is_a_mean_and_the_kl_is_taken_to_the_behaviour_policy():
 
 
 def test_the_entropy_rule_sorts_alive_tokens_into_quadrants_and_measures_when_due(monkeypatch):
-    asked = []
-
-    def mean_entropy(module, batch):
-        asked.append(batch)
-        return torch.tensor(0.6)
-
-    monkeypatch.setattr(entropy, "mean_entropy", mean_entropy)
-    made = update()
-    made = replace(made, module=SimpleNamespace(last_learning_rate=0.5))
+    asked, mean = [], torch.tensor(0.6)
+    monkeypatch.setattr(entropy, "mean_entropy", lambda module, batch: asked.append(batch) or mean)
+    made = update(module=SimpleNamespace(last_learning_rate=0.5))
     # Alive A: a2 2, a3 2, c1 2, d2 .. d5 -1 each; |A| adds up to 10, and the mean of A is 0.2. The mean of ln
     # policy is ln(4.725e-7) / 10 = -1.4565229, probability 0.233: c1 and d5 are below it.
     # Covariance: sum of A ln policy / 10 = ln((0.5 x 0.3 x 0.1)^2 / (0.35 x 0.9 x 0.25 x 0.05)) / 10
@@ -169,10 +170,9 @@ def test_tokens_that_are_too_old_to_be_trained_on_have_no_age():
 
 
 def test_mismatch_is_measured_on_tokens_that_the_trained_version_sampled():
-    fresh = {name: (VERSION,) * len(versions) for name, versions in VERSIONS.items()}
     # ln r of the ratios to the behaviour policy: 0.4700036, 0.1823216, -0.6931472 (b1, d1, d5), 0.5596158,
     # 1.5040774, and 0 three times
-    assert measured(MismatchMonitor(), update(fresh)) == about(
+    assert measured(MismatchMonitor(), update(FRESH)) == about(
         room="mismatch",
         abs_logp_diff_mean=0.47954599,
         abs_logp_diff_max=1.5040774,
@@ -183,19 +183,47 @@ def test_mismatch_is_measured_on_tokens_that_the_trained_version_sampled():
     assert measured(MismatchMonitor()) == {}
 
 
-def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy():
-    # min(proximal / behaviour, 2) is 1 eight times, 2 for d3 (3 truncated) and 0.5 for d5
-    made = update(module=SimpleNamespace(correction=truncated_is, step_scale=None))
-    corrected = replace(made, tokens=made.tokens.corrected(truncated_is(made.tokens)))
-    assert measured(CorrectionMonitor(), corrected) == about(
-        room="correction",
-        weight_mean=1.05,
-        weight_min=0.5,
-        masked_fraction=0,
-        truncated_fraction=0.1,
-        effective_sample_size=0.9,  # 1.05^2 / ((8 + 4 + 0.25) / 10)
-    )
+def test_a_batch_that_was_scored_when_it_entered_has_its_mismatch_already():
+    p, q = groups(FRESH)
+    scored = replace(p.samples[0], scores={"proximal_logp": [-2.0] * 3})
+    batch = collate([replace(p, samples=(scored, *p.samples[1:])), q], {})
+    assert measured(MismatchMonitor(), update(FRESH, batch=batch)) == {}
+
+
+@pytest.mark.parametrize(
+    ("correction", "numbers"),
+    [
+        # min(proximal / behaviour, 2) is 1 eight times, 2 for d3 (3 truncated) and 0.5 for d5
+        (
+            truncated_is,
+            {
+                "weight_mean": 1.05, "weight_min": 0.5, "masked_fraction": 0, "truncated_fraction": 0.1,
+                "effective_sample_size": 0.9,  # 1.05^2 / ((8 + 4 + 0.25) / 10)
+            },
+        ),
+        (
+            partial(masked_is, low=0.6, high=2.5),
+            {
+                "weight_mean": 0.8, "weight_min": 0, "masked_fraction": 0.2, "truncated_fraction": 0,
+                "effective_sample_size": 0.8,  # 0.8^2 / (8 / 10)
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_correction_weighs_the_proximal_policy_against_the_behaviour_policy(correction, numbers):
+    made = update(module=SimpleNamespace(correction=correction, step_scale=None))
+    corrected = replace(made, tokens=made.tokens.corrected(correction(made.tokens)))
+    assert measured(CorrectionMonitor(), corrected) == about(room="correction", **numbers)
+
+
+def test_a_rule_for_the_step_is_shown_with_or_without_a_correction():
     assert measured(CorrectionMonitor()) == {}
+    rule = {"step_scale": ess_step_scale, "last_step_scale": 0.25}
+    without = update(module=SimpleNamespace(correction=None, **rule))
+    assert measured(CorrectionMonitor(), without) == {"correction/step_scale": 0.25}
+    both = update(module=SimpleNamespace(correction=truncated_is, **rule))
+    both = replace(both, tokens=both.tokens.corrected(truncated_is(both.tokens)))
+    assert len(measured(CorrectionMonitor(), both)) == 6
 
 
 def test_throughput_is_of_the_update_and_the_step_is_all_of_the_time_between_two(monkeypatch):
@@ -207,9 +235,8 @@ def test_throughput_is_of_the_update_and_the_step_is_all_of_the_time_between_two
     assert measured(monitor) == {"train/tokens_per_second": 5.0, "time/step_seconds": 4.5}
 
 
-RIGHT, WRONG, NONE, LATE = (
-    ScoreStatus.CORRECT, ScoreStatus.WRONG, ScoreStatus.UNPARSABLE, ScoreStatus.TIMEOUT,
-)  # fmt: skip
+RIGHT, WRONG = ScoreStatus.CORRECT, ScoreStatus.WRONG
+NONE, LATE = ScoreStatus.UNPARSABLE, ScoreStatus.TIMEOUT
 # verdict, answer, tokens, at the token limit; four answers to each of two problems
 ANSWERS = [(RIGHT, "5", 2, False), (RIGHT, "5", 2, False), (WRONG, "7", 3, False), (NONE, "", 8, True)]
 ANSWERS += [(WRONG, "3", 1, False), (WRONG, "3", 1, False), (RIGHT, "4", 2, False), (LATE, "", 5, True)]
@@ -247,15 +274,27 @@ def test_validation_judges_its_sets_when_it_is_due_and_after_the_last_update():
     assert written[0] == written[1]  # of the same answers
     assert written[1] == about(
         room="val/sums",
-        **{
-            "avg@4": 3 / 8,
-            "pass@2": 2 / 3,  # (1 - 1/6 + 1 - 3/6) / 2: both of two draws wrong
-            "pass@4": 1,
-            "maj@4": 0.5,  # 5 wins and is right, 3 wins and is wrong
-        },
+        # pass@2: both of two draws wrong, (1 - 1/6 + 1 - 3/6) / 2; maj@4: 5 wins and is right, 3 is wrong
+        **{"avg@4": 3 / 8, "pass@2": 2 / 3, "pass@4": 1, "maj@4": 0.5},
         response_length=3,  # 24 / 8
         cut_fraction=0.25,
         unparsable_fraction=0.125,
         timeout_fraction=0.125,
         failed_fraction=0,
     )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "advantages", "said"),
+    [
+        ("bapo", [1.0, -1.0, -1.0, -1.0], "of positive tokens about 0.25, target 0.4: it will usually run"),
+        ("bapo", [1.0, 1.0, -1.0], "tokens about 0.67, target 0.4: it will usually rest at [0.60"),
+        ("bapo_rest", [1.0, 1.0, -1.0], "it will usually rest at [0.80, 1.20]"),
+        ("bapo", [2.0, -3.0], "it will move between [0.60, 1.20] and [0.90, 3.00]"),
+        ("bapo_authors_code", [1.0, 1.0, -1.0], "ratio of positive tokens about 2.00, target 1: it will"),
+        ("bapo", [0.0, 0.0], "no sample of the first minibatch has an advantage"),
+    ],
+)  # fmt: skip
+def test_the_forecast_compares_the_natural_share_with_the_target(algorithm, advantages, said):
+    rule = validated(f"algorithm={algorithm}", "algorithm.positive_share_target=0.4").algorithm.bounds.make()
+    assert said in forecast(rule, table(advantages))

@@ -58,13 +58,20 @@ def test_turns_calls_and_faults_are_counted_by_conversation():
     )
 
 
-@pytest.mark.parametrize("conversations", [None, "some"])
-def test_columns_are_needed_where_an_environment_answers(conversations):
+@pytest.mark.parametrize(
+    ("data_module", "is_needed"),
+    [
+        (SimpleNamespace(sampler=SimpleNamespace(conversations=object())), True),
+        (SimpleNamespace(sampler=SimpleNamespace(conversations=None)), False),
+        (SimpleNamespace(), False),  # of a rank that does not sample
+    ],
+)
+def test_columns_are_needed_and_an_update_looked_at_where_an_environment_answers(data_module, is_needed):
     monitor, found = TurnMonitor(), Recording(tokens().columns)
-    sampler = SimpleNamespace(conversations=conversations)
-    monitor.on_train_start(SimpleNamespace(datamodule=SimpleNamespace(sampler=sampler)), None)
-    monitor.measure(Update(0, 0, found, [], SimpleNamespace(rollouts=ROLLOUTS), module(), {}))
-    assert found.read == monitor.needs and bool(monitor.needs) == bool(conversations)
+    monitor.on_train_start(SimpleNamespace(datamodule=data_module), None)
+    made = Update(0, 0, found, [], SimpleNamespace(rollouts=ROLLOUTS), module(), {}) if is_needed else None
+    assert bool(monitor.measure(made)) == is_needed == monitor.has_environment
+    assert found.read == monitor.needs and bool(monitor.needs) == is_needed
 
 
 def test_each_turn_has_the_positive_share_of_its_own_tokens():
@@ -93,10 +100,8 @@ def test_the_first_turns_alone_have_a_share_and_no_calls_have_no_share_of_errors
     parts = [[5], [90]] * (MOST_TURNS + 2) + [[6]]
     long = conversation(*parts, replies=[Reply("x")] * (MOST_TURNS + 2))
     size = MOST_TURNS + 3
-    found = measured(
-        table(torch.ones(size), sequence=torch.zeros(size, dtype=torch.long), position=torch.arange(size)),
-        [long],
-    )
+    sequence = torch.zeros(size, dtype=torch.long)
+    found = measured(table(torch.ones(size), sequence=sequence, position=torch.arange(size)), [long])
     assert found["turns/max"] == size and "turns/error_share" not in found
     assert sum("positive_share" in name for name in found) == MOST_TURNS
 
@@ -105,19 +110,3 @@ def test_answers_of_an_expert_are_no_conversations():
     expert = replace(rollout([1], [5, 6], [0.0, 0.0]), origin=Origin.EXPERT)
     found = measured(tokens(), [*ROLLOUTS, expert])
     assert found["turns/mean"] == 2.0
-
-
-@pytest.mark.parametrize(
-    ("data_module", "expected"),
-    [
-        (SimpleNamespace(sampler=SimpleNamespace(conversations=object())), True),
-        (SimpleNamespace(sampler=SimpleNamespace(conversations=None)), False),
-        (SimpleNamespace(), False),  # of a rank that does not sample
-    ],
-)
-def test_without_an_environment_nothing_of_an_update_is_looked_at(data_module, expected):
-    monitor = TurnMonitor()
-    monitor.on_train_start(SimpleNamespace(datamodule=data_module), None)
-    assert monitor.has_environment is expected
-    if not expected:
-        assert monitor.measure(None) == {}

@@ -18,12 +18,9 @@ update trains version 5 with two bound searches, [0.7, 1.2] for the tokens of "p
 "q".
 """
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from tests.builders import group
@@ -32,7 +29,7 @@ from bapo_lightning.callbacks.monitors.monitor import Update
 from bapo_lightning.data.batches.batch import collate
 from bapo_lightning.objectives.bounds import BoundSearch
 from bapo_lightning.objectives.token_table import TokenTable, table_of
-from bapo_lightning.types import FinishReason, Group, Rollout, Segment
+from bapo_lightning.types import FinishReason, Rollout, Segment
 
 VERSION = 5
 VERSIONS = {"a": (2, 4, 4), "b": (4,), "c": (3,), "d": (2, 2, 3, 3, 3)}
@@ -45,7 +42,7 @@ SLOPE = torch.tensor([0.0, 2, 2, 0, 2, 0, -1, -1, -1, -1])
 ENTROPY = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 
 
-def groups(versions: dict[str, tuple[int, ...]] = VERSIONS) -> list[Group]:
+def groups(versions=VERSIONS):
     """The two groups; a and c are right, and d's reward is lowered by 0.5 for its length."""
     rollouts = {name: rollout(versions[name], BEHAVIOUR[name]) for name in "abcd"}
     p = group("p", [rollouts["a"], rollouts["b"]], [1.0, 0.0], [2.0, -2.0])
@@ -54,7 +51,7 @@ def groups(versions: dict[str, tuple[int, ...]] = VERSIONS) -> list[Group]:
     return [replace(p, ready_version=4), replace(q, samples=(q.samples[0], long), ready_version=3)]
 
 
-def rollout(versions: tuple[int, ...], probabilities: tuple[float, ...]) -> Rollout:
+def rollout(versions, probabilities):
     """A response to a prompt of one token, one segment for each policy version."""
     logprobs = torch.tensor(probabilities).log().tolist()
     segments = []
@@ -64,9 +61,7 @@ def rollout(versions: tuple[int, ...], probabilities: tuple[float, ...]) -> Roll
     return Rollout(array("i", [1]), tuple(segments), FinishReason.STOP)
 
 
-def update(
-    versions: dict[str, tuple[int, ...]] = VERSIONS, oldest_trained: int | None = None, **changes: Any
-) -> Update:
+def update(versions=VERSIONS, oldest_trained=None, **changes):
     """The update above, with samples of other `versions`, or with tokens older than `oldest_trained` left
     out; `changes` are fields of `Update`.
     """
@@ -94,11 +89,11 @@ def update(
     return Update(**(fields | changes))
 
 
-def module(weight: str = "rollout_prob") -> Any:
+def module(weight="rollout_prob"):
     return SimpleNamespace(
         last_learning_rate=0.5, correction=None, step_scale=None, bound_rule=SimpleNamespace(weight=weight)
     )
 
 
-def search(low: float, high: float, met: bool, share: float = 0.4) -> BoundSearch:
+def search(low, high, met, share=0.4):
     return BoundSearch(torch.tensor(low), torch.tensor(high), torch.tensor(share), torch.tensor(met))

@@ -1,79 +1,33 @@
-"""The numbers of a comparison: statistics, paired tests, curves that are aligned honestly, and notes on what
-limits it.
-"""
-
-from __future__ import annotations
+"""The numbers of a comparison: statistics, paired tests, mean curves, and notes on what limits it."""
 
 import math
-from pathlib import Path
 
 import pytest
-from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.report.comparison.files import write_table
 from bapo_lightning.report.comparison.mean_curve import mean_curve
-from bapo_lightning.report.comparison.runs import Run, damage, statistic_of
+from bapo_lightning.report.comparison.page import render_page
+from bapo_lightning.report.comparison.runs import COLUMNS, Run, damage, statistic_of
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
-from bapo_lightning.report.intervals import holm, mean_interval, paired_difference, paired_p_value
-from bapo_lightning.report.metrics import EXPECTED
+from bapo_lightning.report.intervals import mean_interval
+from bapo_lightning.report.metrics import EXPECTED, OPTIONAL
 
 NAMES = [metric.name for metric in EXPECTED]
 
 
-# Student's t of n values 0 +- 1 shifted to a mean whose t is given: tabled two-sided probabilities.
-@pytest.mark.parametrize(
-    ("t", "degrees", "probability"),
-    [
-        (1.0, 1, 0.5), (2.0, 2, 0.183503), (2.0, 3, 0.139326), (2.5, 4, 0.066767), (3.0, 9, 0.014956),
-        (2.0, 30, 0.054625), (0.0, 5, 1.0),
-    ],
-)  # fmt: skip
-def test_p_values_are_those_of_the_tables(t: float, degrees: int, probability: float) -> None:
-    count = degrees + 1
-    spread = [seed - degrees / 2 for seed in range(count)]  # of mean 0
-    error = math.sqrt(math.fsum(value**2 for value in spread) / degrees / count)
-    zeros = dict.fromkeys(range(count), 0.0)
-    for sign in (1, -1):
-        values = {seed: value + sign * t * error for seed, value in enumerate(spread)}
-        assert paired_p_value(values, zeros) == pytest.approx(probability, abs=1e-6)
-
-
-def test_the_paired_test_uses_common_seeds_only() -> None:
-    # differences 1, 2, 3: t = 2 sqrt(3), 2 degrees: p = 1 - t / sqrt(t^2 + 2) = 1 - sqrt(12 / 14)
-    assert paired_p_value({0: 11.0, 1: 22.0, 2: 33.0, 7: 9.0}, {0: 10.0, 1: 20.0, 2: 30.0}) == pytest.approx(
-        1 - math.sqrt(12 / 14)
-    )
-    assert paired_p_value({0: 1.0}, {0: 0.0}) is None
-    assert paired_p_value({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}) == 1.0
-
-
-def test_p_is_below_5_percent_exactly_where_the_interval_excludes_zero() -> None:
-    for shift in (0.1, 0.5, 0.9, 1.1, 1.2, 1.3, 2.0):
-        values, reference = {0: shift, 1: shift + 0.5, 2: shift - 0.5}, dict.fromkeys(range(3), 0.0)
-        difference, p_value = paired_difference(values, reference), paired_p_value(values, reference)
-        assert difference is not None and p_value is not None and (p_value < 0.05) == difference.excludes_zero
-
-
-def test_holm_multiplies_the_least_p_by_their_number_and_keeps_the_order() -> None:
-    assert holm([0.04, None, 0.01, 0.03]) == [
-        pytest.approx(0.06), None, pytest.approx(0.03), pytest.approx(0.06),
-    ]  # fmt: skip
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_curves_are_averaged_where_all_runs_have_values() -> None:
+def test_curves_are_averaged_where_all_runs_have_values():
     curve = mean_curve([([0, 1, 2], [1.0, 2.0, 3.0]), ([0, 2, 4], [3.0, 5.0, 7.0]), ([], [])], 1)
     assert (curve.steps, curve.means, curve.num_runs, curve.last_recorded) == ([0, 2], [2.0, 4.0], 2, (2, 4))
     assert curve.runs == [[1.0, 3.0], [3.0, 5.0]]
 
 
-def test_a_band_has_the_scale_of_its_axis_and_ends_with_the_values() -> None:
+def test_a_band_has_the_scale_of_its_axis_and_ends_with_the_values():
     values = [2.0, 2.1, 2.2, 2.4, 3.0]
     runs = [([0, 1], [value, 0.1 if value == 2.0 else 9.0]) for value in values]
-    plain = mean_curve(runs, 1)
-    interval = mean_interval(values)
-    assert interval and interval.half_width == pytest.approx(plain.upper[0] - interval.mean)
+    plain, interval = mean_curve(runs, 1), mean_interval(values)
+    assert interval.half_width == pytest.approx(plain.upper[0] - interval.mean)
     geometric = mean_curve(runs, 1, logarithmic=True)
     assert geometric.means[0] == pytest.approx(math.prod(values) ** 0.2)
     assert geometric.lower[0] * geometric.upper[0] == pytest.approx(geometric.means[0] ** 2)
@@ -83,26 +37,24 @@ def test_a_band_has_the_scale_of_its_axis_and_ends_with_the_values() -> None:
     assert (without_gradient.steps, without_gradient.means) == ([1], [pytest.approx(4.0)])
 
 
-def test_a_spike_is_averaged_over_updates_as_the_axis_shows_it() -> None:
+def test_a_spike_is_averaged_over_updates_as_the_axis_shows_it():
     values = [1.0] * 30 + [1000.0] + [1.0] * 30  # windows of five
     curve = mean_curve([(list(range(61)), values)], 1, logarithmic=True)
     assert max(curve.means) == pytest.approx(1000**0.2) and curve.means == curve.runs[0]
 
 
-def test_a_band_goes_as_far_as_its_quantity_can() -> None:
-    runs = [([0], [value]) for value in (0.0, 0.5, 1.0)]
-    assert mean_curve(runs, 1, limits=(0.0, math.inf)).lower == [0.0]
-    assert mean_curve(runs, 1, limits=(0.0, math.inf)).upper[0] > 1.7
+def test_a_band_goes_as_far_as_its_quantity_can():
+    curve = mean_curve([([0], [value]) for value in (0.0, 0.5, 1.0)], 1, limits=(0.0, math.inf))
+    assert curve.lower == [0.0] and curve.upper[0] > 1.7
 
 
-def test_a_thinned_curve_keeps_its_last_point() -> None:
-    steps = list(range(10))
-    thin = mean_curve([(steps, [float(step) for step in steps])], 1).thinned(4)
+def test_a_thinned_curve_keeps_its_last_point():
+    thin = mean_curve([(list(range(10)), [float(step) for step in range(10)])], 1).thinned(4)
     assert thin.steps == [0, 3, 6, 9] and thin.means == [0.0, 3.0, 6.0, 9.0]
     assert mean_curve([], 1).thinned(4).steps == []
 
 
-def test_the_statistics_of_a_run() -> None:
+def test_the_statistics_of_a_run():
     curves = {name: ([0, 1, 2], [1.0, 5.0, 3.0]) for name in NAMES} | {"policy/approx_kl": ([], [])}
     run = Run("run", None, curves=curves)
     names = ("final", "extreme", "mean", "gain", "last")
@@ -111,71 +63,120 @@ def test_the_statistics_of_a_run() -> None:
     assert statistic_of(run, "policy/approx_kl", "final") is None
 
 
-def test_the_extreme_of_a_spiky_metric_is_one_value_and_of_others_a_moving_average() -> None:
-    values = [1.0] * 19 + [21.0]  # windows of two
-    run = Run("run", None, curves={name: (list(range(20)), values) for name in NAMES})
-    assert statistic_of(run, "train/grad_norm", "extreme") == 21.0
-    assert statistic_of(run, "train/reward", "extreme") == 11.0
-    assert statistic_of(run, "train/reward", "final") == 11.0
-    assert statistic_of(run, "val/avg@k", "last") == 21.0
-
-
-def test_differences_are_paired_by_seed_and_tested(make_run: RunMaker) -> None:
-    rewards = {"grpo": (0.60, 0.70, 0.80), "bapo": (0.70, 0.82, 0.88)}
-    folders = [
-        make_run(f"{name}-{seed}", rows=[{"step": 0, "train/reward": value}], algorithm=name, seed=seed)
-        for name, values in rewards.items()
-        for seed, value in enumerate(values)
+def constant_runs(make_run, rewards):
+    """Runs of two updates: algorithm -> the last reward of each seed."""
+    return [
+        make_run(
+            f"{algorithm}-{seed}",
+            rows=[
+                {"step": step, "train/reward": value, "train/grad_norm": 1.0 + step}
+                for step, value in enumerate((0.5, reward))
+            ],
+            algorithm=algorithm,
+            seed=seed,
+        )
+        for algorithm, found in rewards.items()
+        for seed, reward in enumerate(found)
     ]
-    comparison = compare(collect(folders))
+
+
+def test_differences_are_paired_by_seed_and_tested(make_run):
+    rewards = {"grpo": (0.60, 0.70, 0.80), "bapo": (0.70, 0.82, 0.88)}
+    comparison = compare(collect(constant_runs(make_run, rewards)))
     assert (comparison.reference, comparison.settings, comparison.conditions) == (
-        "grpo",
-        ["grpo", "bapo"],
-        ["8"],
-    )
-    result = comparison.results["bapo", "8", "train/reward", "final"]
-    assert result.difference is not None and result.difference.mean == pytest.approx(0.1)
-    # differences 0.10, 0.12, 0.08: deviation 0.02, t = 0.1 / (0.02 / sqrt(3)) = 8.660
-    assert result.p_value == result.p_adjusted == pytest.approx(1 - math.sqrt(75 / 77))
-    assert result.verdict == "more"
-    assert comparison.results["grpo", "8", "train/reward", "final"].difference is None
-    assert comparison.results["bapo", "8", "policy/entropy", "final"].value is None
+        "grpo", ["grpo", "bapo"], ["8"],
+    )  # fmt: skip
+    assert {cell: [run.seed for run in runs] for cell, runs in comparison.cells.items()} == {
+        ("grpo", "8"): [0, 1, 2], ("bapo", "8"): [0, 1, 2],
+    }  # fmt: skip
+    assert [comparison.is_compared(cell) for cell in comparison.cells] == [False, True]
+    assert all(comparison.result(("grpo", "8"), column).difference is None for column in COLUMNS)
+    results = {column.key: comparison.result(("bapo", "8"), column) for column in COLUMNS}
+    final, difference = results["reward_last"].value, results["reward_last"].difference
+    gain = results["reward_gain"].value
+    assert (final.mean, gain.mean, difference.mean) == pytest.approx((0.8, 0.3, 0.1))
+    # deviations: values 0.0916515, differences 0.02; t(2) / sqrt(3) = 2.484165
+    assert (final.half_width, difference.half_width) == pytest.approx((0.227677, 0.0496833), abs=1e-5)
+    # t = 0.1 / (0.02 / sqrt(3)) = 8.660
+    reward = results["reward_last"]
+    assert reward.p_value == reward.p_adjusted == pytest.approx(1 - math.sqrt(75 / 77))
+    assert reward.verdict == "more" and difference.excludes_zero
+    assert results["entropy_last"].value is None and results["grad_norm_max"].value.mean == 2.0
 
 
-def test_what_limits_a_comparison_is_noted(make_run: RunMaker) -> None:
+def test_what_limits_a_comparison_is_noted(make_run):
     rows = [{"step": step, "train/reward": 0.5} for step in range(6)]
     folders = [
         make_run("short", rows=rows[:4], algorithm="grpo", seed=0),
         make_run("long", rows=[{**row, "policy/entropy": 0.1} for row in rows], algorithm="grpo", seed=1),
         make_run("alone", rows=rows, algorithm="bapo", seed=0),
     ]
-    notes = compare(collect(folders)).limits
-    assert "bapo at staleness 8: one seed only, so there is neither an interval nor a test" in notes
-    assert (
-        "grpo at staleness 8: curves end at update 3, with the shortest of its runs; the longest goes on to 5"
-        in notes
-    )
-    assert "grpo at staleness 8: Policy entropy was not recorded by seeds [0]" in notes
-    assert "bapo at staleness 8: Policy entropy was not recorded by any run" in notes
+    assert {
+        "bapo at staleness 8: one seed only, so there is neither an interval nor a test",
+        "bapo at staleness 8: Policy entropy was not recorded by any run",
+        "grpo at staleness 8: Policy entropy was not recorded by seeds [0]",
+        "grpo at staleness 8: curves end at update 3, with the shortest of its runs; the longest goes on to "
+        "5",
+    } <= set(compare(collect(folders)).limits)
 
 
-def test_nothing_to_compare_is_an_error_that_names_every_reason(make_run: RunMaker, tmp_path: Path) -> None:
+def test_nothing_to_compare_is_an_error_that_names_every_reason(make_run, tmp_path):
     failed = make_run("failed", num_updates=2, status="failed")
-    with pytest.raises(
-        DataError,
-        match=r"no finished run to compare:\n  .*failed: its status is 'failed'.*\n  .*nowhere.*does not "
-        r"exist",
-    ):
+    reasons = (
+        r"no finished run to compare:\n  .*failed: its status is 'failed'.*\n  .*nowhere.*does not exist"
+    )
+    with pytest.raises(DataError, match=reasons):
         compare(collect([failed, tmp_path / "nowhere"]))
 
 
-def test_damage_lists_what_was_dropped_or_went_wrong(make_run: RunMaker) -> None:
-    folder = make_run(
-        "run",
-        rows=[{"step": 0, "train/reward": 0.5, "rollout/dropped": 3, "rollout/cut": 0}],
-        resumes=[{}, {}],
-    )
+def test_damage_lists_what_was_dropped_or_went_wrong(make_run):
+    row = {"step": 0, "train/reward": 0.5, "rollout/dropped": 3, "rollout/cut": 0}
+    folder = make_run("run", rows=[row], resumes=[{}, {}])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1, "train/rew')
     (run,) = collect([folder])
     assert damage(run) == {"dropped": 3, "unreadable lines": 1, "resumes": 2}
+
+
+def with_turns(make_run, turns):
+    """Compares two algorithms over two seeds; `turns` has the mean number of turns of the runs with any."""
+    folders = []
+    for algorithm in ("grpo", "bapo"):
+        for seed in range(2):
+            mean = turns.get((algorithm, seed))
+            found = {} if mean is None else {"turns/mean": mean, "turns/positive_share_2": 0.5}
+            rows = [{"step": step, "train/reward": 0.5, **found} for step in range(4)]
+            folders.append(make_run(f"{algorithm}{seed}", rows=rows, algorithm=algorithm, seed=seed))
+    return compare(collect(folders))
+
+
+def test_runs_with_turns_are_compared_by_them(make_run, tmp_path):
+    turns = {("grpo", 0): 1.0, ("grpo", 1): 2.0, ("bapo", 0): 2.0, ("bapo", 1): 4.0}
+    comparison = with_turns(make_run, turns)
+    added = [metric.title for metric in comparison.metrics[len(EXPECTED) :]]
+    assert added == ["Turns of a conversation", "Positive share, turn 2"]
+    result = comparison.results["bapo", "8", "turns/mean", "final"]
+    assert (result.value.mean, result.difference.mean) == (3.0, 1.5)
+    page = render_page(comparison, "title", "make compare", "today")
+    assert all(title in page for title in added)
+    assert "turns/mean,final" in write_table(comparison, tmp_path / "compare.csv").read_text()
+
+
+def test_runs_without_turns_are_compared_as_ever(make_run, tmp_path):
+    comparison = with_turns(make_run, {})
+    assert comparison.metrics == EXPECTED
+    page = render_page(comparison, "title", "make compare", "today")
+    assert all(metric.title not in page for metric in OPTIONAL)
+    assert "turns/" not in write_table(comparison, tmp_path / "compare.csv").read_text()
+
+
+def test_a_setting_may_be_without_turns_but_not_one_of_its_runs(make_run):
+    notes = with_turns(make_run, {("bapo", 0): 2.0}).limits
+    assert "bapo at staleness 8: Turns of a conversation was not recorded by seeds [1]" in notes
+    assert not any("grpo" in note and "Turns" in note for note in notes)
+
+
+def test_shares_end_at_1_and_numbers_of_turns_nowhere():
+    bounded = {metric.name for metric in OPTIONAL if metric.limits == (0.0, 1.0)}
+    assert bounded == {metric.name for metric in OPTIONAL if "share" in metric.name}
+    assert len(OPTIONAL) - len(bounded) == 3

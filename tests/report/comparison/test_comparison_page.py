@@ -1,21 +1,15 @@
-"""The page holds everything itself: parsed, it names no address, and what people wrote in their folders is
-text.
-"""
-
-from __future__ import annotations
+"""The page holds everything itself: it names no address, and what people wrote in their folders is text."""
 
 import itertools
 import json
-import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.report.synthetic_runs import RunMaker, synthetic_row, write_run
+from tests.report.synthetic_runs import synthetic_run, write_run
 
-from bapo_lightning.report.comparison.page import interval_text, p_text, render_page
+from bapo_lightning.report.comparison.page import draw_comparison, interval_text, p_text, render_page
 from bapo_lightning.report.comparison.settings import collect
 from bapo_lightning.report.comparison.table import compare
 from bapo_lightning.report.intervals import Interval
@@ -31,18 +25,15 @@ FETCHING = {
 class Page(HTMLParser):
     """Tags, what their attributes fetch, and the text of styles and scripts."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.tags: list[str] = []
-        self.fetched: list[tuple[str, str]] = []
-        self.inline: dict[str, str] = {"style": "", "script": "", "json": ""}
-        self.num_panels = 0
-        self.ids: list[str] = []
-        self.text = ""
-        self._open = ""
+        self.tags, self.fetched, self.ids = [], [], []
+        self.inline = {"style": "", "script": "", "json": ""}
+        self.num_panels, self.text, self._open = 0, "", ""
         self.feed(text)
+        self.charts = json.loads(self.inline["json"])  # what the script draws
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         self._open = tag
         values = {name: value or "" for name, value in attributes}
@@ -52,16 +43,10 @@ class Page(HTMLParser):
         if values.get("type") == "application/json":
             self._open = "json"
 
-    @property
-    def charts(self) -> list[dict[str, Any]]:
-        """What the script draws."""
-        found: list[dict[str, Any]] = json.loads(self.inline["json"])
-        return found
-
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         self._open = ""
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self._open in self.inline:
             self.inline[self._open] += data
         else:
@@ -69,19 +54,17 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+def page(tmp_path_factory):
     folders = []
     for name, staleness, seed in itertools.product(("grpo", "bapo"), (1, 8), (0, 1)):
-        noise = random.Random(f"{name} {staleness} {seed}")
-        rows = [synthetic_row(step, 12, name, noise) for step in range(12)]
         folder = tmp_path_factory.mktemp("runs") / f"{name}-{staleness}-{seed}"
-        folders.append(write_run(folder, rows, name, seed, staleness=staleness))
+        folders.append(synthetic_run(folder, name, seed, 12, staleness=staleness))
     folders.append(write_run(tmp_path_factory.mktemp("runs") / "<b>mean<b>", [], "dapo", status="failed"))
     return Page(render_page(compare(collect(folders)), "A <title>", "make compare", "today"))
 
 
 @pytest.mark.slow
-def test_nothing_on_the_page_is_fetched_from_anywhere(page: Page) -> None:
+def test_nothing_on_the_page_is_fetched_from_anywhere(page):
     foreign = [
         value for name, value in page.fetched if name != "style" and not value.startswith(("#", "data:"))
     ]
@@ -95,7 +78,7 @@ def test_nothing_on_the_page_is_fetched_from_anywhere(page: Page) -> None:
     assert page.tags.count("script") == 2  # the numbers, and what draws them
 
 
-def test_every_quantity_has_a_panel_for_each_condition_with_the_numbers_of_its_curves(page: Page) -> None:
+def test_every_quantity_has_a_panel_for_each_condition_with_the_numbers_of_its_curves(page):
     assert len(page.charts) == len(EXPECTED) * 2 == page.num_panels
     curves = page.charts[0]["curves"]
     assert [curve["label"] for curve in curves] == ["grpo", "bapo"]
@@ -104,44 +87,44 @@ def test_every_quantity_has_a_panel_for_each_condition_with_the_numbers_of_its_c
     assert [len(values) for values in curves[0]["runs"]] == [12, 12]
 
 
-def charts_of(page: Page, metric: str) -> list[dict[str, Any]]:
+def charts_of(page, metric):
     place = 2 * [row.name for row in EXPECTED].index(metric)
     return page.charts[place : place + 2]
 
 
-def test_gradient_norms_have_a_logarithmic_axis_that_no_band_falls_through(page: Page) -> None:
+def test_gradient_norms_have_a_logarithmic_axis_that_no_band_falls_through(page):
     for chart in charts_of(page, "train/grad_norm"):
         assert chart["log"] and chart["unit"] == "log scale" and chart["limits"][0] > 0
         assert all(min(curve["lower"]) > 0 for curve in chart["curves"])
     assert not any(chart["log"] for chart in charts_of(page, "train/reward"))
 
 
-def test_bounds_are_shares_of_updates(page: Page) -> None:
+def test_bounds_are_shares_of_updates(page):
     grpo, bapo = charts_of(page, HIGH_RAISED)[0]["curves"]
     assert set(grpo["mean"]) == {0.0} and 0 < max(bapo["mean"]) <= 1
     assert min(bapo["lower"]) >= 0 and max(bapo["upper"]) <= 1
     assert "Upper bound raised" in page.text
 
 
-def test_curves_can_be_drawn_over_what_their_updates_cost(page: Page) -> None:
+def test_curves_can_be_drawn_over_what_their_updates_cost(page):
     places = page.charts[0]["curves"][0]["x"]
     assert set(places) == {"updates", "samples", "tokens"}  # these runs have no times
     assert places["updates"] == list(range(1, 13))
     assert all(values == sorted(values) and len(values) == 12 for values in places.values())
 
 
-def test_ids_are_unique_and_every_reference_within_the_page_has_its_target(page: Page) -> None:
+def test_ids_are_unique_and_every_reference_within_the_page_has_its_target(page):
     assert len(page.ids) == len(set(page.ids))
     referred = {value[1:] for name, value in page.fetched if value.startswith("#")}
     assert referred - set(page.ids) == set()
 
 
-def test_names_of_folders_are_text_and_runs_left_out_are_named(page: Page) -> None:
+def test_names_of_folders_are_text_and_runs_left_out_are_named(page):
     assert "A <title>" in page.text and "<b>mean<b>" in page.text
     assert "8 of 9 runs compared" in page.text and "its status is 'failed' after 0 updates" in page.text
 
 
-def test_values_break_at_their_dots_and_stay_text(make_run: RunMaker) -> None:
+def test_values_break_at_their_dots_and_stay_text(make_run):
     folders = [make_run(name, algorithm=name, num_updates=2) for name in ("grpo", "bapo")]
     for folder, value in zip(folders, ("package.module.Name", "<i>.x"), strict=True):
         (folder / "config.yaml").write_text(json.dumps({"algorithm": {"bounds": {"_target_": value}}}))
@@ -149,7 +132,7 @@ def test_values_break_at_their_dots_and_stay_text(make_run: RunMaker) -> None:
     assert "<td>package.<wbr>module.<wbr>Name</td><td>&lt;i&gt;.<wbr>x</td>" in page
 
 
-def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run: RunMaker) -> None:
+def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run):
     folder = make_run("run", rows=[{"step": 0, "train/reward": 0.5}])
     page = Page(render_page(compare(collect([folder])), "One", "make compare", "today"))
     assert len(page.charts) == page.num_panels == 1
@@ -158,7 +141,7 @@ def test_a_page_with_one_run_that_lacks_most_metrics_is_made(make_run: RunMaker)
     assert "one seed only" in page.text
 
 
-def test_numbers_for_people() -> None:
+def test_numbers_for_people():
     assert interval_text(Interval(0.9263, 0.0111, 5)) == "0.926 \N{PLUS-MINUS SIGN} 0.011"
     assert interval_text(Interval(-0.5, None, 1), signed=True) == "\N{MINUS SIGN}0.500"
     assert interval_text(None) == "\N{EN DASH}"
@@ -167,6 +150,31 @@ def test_numbers_for_people() -> None:
     assert [duration_text(value) for value in (5.0, 75.0, 9000.0)] == ["5.0 s", "1 min 15 s", "2 h 30 min"]
 
 
-def test_the_page_ships_with_the_package() -> None:
+NORMS, ACCURACIES = (0.1, 1.0, 10.0), (0.9, 1.0, 1.0)
+
+
+def test_the_picture_has_intervals_in_the_scale_of_their_axis_and_says_the_seeds_once(make_run):
+    folders = []
+    for seed, (norm, accuracy) in enumerate(zip(NORMS, ACCURACIES, strict=True)):
+        row = {"step": 0, "train/reward": 0.5, "train/grad_norm": norm, "val/sums/avg@4": accuracy}
+        folders.append(make_run(f"run{seed}", rows=[row], algorithm="grpo", seed=seed))
+    figure = draw_comparison(compare(collect(folders)))
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
+
+    def ends(axes):
+        (bar,) = axes.containers
+        ((low, high),) = (tuple(point[1] for point in part) for part in bar[2][0].get_segments())
+        return low, high
+
+    low, high = ends(panels["Gradient norm"])
+    assert panels["Gradient norm"].get_yscale() == "log"
+    assert 0 < low < 0.1 and low * high == pytest.approx(1.0)
+    assert ends(panels["Held-out accuracy"])[1] == 1.0
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["grpo"]
+    assert "over 3 seeds" in legend.get_title().get_text()
+
+
+def test_the_page_ships_with_the_package():
     root = Path(__file__).resolve().parents[3]
     assert '"bapo_lightning.report.comparison": ["templates/*"]' in (root / "setup.py").read_text()

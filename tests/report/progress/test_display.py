@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from bapo_lightning.phases import phase
-from bapo_lightning.report.progress import display
-from bapo_lightning.report.progress.counting import counted
+from bapo_lightning.report.progress import counting, display
 from bapo_lightning.report.progress.display import Place, hidden, on_terminal, shown
 
 SHOW_CURSOR = "\x1b[?25h"
@@ -16,11 +15,10 @@ SHOW_CURSOR = "\x1b[?25h"
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """A terminal of 80 columns."""
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(display, "get_console", lambda: console)
-    for module in ("display", "counting"):
-        monkeypatch.setattr(f"bapo_lightning.report.progress.{module}.on_terminal", lambda: True)
+    for module in (display, counting):
+        monkeypatch.setattr(module, "on_terminal", lambda: True)
     return console
 
 
@@ -29,13 +27,9 @@ def drawn(console):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
 
 
-def redraw():
-    display._update()
-
-
 def test_parts_stand_in_their_places_and_go_away(terminal):
     with shown(Place.PHASE, "below"), shown(Place.RUN, "above"):
-        redraw()
+        display._update()
         assert "above\nbelow" in drawn(terminal)
         print("printed meanwhile")
     assert "printed meanwhile" in drawn(terminal)
@@ -67,7 +61,7 @@ def test_an_error_gives_the_terminal_back(terminal):
 
 def test_the_phases_are_shown(terminal):
     with display.phases_shown(), phase("sampling", 128):
-        redraw()
+        display._update()
     assert "sampling 128" in drawn(terminal)
     with display.phases_shown(wanted=False):
         assert display._live is None
@@ -84,12 +78,12 @@ def test_nothing_is_drawn_where_there_is_no_terminal(capsys, monkeypatch):
 
 
 def test_things_are_counted_by_a_bar_or_by_lines(terminal, monkeypatch, capsys):
-    with counted("jobs", 2) as count:
+    with counting.counted("jobs", 2) as count:
         count("table  grpo")
-        redraw()
+        display._update()
     assert "jobs 1/2 " in drawn(terminal) and "grpo" not in drawn(terminal)
-    for module in ("display", "counting"):
-        monkeypatch.setattr(f"bapo_lightning.report.progress.{module}.on_terminal", lambda: False)
-    with counted("jobs", 10) as count:
+    for module in (display, counting):
+        monkeypatch.setattr(module, "on_terminal", lambda: False)
+    with counting.counted("jobs", 10) as count:
         count("table  grpo")
     assert capsys.readouterr().out == "[ 1/10] table  grpo\n"

@@ -1,16 +1,22 @@
-"""Lines of the display, at every width."""
+"""Lines and tables at every width."""
 
 import io
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from bapo_lightning.phases import Phase, advance, phase
 from bapo_lightning.report.progress.lines import Pace, PhaseLine, bar_line, clock, folded, phase_text, wrapped
+from bapo_lightning.report.progress.tables import fits, in_parts
+
+
+def console_of(width):
+    return Console(file=io.StringIO(), width=width, color_system=None)
 
 
 def lines(part, width):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console = console_of(width)
     console.print(part)
     return console.file.getvalue().splitlines()
 
@@ -62,11 +68,8 @@ def test_a_text_is_folded_below_its_last_column_or_further_inside():
         "head", "", "  weights       3.81   4 B x", "                       7,615,616,512",
         "                       parameters", "  a sentence of several words",
     ]  # fmt: skip
-    assert folded("  a sentence of several words", 20).splitlines() == [
-        "  a sentence of",
-        "        several",
-        "        words",
-    ]
+    narrow = folded("  a sentence of several words", 20).splitlines()
+    assert narrow == ["  a sentence of", "        several", "        words"]
 
 
 def test_the_time_left_counts_whole_cycles_of_one_rollout_and_four_updates():
@@ -89,3 +92,23 @@ def test_a_resumed_run_is_measured_from_where_it_goes_on():
     assert pace.left(20, 34.0) == pytest.approx(68)
     assert pace.left(20, 40.0) == pytest.approx(62)
     assert pace.left(20, 500.0) == 0
+
+
+def table(columns):
+    made = Table.grid(padding=(0, 1, 0, 0))
+    for _ in ("name", *columns):
+        made.add_column(no_wrap=True)
+    made.add_row("name", *(f"value {number}" for number in columns))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("width", "parts"), [(80, [4]), (36, [4]), (35, [3, 1]), (22, [2, 2]), (13, [1, 1, 1, 1]), (5, [1] * 4)]
+)
+def test_each_part_of_a_table_has_as_many_columns_as_fit_and_none_is_lost(width, parts):
+    console = console_of(width)
+    made = list(in_parts(table, 4, console))
+    assert [len(part.columns) - 1 for part in made] == parts
+    assert fits(table(range(4)), console) == (len(parts) == 1)
+    printed = [line for part in made for line in lines(part, 80)]
+    assert [f"value {number}" in "".join(printed) for number in range(4)] == [True] * 4

@@ -5,7 +5,6 @@ import io
 import pytest
 from rich.console import Console
 from tests.configuration.compositions import composed
-from tests.report.synthetic_runs import RunMaker
 
 from bapo_lightning.cli.record import main
 from bapo_lightning.errors import DataError
@@ -17,8 +16,8 @@ from bapo_lightning.report.run.summary import write_summary
 
 
 @pytest.fixture
-def shipped(make_run: RunMaker, tmp_path, monkeypatch):
-    """Three runs of GRPO, recorded by the command into the folder that is searched."""
+def shipped(make_run, tmp_path, monkeypatch):
+    """Three runs of GRPO, recorded into the folder that is searched."""
     folders = [make_run(algorithm="grpo", seed=seed, num_updates=60) for seed in range(3)]
     monkeypatch.setattr(module, "FOLDER", tmp_path)
     module._shipped.cache_clear()
@@ -27,16 +26,12 @@ def shipped(make_run: RunMaker, tmp_path, monkeypatch):
     module._shipped.cache_clear()
 
 
-def rows(folder):
-    return module.read_run(folder).rows
-
-
 def test_a_curve_is_the_mean_over_seeds_of_each_part_of_the_run(shipped):
     found = find_recorded({})
     assert found is not None and (found.label, found.commit) == ("grpo, 3 seeds", "abc")
     band = found.curves["train/reward"]
     assert len(band.mean) == NUM_POINTS and band.steps[:2] == [0.5, 2.5]
-    first = [row["train/reward"] for folder in shipped for row in rows(folder)[:2]]
+    first = [row["train/reward"] for folder in shipped for row in module.read_run(folder).rows[:2]]
     assert band.mean[0] == pytest.approx(sum(first) / 6, abs=1e-5)
     assert all(low < mean < high for low, mean, high in zip(band.lower, band.mean, band.upper, strict=True))
     assert len(found.curves["val/sums/avg@8"].mean) < NUM_POINTS, "parts without a validation are left out"
@@ -62,14 +57,11 @@ def test_only_a_run_of_the_same_protocol_is_shown_beside_them(shipped):
     assert protocol_of({"scale": {"name": "tiny"}, "seed": 1})["scale"] == {"name": "tiny"}
 
 
-def test_the_summary_and_the_plots_show_them(shipped, make_run: RunMaker):
+def test_the_summary_and_the_plots_show_them(shipped, make_run):
     folder = make_run("mine", algorithm="bapo", num_updates=60)
     summary = write_summary(folder)
-    assert summary["compared_to_recorded"]["metrics"].keys() == {
-        "train/reward",
-        "policy/entropy",
-        "val/sums/avg@8",
-    }
+    metrics = summary["compared_to_recorded"]["metrics"]
+    assert metrics.keys() == {"train/reward", "policy/entropy", "val/sums/avg@8"}
     console = Console(file=io.StringIO(), width=100, color_system=None)
     print_summary(summary, folder, console)
     text = console.file.getvalue()
@@ -81,7 +73,7 @@ def test_the_summary_and_the_plots_show_them(shipped, make_run: RunMaker):
     assert plot_run(folder)[0].read_bytes() != beside
 
 
-def test_runs_that_cannot_be_averaged_are_refused(make_run: RunMaker, capsys):
+def test_runs_that_cannot_be_averaged_are_refused(make_run, capsys):
     one, other = make_run(algorithm="grpo"), make_run(algorithm="bapo", seed=1)
     with pytest.raises(DataError, match="at least two of one setting"):
         record([one])

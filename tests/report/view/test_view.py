@@ -12,41 +12,77 @@ from tests.report.synthetic_runs import write_run
 
 from bapo_lightning.cli.view import main
 from bapo_lightning.report.metrics import PANELS
-from bapo_lightning.report.view.charts import bound_choices, phases
-from bapo_lightning.report.view.page import samples_by_update, write_view
+from bapo_lightning.report.view.page import bound_choices, phases, samples_by_update, write_view
 from bapo_lightning.run_folder.record import read_run
+
+HOSTILE = "</script><script>alert(1)</script><b>"
+TURNS = [
+    {"by": "policy", "text": "[1+1]", "calls": 2, "errors": 1},
+    {"by": "environment", "text": "2"},
+    {"by": "policy", "text": "2#"},
+]
 
 
 def row(step, **metrics):
-    bounds = (0.6, 1.2) if step % 4 else (0.9, 3.0)
-    found = {"train/reward": step / 40, "bapo/clip_low": bounds[0], "bapo/clip_high": bounds[1]}
-    found |= {
-        "train/grad_norm": 0.0 if step == 3 else 2.0,
-        "progress/samples": 8 * step,
-        "alarms/gradient": step == 39,
-    }
-    found |= {"time/step_seconds": 2.0, "time/update_seconds": 1.0, "time/rollout_seconds": 0.5}
-    return {"step": step, **found, **metrics}
+    low, high = (0.6, 1.2) if step % 4 else (0.9, 3.0)
+    times = {"time/step_seconds": 2.0, "time/update_seconds": 1.0, "time/rollout_seconds": 0.5}
+    return {
+        "step": step, "train/reward": step / 40, "bapo/clip_low": low, "bapo/clip_high": high,
+        "train/grad_norm": 0.0 if step == 3 else 2.0, "progress/samples": 8 * step,
+        "alarms/gradient": step == 39, **times, **metrics,
+    }  # fmt: skip
 
 
-def text(step, problem, response="5"):
-    verdict = {"status": "correct", "reward": 1.0, "advantage": 0.5, "num_tokens": 2, "finish": "stop"}
-    return {"step": step, "problem": problem, "prompt": f"<{problem}>", "gold": "5", "response": response} | (
-        verdict | {"versions": [step]}
-    )
+def sample(step=0, problem="2+3", response="5", **more):
+    return {
+        "step": step, "problem": problem, "prompt": f"<{problem}>", "gold": "5", "response": response,
+        "status": "correct", "reward": 1.0, "advantage": 0.5, "num_tokens": 2, "finish": "stop",
+        "versions": [step], **more,
+    }  # fmt: skip
+
+
+def tokens(count, **more):
+    known = {"ratio": [1.5] * count, "age": [3] * count, "clipped": [1] * count}
+    return {"text": ["x"] * (count + 2), "first": 2, **known, **more}
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in rows))
 
 
 @pytest.fixture
 def run(tmp_path):
     rows = [row(step, **({"val/sums/avg@4": 0.5} if step % 8 == 7 else {})) for step in range(40)]
     folder = write_run(tmp_path / "outputs/quickstart/run", rows, staleness=8)
-    texts = [text(step, problem) for step in (0, 20) for problem in ("2+3", "1+4")]
-    (folder / "rollouts.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in texts))
+    write_lines(
+        folder / "rollouts.jsonl", [sample(step, name) for step in (0, 20) for name in ("2+3", "1+4")]
+    )
     return folder
+
+
+@pytest.fixture
+def page(run):
+    """The page of the run with other texts, or with other metrics."""
+
+    def written(*rollouts, metrics=None):
+        write_lines(run / "rollouts.jsonl", rollouts)
+        if metrics:
+            write_lines(run / "metrics.jsonl", metrics)
+        return write_view(run, 5.0)[0].read_text()
+
+    return written
 
 
 def embedded(page, name):
     return json.loads(re.search(rf'id="{name}">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def samples(page):
+    return embedded(page, "samples")[0]["rows"]
+
+
+def charts_of(page):
+    return {chart["name"]: chart for chart in embedded(page, "charts")}
 
 
 def test_the_page_has_every_curve_and_the_texts(run):
@@ -64,27 +100,20 @@ def test_the_page_has_every_curve_and_the_texts(run):
     assert "alarms that are on: gradient" in page and "finished" in page
 
 
-def tokens(count):
-    known = {"ratio": [1.5] * count, "age": [3] * count, "clipped": [1] * count}
-    return {"text": ["x"] * (count + 2), "first": 2, **known}
-
-
-def test_tokens_are_coloured_up_to_a_limit(run):
-    short, long = text(0, "2+3") | {"tokens": tokens(4)}, text(0, "1+4") | {"tokens": tokens(1200)}
-    (run / "rollouts.jsonl").write_text(json.dumps(short) + "\n" + json.dumps(long) + "\n")
-    page = write_view(run, 5.0)[0].read_text()
-    first, second = embedded(page, "samples")[0]["rows"]
+def test_tokens_are_coloured_up_to_a_limit(page):
+    text = page(sample(tokens=tokens(4)), sample(problem="1+4", tokens=tokens(1200)))
+    first, second = samples(text)
     assert first["tokens"] == tokens(4)
     assert len(second["tokens"]["ratio"]) == len(second["tokens"]["age"]) == 998
     assert second["tokens"]["text"][-1] == " ... (202 tokens more)"
-    assert 'id="colour"' in page
+    assert 'id="colour"' in text
 
 
-def test_texts_are_data_and_never_part_of_the_page(run):
-    hostile = "</script><script>alert(1)</script><b>"
-    (run / "rollouts.jsonl").write_text(json.dumps(text(0, "2+3", hostile)) + "\n")
-    page = write_view(run, 5.0)[0].read_text()
-    assert "<script>alert" not in page and embedded(page, "samples")[0]["rows"][0]["response"] == hostile
+def test_texts_are_data_and_never_part_of_the_page(page):
+    turns = [TURNS[0], {"by": "environment", "text": HOSTILE}, TURNS[2]]
+    text = page(sample(response=HOSTILE), sample(turns=turns))
+    assert "<script>alert" not in text
+    assert samples(text)[0]["response"] == samples(text)[1]["turns"][1]["text"] == HOSTILE
 
 
 def test_bounds_are_counted_as_pairs_and_times_add_up(run):
@@ -97,17 +126,15 @@ def test_bounds_are_counted_as_pairs_and_times_add_up(run):
     assert phases([]) == []
 
 
-def test_what_has_no_panel_is_on_the_page_under_its_title_or_else_its_name(run):
-    rows = [row(step, **{"my/own": step, "rollout/cut": 1}) for step in range(4)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
-    charts = {chart["name"]: chart for chart in embedded(write_view(run, 5.0)[0].read_text(), "charts")}
+def test_what_has_no_panel_is_on_the_page_under_its_title_or_else_its_name(page):
+    charts = charts_of(page(metrics=[row(step, **{"my/own": step, "rollout/cut": 1}) for step in range(4)]))
     assert charts["rollout/cut"]["title"] == "Responses at the token limit"
     assert charts["my/own"]["title"] == "my/own" and charts["my/own"]["curves"][0]["mean"] == [0, 1, 2, 3]
     assert "train/reward" not in charts and "turns" not in charts
 
 
 def test_of_many_updates_texts_of_some_are_shown_and_long_ones_are_cut():
-    found = samples_by_update([text(step, "p", "x" * 5000) for step in range(0, 500, 5)])
+    found = samples_by_update([sample(step, response="x" * 5000) for step in range(0, 500, 5)])
     assert len(found) == 40 and (found[0]["step"], found[-1]["step"]) == (0, 495)
     assert found[0]["rows"][0]["response"].endswith(" ... (1000 characters more)")
 
@@ -115,6 +142,44 @@ def test_of_many_updates_texts_of_some_are_shown_and_long_ones_are_cut():
 def test_a_run_without_updates_or_texts_has_a_page(tmp_path):
     page = write_view(write_run(tmp_path / "run", []), 5.0)[0].read_text()
     assert "No texts were recorded yet" in page and embedded(page, "charts")[0]["curves"] == []
+
+
+def test_a_run_with_turns_has_curves_of_them(page):
+    measured = {"mean": 1.5, "max": 3, "calls_mean": 0.5, "error_share": 0.1, "void_share": 0.2}
+    measured |= {"cut_share": 0.3, "positive_share_1": 0.4, "positive_share_2": 0.6}
+    found = {f"turns/{name}": value for name, value in measured.items()}
+    charts = charts_of(page(metrics=[row(step, **found) for step in range(4)]))
+    curves = {name: charts[name]["curves"] for name in ("turns", "faults", "turn_shares")}
+    assert [curve["mean"][-1] for curve in curves["turns"]] == [1.5, 0.5, 3]
+    assert [curve["label"] for curve in curves["faults"]] == ["failed calls", "void turn", "cut"]
+    assert [curve["label"] for curve in curves["turn_shares"]] == ["turn 1", "turn 2"]
+    assert len({curve["colour"] for curve in curves["turn_shares"]}) == 2
+    assert charts["turn_shares"]["rules"] == [0.45]  # the target of the search
+
+
+def test_a_response_with_turns_is_shown_turn_by_turn_and_elsewhere_nothing_is(page):
+    entry = sample(turns=TURNS, tokens=tokens(1, feedback_at=[1]))
+    text = page(entry, sample())
+    assert samples(text) == [entry, sample()]
+    assert "const conversation" in text and ".turn.environment" in text
+    assert "what the environment replied" in text
+    without = page(sample(tokens=tokens(1)))
+    assert all(words not in without for words in ("turn 1", "environment", "conversation"))
+    assert not any("turn" in name for name in charts_of(without))
+
+
+def test_what_policy_and_environment_wrote_is_cut_each_by_itself(page):
+    written = [("policy", 3000), ("environment", 4500), ("policy", 1200), ("environment", 10), ("policy", 5)]
+    (shown,) = samples(page(sample(turns=[{"by": by, "text": "x" * count} for by, count in written])))
+    left_out = [turn["text"].lstrip("x") for turn in shown["turns"]]
+    assert left_out == ["", *(f" ... ({count} characters more)" for count in (500, 200, 10, 5))]
+
+
+def test_turns_after_the_last_coloured_token_are_left_out(page):
+    known = tokens(1498, feedback_at=[400, 1000, 1400])
+    (shown,) = samples(page(sample(turns=TURNS, tokens=known)))
+    assert shown["tokens"]["feedback_at"] == [400, 1000]
+    assert shown["tokens"]["text"][1000:] == [" ... (500 tokens more)"]
 
 
 def test_it_follows_a_run_as_long_as_a_process_holds_it(run):

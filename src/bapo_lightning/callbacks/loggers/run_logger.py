@@ -1,4 +1,4 @@
-"""Loggers that record a run and survive a resume: the interface, and those that write into the run folder."""
+"""Loggers that survive a resume: the interface, and those that write into the run folder."""
 
 from __future__ import annotations
 
@@ -17,19 +17,15 @@ Row = Mapping[str, Any]
 
 
 class RunLogger(Logger):
-    """Logger of a run: gets its configuration at the start, missing rows at a resume, its results at the end.
-
-    Each method does nothing unless a logger overrides it. Any other Lightning logger works as well: it gets
-    the rows of `log_metrics` alone.
+    """Logger of a run, whose methods do nothing unless overridden. Any other Lightning logger works as well,
+    with the rows of `log_metrics` alone.
     """
 
     def describe(self, config: Mapping[str, Any]) -> None:
         """Receives the resolved configuration, before any row: at the start, and at every resume."""
 
     def catch_up(self, rows: Sequence[Row]) -> None:
-        """Brings the logger to the last of `rows`, the lines of metrics.jsonl up to the checkpoint of a
-        resume.
-        """
+        """Brings the logger to the last of `rows`, the lines of metrics.jsonl before the resume."""
 
     def log_texts(self, rows: Sequence[Row]) -> None:
         """Receives the texts that were just appended to rollouts.jsonl."""
@@ -37,18 +33,11 @@ class RunLogger(Logger):
     def conclude(
         self, summary: Mapping[str, Any], manifest: Mapping[str, Any], rollouts: Sequence[Row]
     ) -> None:
-        """Receives the results, however the run ended.
-
-        Args:
-            summary: summary of the run, from `write_summary`.
-            manifest: manifest as it is at the end.
-            rollouts: all rows of rollouts.jsonl, also those from before a resume.
-        """
+        """Receives the results, however the run ended; `rollouts` are all rows of rollouts.jsonl."""
 
 
 class MetricsFile(Logger):
-    """The run's own record: appends one JSON object per update to `metrics.jsonl` and syncs it to disk when
-    the update ends.
+    """Appends one JSON object per update to `metrics.jsonl`, synced to disk when the update ends.
 
     Lightning's CSVLogger rewrites earlier rows on resume and W&B's offline file loses its tail on a kill;
     neither can be the record.
@@ -57,7 +46,6 @@ class MetricsFile(Logger):
     name, version = "metrics_file", ""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` must exist."""
         super().__init__()
         self._journal = Journal(folder / "metrics.jsonl", durable=True)
 

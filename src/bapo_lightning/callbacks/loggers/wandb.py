@@ -26,10 +26,7 @@ ROLLOUTS, SAMPLES = "rollouts", "samples"  # tables: all texts at the end, the n
 
 
 def survived(method: Callable[..., None]) -> Callable[..., None]:
-    """A method of the logger that outlives W&B: its process may die, its server or the disk may be gone.
-
-    Warns at the first failure, then stops logging to W&B.
-    """
+    """A method that outlives W&B, whose process may die: warns at the first failure, then stops logging."""
 
     @wraps(method)
     def guarded(self: RunWandbLogger, *args: Any, **options: Any) -> None:
@@ -45,10 +42,10 @@ def survived(method: Callable[..., None]) -> Callable[..., None]:
 
 class RunWandbLogger(WandbLogger, RunLogger):
     """A run of W&B: its group is the sweep, or else the protocol (scale/regime), its job type the algorithm,
-    its tags seed and commit, and staleness when the run describes itself.
+    its tags seed, commit and staleness.
 
-    Its id is kept in the run folder. A kill loses the tail of W&B's rows, and may leave rows there that a
-    resume cuts off; `catch_up` sends the missing rows, and rows that W&B already has are not sent again.
+    Its id is kept in the run folder. A kill loses the tail of W&B's rows, or leaves rows there that a resume
+    cuts off; `catch_up` sends what is missing, and nothing is sent twice.
     """
 
     def __init__(
@@ -94,25 +91,21 @@ class RunWandbLogger(WandbLogger, RunLogger):
             return self._experiment
 
     def lose(self, error: Exception) -> None:
-        """Tells that W&B failed, once, and leaves it alone from now on."""
+        """Says once that W&B failed."""
         if self.is_lost:
             return
         self.is_lost = True
-        print(
-            f"W&B is lost ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): the run goes on "
-            "without it. metrics.jsonl has every row; a resume sends those that W&B lacks",
-            file=sys.stderr,
-            flush=True,
+        text = (
+            f"W&B is lost ({type(error).__name__}: {first_line(error)}): the run goes on without it. "
+            "metrics.jsonl has every row; a resume sends those that W&B lacks"
         )
+        print(text, file=sys.stderr, flush=True)
 
     @rank_zero_only
     @survived
     def describe(self, config: Mapping[str, Any]) -> None:
-        """Sends the resolved configuration, so that W&B can filter by it, and the statistics of its summary.
-
-        An offline directory of an earlier session is renamed to `superseded-...`: the new one will hold all
-        of its rows, and `wandb sync` must not upload both.
-        """
+        """Sends the resolved configuration, and which statistics W&B's summary has."""
+        # The new offline directory will hold all rows of the earlier ones; `wandb sync` must upload it alone.
         for directory in self._folder.glob("offline-run-*"):
             directory.rename(directory.with_name(f"superseded-{directory.name}"))
         run = self.experiment
@@ -135,7 +128,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
     def conclude(
         self, summary: Mapping[str, Any], manifest: Mapping[str, Any], rollouts: Sequence[Row]
     ) -> None:
-        """Sends the run's own summary below `final/`, the manifest, and a table of the sampled texts."""
+        """Sends the summary below `final/`, the manifest, and a table of the sampled texts."""
         run = self.experiment
         run.config.update({MANIFEST: dict(manifest)}, allow_val_change=True)
         final = {f"final/{key}": value for key, value in flat_numbers(summary).items()}
@@ -146,7 +139,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
     @rank_zero_only
     @survived
     def catch_up(self, rows: Sequence[Row]) -> None:
-        """Sends the rows that W&B lacks."""
+        """Sends the rows that W&B does not have."""
         last: Any = self.experiment.summary.get(STEP)  # from the server; an offline run starts empty
         self._last_step = -1 if last is None else int(last)
         log_again(self, rows)
@@ -158,11 +151,7 @@ class RunWandbLogger(WandbLogger, RunLogger):
         if step is None or step > self._last_step:
             super().log_metrics(metrics, step)
 
-    @rank_zero_only
-    @survived
-    def finalize(self, status: str) -> None:
-        """Ends W&B's run as Lightning's logger does."""
-        super().finalize(status)
+    finalize = rank_zero_only(survived(WandbLogger.finalize))
 
 
 def is_logged_in() -> bool:
@@ -174,14 +163,12 @@ def is_logged_in() -> bool:
 
 
 def staleness_tag(staleness: int) -> str:
-    """The tag of runs with so many updates on each rollout batch."""
+    """Tag of runs with so many updates on each rollout batch."""
     return f"staleness-{staleness}"
 
 
 def run_id(folder: Path) -> str:
-    """Returns the id in `folder/run_id`, made from the name of the run folder when it is first needed; unique
-    among all runs of a project.
-    """
+    """Id in `folder/run_id`, made when it is first needed; unique among all runs of a project."""
     file = folder / "run_id"
     if not file.exists():
         name = re.sub(r"[^A-Za-z0-9_-]", "-", folder.absolute().parent.name)[-100:]
@@ -198,6 +185,11 @@ def flat_numbers(node: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, int | float):
             found[f"{prefix}{key}"] = value
     return found
+
+
+def first_line(error: Exception) -> str:
+    """First line of an error's message, or else its type."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _table(rows: Sequence[Row]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from bapo_lightning.callbacks.loggers.wandb import MANIFEST, ROLLOUTS, SAMPLES, STALENESS, STEP
+from bapo_lightning.callbacks.loggers.wandb import MANIFEST, ROLLOUTS, SAMPLES, STALENESS, STEP, first_line
 from bapo_lightning.errors import DataError
 from bapo_lightning.run_folder.text_file import write_json, write_text
 
@@ -36,16 +36,8 @@ def group_of(name: str) -> WandbGroup:
 
 
 def fetch_group(group: WandbGroup, target: Path, api: Any = None) -> Path:
-    """Downloads configuration, manifest and metrics of every run of a group, and returns the folder that
-    holds one run folder for each.
-
-    Args:
-        group: group of W&B.
-        target: parent folder of the group's folder.
-        api: stand-in for W&B's API in tests.
-
-    Raises:
-        DataError: the server cannot be asked, or the group is empty.
+    """Downloads every run of a group as a run folder into a new folder below `target`, which it returns.
+    Raises DataError where the server cannot be asked, or the group is empty.
     """
     name = "/".join(group)
     try:
@@ -55,10 +47,9 @@ def fetch_group(group: WandbGroup, target: Path, api: Any = None) -> Path:
             api = wandb.Api()
         runs = list(api.runs(f"{group.entity}/{group.project}", filters={"group": group.name}))
     except Exception as error:  # W&B has a type for each of network, account, project; requests adds its own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"wandb:{name} could not be read ({reason}); log in with `wandb login`, or give the run folders "
-            "instead"
+            f"wandb:{name} could not be read ({first_line(error)}); log in with `wandb login`, or give the "
+            "run folders instead"
         ) from error
     if not runs:
         raise DataError(
@@ -72,9 +63,7 @@ def fetch_group(group: WandbGroup, target: Path, api: Any = None) -> Path:
 
 
 def write_run(run: Any, folder: Path) -> None:
-    """Writes one run of W&B's API as a run folder. A run of another package has no manifest, and a comparison
-    leaves it out.
-    """
+    """Writes one run of W&B's API as a run folder; without a manifest, if it is of another package."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {key: value for key, value in run.config.items() if not key.startswith("_")}
     manifest = config.pop(MANIFEST, {})

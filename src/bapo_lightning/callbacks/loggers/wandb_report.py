@@ -1,4 +1,4 @@
-"""A report at W&B on runs that were compared: a section for each staleness, the same panels in each."""
+"""A report at W&B on compared runs: a section for each staleness, the same panels in each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from wandb_workspaces import expr
 from wandb_workspaces.reports.v2 import interface as wr
 
-from bapo_lightning.callbacks.loggers.wandb import STEP, staleness_tag
+from bapo_lightning.callbacks.loggers.wandb import STEP, first_line, staleness_tag
 from bapo_lightning.callbacks.loggers.wandb_group import WandbGroup
 from bapo_lightning.errors import DataError
 from bapo_lightning.report.comparison.runs import CONDITION_KEYS, Run
@@ -27,9 +27,7 @@ _LEGEND = (
 
 
 def make_report(comparison: Comparison, groups: Sequence[WandbGroup], title: str) -> wr.Report:
-    """The report on the runs of `groups`, not saved yet; needs no server. Which sections there are, and which
-    settings have lines of their own, is read off the runs that were compared.
-    """
+    """The report on the runs of `groups`, not saved yet; sections and lines are those of the comparison."""
     blocks: list[Any] = [wr.P(_LEGEND)]
     for staleness in sorted({run.staleness for run in comparison.usable}):
         runs = [run for run in comparison.usable if run.staleness == staleness]
@@ -53,15 +51,13 @@ def publish(report: wr.Report) -> str:
     try:
         report.save()
     except Exception as error:  # W&B has a type for each of network, account, project
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"W&B did not take the report ({reason}); log in with `wandb login`") from error
+        text = f"W&B did not take the report ({first_line(error)}); log in with `wandb login`"
+        raise DataError(text) from error
     return str(report.url)
 
 
 def grouping(runs: Sequence[Run]) -> list[str]:
-    """Keys whose values have a line each: the algorithm, what names the settings, and of the regime what sets
-    apart conditions of one staleness.
-    """
+    """Keys whose values have a line each: algorithm, settings, and regime keys that set conditions apart."""
     settings = dict.fromkeys(key for run in runs for key in run.setting_keys)
     tables = [dict(leaves(run.config)) for run in runs]
     regime = [key for key in CONDITION_KEYS if len({table.get(key) for table in tables}) > 1]
@@ -69,13 +65,11 @@ def grouping(runs: Sequence[Run]) -> list[str]:
 
 
 def _runset(group: WandbGroup, staleness: int, keys: Sequence[str]) -> wr.Runset:
-    """Runs of a group at one staleness. Without a project of its own, a run set is of the report's."""
     filters = expr.And(expr.Metric("Group") == group.name, expr.Tags().isin([staleness_tag(staleness)]))
     return wr.Runset(name=group.name, filters=filters, groupby=[f"config.{key}" for key in keys])
 
 
 def _group_keys(run: Run, keys: Sequence[str]) -> tuple[wr.RunsetGroupKey, ...]:
-    """Keys by which W&B groups runs into the line of this one."""
     values = dict(leaves(run.config))
     return tuple(wr.RunsetGroupKey(wr.Config(key), value_text(values.get(key))) for key in keys)
 

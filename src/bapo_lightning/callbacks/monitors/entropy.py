@@ -21,7 +21,7 @@ class EntropyMonitor(Monitor):
     needs = frozenset({"logp", "behaviour_logp", "origin", "entropy"})
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
         tokens = update.tokens
         kl = k3(tokens.logp - tokens.behaviour_logp).where(tokens.is_sampled, 0.0)
         return {
@@ -32,10 +32,9 @@ class EntropyMonitor(Monitor):
 
 @dataclass(eq=False)
 class EntropyRuleMonitor(Monitor):
-    """Emits `entropy_rule/predicted_delta` (nats), `entropy_rule/{positive,negative}_{high,low}_prob` (shares
-    of the unclipped advantage mass in Table 4's quadrants) and, every `every` updates,
-    `entropy_rule/measured_delta` (nats): this update's change of the mean entropy of the same tokens.
-    Measuring it costs one more forward pass.
+    """Emits `entropy_rule/predicted_delta` (nats), shares of the unclipped advantages in Table 4's quadrants
+    and, every `every` updates, `entropy_rule/measured_delta` (nats): this update's change of the mean entropy
+    of the same tokens, for one more forward pass.
 
     The rule holds for steps of the natural gradient; under AdamW compare signs and correlation, not sizes.
     """
@@ -44,7 +43,7 @@ class EntropyRuleMonitor(Monitor):
     every: CountOrZero  # updates between two measurements, the first update included; 0: never
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
         tokens = update.tokens
         alive_tokens = (tokens.logp, tokens.advantage, ~update.clipped)
         masses = quadrant_masses(*alive_tokens)

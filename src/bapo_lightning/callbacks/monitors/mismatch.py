@@ -11,17 +11,14 @@ from bapo_lightning.objectives.divergence import mismatch
 
 
 class MismatchMonitor(Monitor):
-    """Emits `mismatch/{abs_logp_diff_mean, abs_logp_diff_max, logp_diff_mean, kl}` (nats) and
-    `mismatch/ratio_max`, once per rollout batch.
-
-    They cover the first minibatch, in updates whose data has age 0. Where the data module scored the whole
-    batch when it entered training, its numbers stand instead, and this monitor emits nothing.
+    """Emits `mismatch/*` on the first minibatch of a rollout batch, whose data has age 0, unless the data
+    module scored the whole batch when it entered training.
     """
 
     needs = frozenset({"logp", "behaviour_logp", "origin"})
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
         scored_at_entry = any(
             "proximal_logp" in sample.scores for group in update.batch.groups for sample in group.samples
         )
@@ -34,11 +31,9 @@ class MismatchMonitor(Monitor):
 
 
 class CorrectionMonitor(Monitor):
-    """Emits, in every update of a run with a correction, `correction/{weight_mean, weight_min}`,
-    `correction/masked_fraction` (share of the tokens with weight 0), `correction/truncated_fraction` (share
-    with a weight below pi_proximal / pi_behaviour, but not 0) and `correction/effective_sample_size` (as a
-    share of the tokens, see `objectives.corrections.gap`); and `correction/step_scale` (factor of the
-    learning rate) where it has a rule for that.
+    """Emits `correction/*` of the weights in a run with a correction, as shares of tokens: masked ones are
+    0, truncated ones below pi_proximal / pi_behaviour; and `correction/step_scale` (factor of the learning
+    rate) where there is a rule for it.
     """
 
     needs = frozenset({"correction", "proximal_logp", "behaviour_logp"})
@@ -49,7 +44,7 @@ class CorrectionMonitor(Monitor):
             self.needs = frozenset()
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
         found: Metrics = {}
         if update.module.step_scale is not None:
             found["correction/step_scale"] = update.module.last_step_scale

@@ -35,23 +35,13 @@ class Update:
     share: TrainBatch | None = None  # this rank's part of the minibatch
 
     @property
-    def low(self) -> Tensor:
-        """Lower bound, its mean over searches."""
-        return torch.stack([search.low for search in self.searches]).mean()
-
-    @property
-    def high(self) -> Tensor:
-        """Upper bound, its mean over searches."""
-        return torch.stack([search.high for search in self.searches]).mean()
-
-    @property
     def clipped(self) -> Tensor:
         """Mask of the tokens whose gradient the objective cuts off, [N] bool."""
         return clipped_mask(self.tokens.slope, self.tokens.advantage)
 
 
 def in_numbers(metrics: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """Returns all metrics as Python numbers; tensors are fetched in one transfer."""
+    """All metrics as Python numbers; tensors are fetched in one transfer."""
     tensors = {name: value for name, value in metrics.items() if isinstance(value, Tensor)}
     fetched = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
     return {**metrics, **dict(zip(tensors, fetched, strict=True))}
@@ -65,7 +55,7 @@ class Monitor(Callback, ABC):
 
     @abstractmethod
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
 
     @torch.no_grad()
     def on_train_batch_end(

@@ -12,11 +12,11 @@ from bapo_lightning.callbacks.monitors.monitor import Metrics, Monitor, Update
 from bapo_lightning.objectives.surrogate import clipped_fractions
 from bapo_lightning.types import Origin
 
+_CLIPPED = ("train/clip_fraction", "train/clip_fraction_positive", "train/clip_fraction_negative")
+
 
 class TrainingMonitor(Monitor):
-    """Emits `train/{reward, shaped_reward, response_length, response_length_positive,
-    response_length_negative, clip_fraction, clip_fraction_positive, clip_fraction_negative, learning_rate}`
-    and `progress/{samples, tokens}` (rollouts and tokens generated so far).
+    """Emits `train/*` and `progress/{samples, tokens}` (rollouts and tokens generated so far).
 
     `train/reward` is the verdict before any length shaping, so that algorithms with and without it can be
     compared. Answers of an expert count in neither rewards nor lengths.
@@ -29,15 +29,12 @@ class TrainingMonitor(Monitor):
         self._num_tokens = 0
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
         self._num_samples += int(update.batch.metrics["rollout/num_samples"])
         self._num_tokens += int(update.batch.metrics["rollout/num_tokens"])
-        samples = [
-            sample
-            for group in update.batch.groups
-            for sample in group.samples
-            if sample.rollout.aging_segments
-        ]
+        samples = [each for group in update.batch.groups for each in group.samples]
+        samples = [sample for sample in samples if sample.rollout.aging_segments]
+        clipped = clipped_fractions(update.tokens.slope, update.tokens.advantage)
         return {
             "train/reward": fmean(sample.score.value for sample in samples),
             "train/shaped_reward": fmean(sample.reward for sample in samples),
@@ -45,7 +42,7 @@ class TrainingMonitor(Monitor):
             "train/learning_rate": update.module.last_learning_rate,
             "progress/samples": self._num_samples,
             "progress/tokens": self._num_tokens,
-            **clip_fractions(update),
+            **dict(zip(_CLIPPED, clipped, strict=True)),
             **length_by_sign(update),
         }
 
@@ -56,13 +53,6 @@ class TrainingMonitor(Monitor):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the counts."""
         self._num_samples, self._num_tokens = state_dict["num_samples"], state_dict["num_tokens"]
-
-
-def clip_fractions(update: Update) -> Metrics:
-    """Share of all, of the positive and of the negative tokens whose gradient the objective cuts off."""
-    found = clipped_fractions(update.tokens.slope, update.tokens.advantage)
-    names = ("train/clip_fraction", "train/clip_fraction_positive", "train/clip_fraction_negative")
-    return dict(zip(names, found, strict=True))
 
 
 def length_by_sign(update: Update) -> Metrics:
@@ -77,17 +67,14 @@ def length_by_sign(update: Update) -> Metrics:
 
 
 class StalenessMonitor(Monitor):
-    """Emits `staleness/{age_mean, age_max}` (per token: updates between the version that sampled it and the
-    version that was trained), the two parts of the mean `staleness/age_generating_mean` (until the token's
-    group was complete) and `staleness/age_queueing_mean` (from then on), `staleness/segments_mean` (per
-    rollout; above 1 where rollouts were resumed) and `staleness/masked_tokens` (number of tokens too old to
-    be trained on). Tokens of an expert have no age and are left out.
+    """Emits `staleness/*`: ages per token, in updates between the version that sampled it and the one that
+    was trained, split where the token's group was complete. Tokens of an expert have no age.
     """
 
     needs = frozenset({"age", "origin"})
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
         has_age = update.tokens.origin != Origin.EXPERT
         age = update.tokens.age.where(has_age, 0)
         batch = update.batch
@@ -110,8 +97,7 @@ class StalenessMonitor(Monitor):
 
 class ThroughputMonitor(Monitor):
     """Emits `time/step_seconds` (wall time since the end of the previous update) and
-    `train/tokens_per_second` (response tokens trained per second of the update itself). The speed of
-    generation and the other `time/*` come with the batch.
+    `train/tokens_per_second` (of the update itself); other times and speeds come with the batch.
     """
 
     needs = frozenset[str]()
@@ -124,7 +110,7 @@ class ThroughputMonitor(Monitor):
         self._last = time.perf_counter()
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
         now = time.perf_counter()
         elapsed, self._last = now - self._last, now
         tokens_per_second = update.batch.num_tokens / update.metrics["time/update_seconds"]

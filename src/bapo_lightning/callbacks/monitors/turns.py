@@ -1,6 +1,4 @@
-"""Conversations of an update: how many turns they took, what the environment said of them, and which of the
-turns the gradient comes from.
-"""
+"""Conversations of an update: turns, what the environment said of them, and their share of the gradient."""
 
 from __future__ import annotations
 
@@ -24,28 +22,22 @@ POSITIVE_SHARE = "positive_share"  # its name begins so, and the number of the t
 
 @dataclass(eq=False)
 class TurnMonitor(Monitor):
-    """Emits, where an environment answers the policy, `turns/{mean, max}` (the policy's turns in a
-    conversation), `turns/calls_mean` (calls of tools in one), `turns/error_share` (of the calls, those that
-    failed), `turns/void_share` (of the conversations, those with a turn that had neither a call nor an
-    answer), `turns/feedback_tokens_mean` (of the environment, in a conversation), `turns/cut_share` (of the
-    conversations, those that a limit ended) and `turns/positive_share_1`, `_2` and so on:
-    `bapo/positive_share` of the tokens of that turn alone.
-
-    An expert's answers are no conversations.
+    """Emits, where an environment answers the policy, `conversation_metrics` but of an expert's answers, and
+    `turns/positive_share_1`, `_2` and so on: `bapo/positive_share` of the tokens of that turn alone.
     """
 
     needs = frozenset[str]()  # until an environment is seen
     has_environment: bool = field(default=False, init=False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sees whether an environment answers; only ranks that sample have one."""
+        """Looks whether an environment answers; only ranks that sample have one."""
         sampler = getattr(trainer.datamodule, "sampler", None)  # type: ignore[attr-defined]
         self.has_environment = getattr(sampler, "conversations", None) is not None
         if self.has_environment:
             self.needs = needed_by(positive_shares) | {"sequence", "position"}
 
     def measure(self, update: Update) -> Metrics:
-        """Returns the metrics of one update."""
+        """Metrics of one update."""
         if not self.has_environment:
             return {}
         rollouts, weight = update.batch.rollouts, update.module.bound_rule.weight
@@ -61,7 +53,7 @@ class TurnMonitor(Monitor):
 
 
 def conversation_metrics(rollouts: Sequence[Rollout]) -> Metrics:
-    """Means and shares over conversations; a share of no calls is left out, and so is all of nothing."""
+    """Means and shares over conversations; a share of nothing is left out."""
     if not rollouts:
         return {}
     turns = [len(rollout.turns) for rollout in rollouts]

@@ -1,13 +1,12 @@
-"""The short table of a comparison on the console: values per setting and condition, then differences.
+"""Short tables of a comparison on the console: values per setting and condition, then differences.
 
-Where it is too wide, intervals stand below the means; then settings get numbers, and columns that do not fit
-stand in a table of their own below.
+Where they are too wide, intervals stand below the means; then settings get numbers, and tables get parts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,13 +27,10 @@ _LABEL_WIDTH = 9  # of names that are broken: the head of their column
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a table is laid out."""
-
     labels: Mapping[str, str]  # setting -> first cell of its rows
     between: str  # mean and interval
 
     def table(self, rows: _Rows, star: bool, columns: Sequence[int]) -> Table:
-        """The columns with these numbers."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("algorithm", no_wrap=True)
         for title in ("stale-\nness", "runs", *(COLUMNS[number].title for number in columns)):
@@ -48,17 +44,13 @@ class _Layout:
             )
         return table
 
-    def fits(self, rows: _Rows, star: bool, console: Console) -> bool:
-        """Whether all columns stand side by side."""
-        return fits(self.table(rows, star, range(len(COLUMNS))), console)
-
-    def parts(self, rows: _Rows, star: bool, console: Console) -> Iterator[Table]:
-        """The table, in as many parts as it takes."""
-        return in_parts(partial(self.table, rows, star), len(COLUMNS), console)
+    def print(self, rows: _Rows, star: bool, console: Console) -> None:
+        for table in in_parts(partial(self.table, rows, star), len(COLUMNS), console):
+            console.print(table)
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Prints the table, the paired differences to the reference, and what was left out."""
+    """Prints values, paired differences to the reference, and what was left out."""
     console = console or Console()
     counts = f"\n[bold]{len(comparison.usable)} of {len(comparison.runs)} runs[/]"
     console.print(f"{counts}, mean ± 95 % interval over seeds", highlight=False)
@@ -70,8 +62,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         if comparison.is_compared(cell)
     }
     layout, legend = _layout([(values, False), (differences, True)], console)
-    for table in layout.parts(values, False, console):
-        console.print(table)
+    layout.print(values, False, console)
     for line in legend:
         console.print(f"  {line}", style="dim", markup=False, highlight=False)
     console.print()
@@ -81,8 +72,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
             "corrected for all in a column",
             highlight=False,
         )
-        for table in layout.parts(differences, True, console):
-            console.print(table)
+        layout.print(differences, True, console)
         console.print()
     for note in comparison.warnings:
         console.print(f"  {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
@@ -95,7 +85,7 @@ def _layout(tables: Sequence[tuple[_Rows, bool]], console: Console) -> tuple[_La
     whole = {setting: setting.replace(" ", "\n  ") for setting in settings}
     for between in (" ", "\n"):  # mean and interval side by side, or below each other
         layout = _Layout(whole, between)
-        if all(layout.fits(rows, star, console) for rows, star in tables):
+        if all(fits(layout.table(rows, star, range(len(COLUMNS))), console) for rows, star in tables):
             return layout, []
     labels, legend = dict[str, str](), list[str]()
     for setting in settings:

@@ -1,4 +1,4 @@
-"""The numbers of a comparison as files: compare.csv (statistics) and compare.json (runs, notes, curves)."""
+"""A comparison as files: compare.csv (statistics) and compare.json (runs, notes, curves)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def write_table(comparison: Comparison, path: Path) -> Path:
 
 
 def write_numbers(comparison: Comparison, path: Path) -> Path:
-    """Writes runs with their statistics, notes, and mean curves; returns `path`. Bands of 95 % are absent
-    with one run.
-    """
+    """Writes runs with their statistics, notes, and mean curves; returns `path`."""
     curves = []
     for (setting, condition, metric), curve in comparison.curves.items():
         band = {"lower": curve.lower, "upper": curve.upper} if curve.num_runs > 1 else {}
@@ -52,7 +50,6 @@ def _parts(interval: Interval | None) -> list[object]:
 
 
 def _described(run: Run, comparison: Comparison) -> dict[str, Any]:
-    """A run with its value of every statistic; one that could not be read has its path and problem only."""
     known: dict[str, Any] = {"path": run.path, "problem": run.problem}
     if run.summary:
         known |= {key: run.summary[key] for key in (*IDENTITY, "updates")} | {"condition": run.condition}

@@ -1,15 +1,16 @@
-"""The mean of several runs' curves with its 95 % band, aligned by update."""
+"""Mean of several runs' curves with its 95 % band, aligned by update."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
 from bapo_lightning.report.intervals import shown_interval
-from bapo_lightning.report.style import Look, smoothed, smoothing_window
+from bapo_lightning.report.smoothing import moving_average, smoothing_window
+from bapo_lightning.report.style import Look
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,9 @@ class MeanCurve:
     def thinned(self, most: int) -> MeanCurve:
         """At most about `most` points, evenly chosen, the last one among them."""
         stride = -(-len(self.steps) // most) or 1
-        return replace(
-            self,
-            steps=self.steps[::-stride][::-1],
-            means=self.means[::-stride][::-1],
-            lower=self.lower[::-stride][::-1],
-            upper=self.upper[::-stride][::-1],
-            runs=[values[::-stride][::-1] for values in self.runs],
-        )
+        values = (self.means, self.lower, self.upper, *self.runs)
+        means, lower, upper, *runs = (each[::-stride][::-1] for each in values)
+        return MeanCurve(self.steps[::-stride][::-1], means, lower, upper, runs, self.last_recorded)
 
 
 def mean_curve(
@@ -47,46 +43,38 @@ def mean_curve(
     logarithmic: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> MeanCurve:
-    """Smooths every curve by itself, then averages at the updates that all curves have, so that every point
-    is a mean of the same runs.
+    """Smooths every curve by itself, then averages at the updates that all curves have.
 
     Args:
         curves: (updates, values) of each run; those without a value are left out.
         period: updates on one rollout batch, for `smoothing_window`.
-        logarithmic: averages and intervals are taken of logarithms, for an axis of that scale; values that
-            have none are left out.
-        limits: that no interval goes beyond; by default the least and the largest value of single updates.
+        logarithmic: averages and intervals are of logarithms; values that have none are left out.
+        limits: that no interval goes beyond; None: the least and the largest value of single updates.
     """
-    recorded = [_positive(*curve) if logarithmic else curve for curve in curves]
-    recorded = [(steps, values) for steps, values in recorded if values]
+    recorded = [
+        {step: value for step, value in zip(*curve, strict=True) if value > 0 or not logarithmic}
+        for curve in curves
+    ]
+    recorded = [curve for curve in recorded if curve]
     smooth = [
-        dict(zip(steps, _smoothed(values, period, logarithmic), strict=True)) for steps, values in recorded
+        dict(zip(curve, _smoothed([*curve.values()], period, logarithmic), strict=True)) for curve in recorded
     ]
     common = sorted(set.intersection(*map(set, smooth))) if smooth else []
-    limits = limits or extremes(recorded)
+    if limits is None and recorded:
+        values = [value for curve in recorded for value in curve.values()]
+        limits = min(values), max(values)
     shown = [shown_interval([curve[step] for curve in smooth], logarithmic, limits) for step in common]
     means, lower, upper = ([found[place] for found in shown if found] for place in range(3))
-    ends = [steps[-1] for steps, _ in recorded] or [0]
+    ends = [max(curve) for curve in recorded] or [0]
     single = [[curve[step] for step in common] for curve in smooth]
     return MeanCurve(common, means, lower, upper, single, (min(ends), max(ends)))
-
-
-def _positive(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
-    kept = [(step, value) for step, value in zip(steps, values, strict=True) if value > 0]
-    return [step for step, _ in kept], [value for _, value in kept]
 
 
 def _smoothed(values: list[float], period: int, logarithmic: bool) -> list[float]:
     window = smoothing_window(len(values), period)
     if not logarithmic:
-        return smoothed(values, window)
-    return [math.exp(value) for value in smoothed([math.log(value) for value in values], window)]
-
-
-def extremes(curves: Sequence[tuple[list[int], list[float]]]) -> tuple[float, float]:
-    """The least and the largest value of curves; zeros where there is none."""
-    values = [value for _, found in curves for value in found]
-    return (min(values), max(values)) if values else (0.0, 0.0)
+        return moving_average(values, window)
+    return [math.exp(value) for value in moving_average([math.log(value) for value in values], window)]
 
 
 def draw_mean(axes: Axes, curve: MeanCurve, look: Look, period: int = 0, label: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The comparison as one HTML file that needs nothing else: styles, script, picture and curves are inside."""
+"""The comparison as one HTML file that needs nothing else, and its picture."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from bapo_lightning.report import style
 from bapo_lightning.report.comparison.mean_curve import MeanCurve
-from bapo_lightning.report.comparison.picture import draw_comparison
-from bapo_lightning.report.comparison.runs import STATISTICS, damage
+from bapo_lightning.report.comparison.runs import COLUMNS, STATISTICS, Column, damage
 from bapo_lightning.report.comparison.table import Comparison
-from bapo_lightning.report.intervals import Interval
-from bapo_lightning.report.metrics import HEADLINES, Metric
+from bapo_lightning.report.intervals import Interval, shown_interval
+from bapo_lightning.report.metrics import HEADLINES, Metric, metric_of
 from bapo_lightning.report.page.charts import AXES, DASHES, axis_limits, places, short
 from bapo_lightning.report.page.environment import page_environment
 from bapo_lightning.report.run.console import duration_text
-from bapo_lightning.report.style import png_bytes
 
 TEMPLATES = Path(__file__).with_name("templates")
 _MOST_POINTS = 160  # of a curve; more cannot be told apart at this width
 
 
 def render_page(comparison: Comparison, title: str, command: str, made_at: str) -> str:
-    """Renders the page, which names the command that made it and the time, for people."""
+    """Renders the page, which names the command and the time that made it."""
     environment = page_environment(TEMPLATES)
     environment.filters |= {"interval": interval_text, "p": p_text, "number": number_text}
     environment.filters |= {"duration": duration_text, "last_part": lambda path: Path(path).name}
@@ -40,7 +43,7 @@ def render_page(comparison: Comparison, title: str, command: str, made_at: str) 
         metrics=recorded,
         headlines=[metric for metric in HEADLINES if metric in recorded],
         missing=[metric for metric in comparison.metrics if metric not in recorded],
-        picture=b64encode(png_bytes(draw_comparison(comparison))).decode(),
+        picture=b64encode(style.png_bytes(draw_comparison(comparison))).decode(),
         charts=[chart for metric in recorded for chart in make_charts(comparison, metric)],
         damage=damage,
         seeds=sorted({run.seed for run in comparison.usable}),
@@ -89,6 +92,50 @@ def _curve(comparison: Comparison, setting: str, condition: str, curve: MeanCurv
         **band,
         "runs": [short(values) for values in curve.runs],
     }
+
+
+def draw_comparison(comparison: Comparison) -> Figure:
+    """A panel for each headline: values after training, with intervals and a dot for each run."""
+    shown = {column.metric: column for column in reversed(COLUMNS)}  # the first of each metric
+    figure = style.new_figure(16.0, 4.4)
+    for axes, metric in zip(figure.subplots(1, len(HEADLINES)), HEADLINES, strict=True):
+        _draw_values(axes, comparison, shown[metric.name])
+    handles = [
+        Line2D([], [], color=look.colour, marker="o", linestyle="", label=name)
+        for name, look in comparison.looks.items()
+    ]
+    seeds = style.seeds_text([len(runs) for runs in comparison.cells.values()])
+    title = f"Mean and 95 % interval over {seeds}, one faint dot per run"
+    style.draw_top_legend(figure, handles, min(len(handles), 4), title)
+    return figure
+
+
+def _draw_values(axes: Axes, comparison: Comparison, column: Column) -> None:
+    metric = metric_of(column.metric)
+    statistic = metric.extreme if column.statistic == "extreme" else column.statistic
+    unit = f"{statistic}: {metric.unit}{', log scale' if metric.log else ''}"
+    style.style_axes(axes, metric.title, "staleness [updates per rollout batch]", unit)
+    looks, conditions, drawn = comparison.looks, comparison.conditions, list[float]()
+    for setting, condition in comparison.cells:
+        result = comparison.result((setting, condition), column)
+        values = [value for value in result.by_seed.values() if value > 0 or not metric.log]
+        shown = shown_interval(values, metric.log, metric.limits)
+        if shown is None:
+            continue
+        mean, lower, upper = shown
+        offset = 0.6 * ((list(looks).index(setting) + 0.5) / len(looks) - 0.5)
+        x, colour = conditions.index(condition) + offset, looks[setting].colour
+        drawn += values
+        axes.scatter([x + 0.05] * len(values), values, s=12, color=colour, alpha=0.35, linewidths=0)
+        ends = [[mean - lower], [upper - mean]]
+        axes.errorbar(x, mean, ends, fmt="o", color=colour, markersize=6, capsize=3)
+    if not drawn:
+        style.say_missing(axes, "was not recorded")
+        return
+    axes.set_xticks(range(len(conditions)), [condition.replace(", ", "\n") for condition in conditions])
+    axes.set_xlim(-0.5, len(conditions) - 0.5)
+    if metric.log:
+        style.scale_log(axes, min(drawn), max(drawn))
 
 
 def environments(comparison: Comparison) -> dict[str, Counter[str]]:

@@ -1,7 +1,4 @@
-"""Run folders read for a comparison, and statistics of a run's curves.
-
-Only finished runs enter a mean; every other folder stays in the list with the reason why it is left out.
-"""
+"""Run folders read for a comparison; those that enter no mean have a problem that says why."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from bapo_lightning.phases import advance
 from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, compared_among, metric_of
 from bapo_lightning.report.page.charts import COSTS
 from bapo_lightning.report.run.curves import Curve, recorded_names, series
-from bapo_lightning.report.run.summary import statistics_of, summarise
+from bapo_lightning.report.run.summary import IRREGULARITIES, statistics_of, summarise
 from bapo_lightning.run_folder.find import SWEEP_RECORD
 from bapo_lightning.run_folder.record import Columns, RunRecord, read_run
 
@@ -56,7 +53,7 @@ COLUMNS = (
 
 @dataclass
 class Run:
-    """One run folder, as much of it as a comparison needs. Without a problem, all of it is known."""
+    """One run folder, all of it known if it has no problem."""
 
     path: str
     problem: str | None  # why it enters no mean; None when it does
@@ -74,9 +71,7 @@ class Run:
 
 
 def read(path: Path, curves: Sequence[str] | None) -> Run:
-    """Reads a folder with the curves of these metrics, and counts it in the present phase; without `curves`
-    they are those of all that are compared, and of costs.
-    """
+    """Reads a folder with the curves of these metrics; None: those that are compared, and costs."""
     advance()
     if not path.exists() and (path.parent / SWEEP_RECORD).exists():
         return Run(str(path), NOT_BEGUN)
@@ -103,7 +98,7 @@ def read(path: Path, curves: Sequence[str] | None) -> Run:
 
 
 def condition_of(staleness: int | None, config: dict[str, Any]) -> str:
-    """Causes of the age of a run's data, for people: the staleness, and what its regime adds."""
+    """Causes of the age of a run's data: the staleness, and what its regime adds."""
     regime = config.get("regime", {})
     parts = [
         (regime.get("partial_tokens") is not None, f"{regime.get('partial_tokens')} tokens a pass"),
@@ -115,21 +110,14 @@ def condition_of(staleness: int | None, config: dict[str, Any]) -> str:
 
 
 def statistic_of(run: Run, metric: str, statistic: str) -> float | None:
-    """One number of a run; None where the metric was not recorded.
-
-    Args:
-        run: with the curve of the metric.
-        metric: its name.
-        statistic: one of `statistics_of`.
-    """
+    """One of `statistics_of` a metric of the run; None where it was not recorded."""
     values = run.curves.get(metric, NOTHING)[1]
     return statistics_of(values, metric_of(metric))[statistic] if values else None
 
 
 def damage(run: Run) -> dict[str, int]:
     """Counts of what went wrong in a run or was dropped, zeros left out."""
-    irregular = ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
-    counts = {**run.summary["drops"], **{name: run.summary[name] for name in irregular}}
+    counts = {**run.summary["drops"], **{name: run.summary[name] for name in IRREGULARITIES}}
     counts["resumes"] = len(run.manifest.get("resumes", []))
     return {name.replace("_", " "): count for name, count in counts.items() if count}
 

@@ -1,4 +1,4 @@
-"""Names and order of what is compared: the settings of each algorithm, the conditions, the reference."""
+"""Names and order of settings, conditions and the reference."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
 def collect(folders: Iterable[str | Path], curves: Sequence[str] | None = None) -> list[Run]:
-    """Reads runs with the curves of these metrics, by default of all that are compared; names their settings.
+    """Reads runs with the curves of these metrics (None: all that are compared) and names their settings.
 
-    Of two finished runs with one setting, condition and seed the later one counts, and the earlier one's
-    problem names it.
+    Of two finished runs with one setting, condition and seed the later one counts.
     """
     runs = [read(Path(folder), curves) for folder in folders]
     finished = [run for run in runs if run.problem is None]
@@ -35,8 +34,7 @@ def collect(folders: Iterable[str | Path], curves: Sequence[str] | None = None) 
 
 
 def name_settings(runs: Sequence[Run]) -> None:
-    """Gives every run its `setting`: the algorithm, followed by the values in which its runs differ
-    (`setting_keys`).
+    """Gives every run its `setting`: algorithm and values of `setting_keys`, in which its runs differ.
 
     Left out are keys that only affect speed, logging or length, the seed, and what the condition says.
     """
@@ -67,15 +65,10 @@ def conditions_in_order(usable: Sequence[Run]) -> list[str]:
 
 
 def choose_reference(groups: Mapping[str, str], wanted: str | None) -> str:
-    """The name that differences are taken to: `wanted`, or the first name of the group `wanted`; by default
-    the first of all.
+    """Name that differences are taken to: `wanted`, or the first of that group; None: the first of all.
 
-    Args:
-        groups: names of what is compared, each with its group, such as the algorithm of a setting.
-        wanted: name or group.
-
-    Raises:
-        DataError: there is no such name.
+    `groups` has the names of what is compared, each with its group, such as the algorithm of a setting.
+    Raises DataError where nothing has the name.
     """
     for name, group in [*((name, name) for name in groups), *groups.items()]:
         if wanted in (None, group):
@@ -85,9 +78,7 @@ def choose_reference(groups: Mapping[str, str], wanted: str | None) -> str:
 
 
 def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Configuration keys in which settings differ -> value by setting. Several values of one setting are
-    joined, an absent one is "-".
-    """
+    """Keys in which settings differ -> value by setting, several ones joined, an absent one "-"."""
     tables = {
         setting: [dict(leaves(run.config)) for run in usable if run.setting == setting] for setting in order
     }
@@ -107,9 +98,7 @@ def differing_keys(usable: Sequence[Run], order: Sequence[str]) -> dict[str, dic
 
 
 def _varying_keys(peers: Sequence[Run]) -> list[str]:
-    """Keys of settings that differ among runs of one algorithm; where several always differ together, the one
-    nearest to the root.
-    """
+    """Keys that differ among these runs; of several that differ together the one nearest to the root."""
     tables: list[dict[str, Any]] = [dict(leaves(run.config)) for run in peers]
     keys = list(dict.fromkeys(key for table in tables for key in table if is_setting(key)))
     found: dict[tuple[str, ...], str] = {}
@@ -132,7 +121,6 @@ def _follows(values: Sequence[str], peers: Sequence[Run]) -> bool:
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """Sort key by which x=4 comes before x=16: numbers by value, the rest by letter."""
     return [
         (float(part), "") if _NUMBER.fullmatch(part) else (math.inf, part) for part in re.split(r"[ =]", text)
     ]

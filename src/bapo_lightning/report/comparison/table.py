@@ -1,8 +1,6 @@
-"""Several runs as numbers: statistics per setting and condition with intervals, differences paired by seed
-with p-values, mean curves.
+"""Several runs as numbers: statistics with intervals, paired differences with p-values, mean curves.
 
-    folders -> collect -> runs -> compare -> Comparison -> console (table), page (HTML, with
-    picture and charts), files (CSV, JSON)
+folders -> collect -> runs -> compare -> Comparison -> console, page, files
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ ResultKey = tuple[str, str, str, str]  # setting, condition, metric, statistic
 
 @dataclass(frozen=True)
 class Result:
-    """One statistic of one metric for a setting under a condition, and its difference to the reference,
-    paired by seed.
-    """
+    """One statistic of one metric in a cell, and its difference to the reference, paired by seed."""
 
     by_seed: Mapping[int, float]
     value: Interval | None
@@ -52,9 +48,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """One word for the difference: more, less, nothing (no difference was shown at 5 %), untested, or
-        none (there is nothing to compare with).
-        """
+        """more, less, nothing (no difference was shown at 5 %), untested, or none (no reference)."""
         if self.difference is None:
             return "none"
         if self.p_adjusted is None:
@@ -115,11 +109,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], reference: str | None = None) -> Comparison:
-    """Compares runs that were collected with the curves of all metrics that are compared.
-
-    Raises:
-        DataError: no run can be compared, or none has the setting `reference`.
-    """
+    """Compares runs with their curves. Raises DataError where none can be compared, or is of `reference`."""
     usable = [run for run in runs if run.problem is None]
     if not usable:
         reasons = "\n  ".join(f"{run.path}: {run.problem}" for run in runs) or "no folder was given"
@@ -186,7 +176,6 @@ def _results(
 
 
 def _unlike_runs(usable: Sequence[Run], conditions: Sequence[str]) -> list[str]:
-    """Notes on runs under one condition that are not alike where they should be."""
     notes = []
     named = {key for run in usable for key in run.setting_keys}
     for condition in conditions:
@@ -204,9 +193,6 @@ def _limits(
     curves: Mapping[tuple[str, str, str], MeanCurve],
     metrics: Sequence[Metric],
 ) -> list[str]:
-    """Notes on cells with one seed only, curves that end early, and metrics that some runs lack; no run of a
-    cell needs to have optional ones.
-    """
     notes = []
     for (setting, condition), cell in cells.items():
         where = f"{setting} at staleness {condition}"
@@ -227,7 +213,6 @@ def _limits(
 
 
 def _differing_parts(peers: Sequence[Run], named: set[str]) -> list[str]:
-    """Parts of the configuration in which runs differ, apart from the keys that their settings name."""
     tables = [dict(leaves(run.config)) for run in peers]
     keys = {key for table in tables for key in table if key not in named and should_be_alike(key)}
     columns = {key: [table.get(key) for table in tables] for key in keys}

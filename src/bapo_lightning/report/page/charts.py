@@ -1,4 +1,4 @@
-"""Numbers of charts as `plot.js` takes them: curves over updates, samples, tokens or minutes."""
+"""Numbers of charts as `plot.js` takes them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ DASHES: dict[LineStyle, str] = {"-": "", "--": "7 4", ":": "2 3", "-.": "8 3 2 3
 
 
 def places(steps: Sequence[int], costs: Sequence[Mapping[str, Curve]]) -> dict[str, list[float]]:
-    """The places of `steps` on each horizontal axis, means over runs; an axis that one of them did not record
-    is left out.
+    """Places of updates on each horizontal axis, means over runs; axes that a run did not record are absent.
 
     Args:
         steps: updates.
@@ -48,10 +47,8 @@ def short(values: Iterable[float]) -> list[float]:
 def axis_limits(
     means: Sequence[float], log: bool, lower: Sequence[float] = (), upper: Sequence[float] = ()
 ) -> tuple[float, float]:
-    """Limits of the vertical axis with a little room.
-
-    A band over very few seeds can be so wide that it would flatten every mean; it is then cut off one range
-    of the means beyond them, on either side.
+    """Limits of the vertical axis with a little room; a band so wide that it would flatten every mean is cut
+    off one range of the means beyond them, on either side.
     """
     to, back = (math.log, math.exp) if log else (float, float)
     middle = [to(value) for value in means]

@@ -1,4 +1,4 @@
-"""Templates of pages, with the style sheet and the script for curves that all of them include."""
+"""Templates of pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHARED = Path(__file__).with_name("templates")
 
 
 def page_environment(templates: Path) -> Environment:
-    """Returns an environment that finds the templates in `templates` and the shared ones.
+    """Environment with the templates in `templates` and the shared style sheet and script for curves.
 
     It escapes everything: folder names, settings, errors and samples are text that others wrote.
     """

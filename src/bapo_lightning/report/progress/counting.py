@@ -1,4 +1,4 @@
-"""Things of which one after the other is done: a bar on a terminal, else a line for each."""
+"""Progress of things done one by one: a bar on a terminal, else a line for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ class CountBar:
     """A bar of things that are done, and the time left."""
 
     def __init__(self, title: str, total: int) -> None:
-        """`title`: what is counted; there are `total` of them."""
         self.title, self.total, self.done = title, total, 0
         self._start = time.monotonic()
         self._pace = Pace(0, max(1, total // 20), self._start)  # mean of many: they differ
@@ -35,9 +34,7 @@ class CountBar:
 
 @contextmanager
 def counted(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Context that shows how many of `total` things are done; gives what is to be called after each, with its
-    name.
-    """
+    """Context that shows how many of `total` things are done; gives what to call with the name of each."""
     bar = CountBar(title, total)
 
     def count(name: str) -> None:

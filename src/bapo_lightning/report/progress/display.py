@@ -1,11 +1,4 @@
-"""The one live display of this process, at the bottom of the terminal, below what is printed meanwhile.
-
-    runs      a row for each run of a sweep
-    run       bar and numbers of a run
-    phase     what this process is doing: sampling 40/128, 12 s
-
-Parts come and go; there is nothing where the output is no terminal.
-"""
+"""The one live display of this process, at the bottom of the terminal; nothing where there is none."""
 
 from __future__ import annotations
 
@@ -28,9 +21,9 @@ REFRESHES_PER_SECOND = 4
 class Place(IntEnum):
     """Where a part stands, from the top."""
 
-    RUNS = 0
-    RUN = 1
-    PHASE = 2
+    RUNS = 0  # a row for each run of a sweep
+    RUN = 1  # bar and numbers of a run
+    PHASE = 2  # what this process is doing: sampling 40/128, 12 s
 
 
 def on_terminal() -> bool:
@@ -84,7 +77,6 @@ def _put(place: Place, part: RenderableType | None) -> None:
 
 
 def _update() -> None:
-    """Starts or stops drawing."""
     global _live
     if _parts and not _num_hidden:
         if _live is None:
@@ -110,6 +102,5 @@ def _all_parts() -> RenderableType:
 
 @atexit.register
 def _end() -> None:
-    """Gives the terminal its cursor back, whatever ended the process."""
     _parts.clear()
     _update()

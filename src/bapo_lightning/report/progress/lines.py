@@ -1,4 +1,4 @@
-"""Lines of the live display: none is wider than the terminal, and none is wrapped."""
+"""Lines of the live display, none wider than the terminal."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ class PhaseLine:
 
 
 def phase_text(phases: Iterable[Phase], now: float) -> str:
-    """The names of phases that lie inside each other; of the innermost also its count and, from one second
-    on, how long it has lasted.
-    """
+    """Names of nested phases, with the innermost one's count and, from one second on, its duration."""
     *_, innermost = phases = tuple(phases)
     text = ": ".join(phase.name for phase in phases)
     if innermost.total is not None:
@@ -74,9 +72,7 @@ def wrapped(parts: Iterable[str], width: int, between: str = "  ") -> list[str]:
 
 
 def folded(text: str, width: int) -> str:
-    """A text whose lines have at most `width` characters. What does not fit goes on below the last column of
-    its line, or further inside.
-    """
+    """Text in lines of at most `width` characters, folded below a line's last column or further inside."""
     lines = []
     for line in text.splitlines():
         columns = [gap.end() for gap in re.finditer(r"(?<=\S) {3,}", line) if gap.end() <= width // 3 * 2]
@@ -86,9 +82,7 @@ def folded(text: str, width: int) -> str:
 
 
 class Pace:
-    """Tells the time left, by the newest whole cycles: of several updates on a rollout batch only the first
-    waits for samples.
-    """
+    """Estimate of the time left by whole cycles: of the updates on a rollout batch only the first waits."""
 
     def __init__(self, done: int, cycle: int, now: float) -> None:
         """`done` before the time `now`, in seconds; a cycle ends with each multiple of `cycle`."""

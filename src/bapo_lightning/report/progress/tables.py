@@ -17,12 +17,8 @@ def fits(table: Table, console: Console) -> bool:
 
 
 def in_parts(make: Callable[[Sequence[int]], Table], count: int, console: Console) -> Iterator[Table]:
-    """Yields a table in as few parts as fit, one below the other.
-
-    Args:
-        make: makes the part with these of the columns that can be parted, by their numbers.
-        count: number of such columns.
-        console: where it is printed.
+    """Yields a table in as few parts as fit, one below the other; `make` makes the part with these of the
+    `count` columns that can be parted.
     """
     left = list(range(count))
     while left:

@@ -1,4 +1,4 @@
-"""The charts of one run, for its plots and its page: panels of the catalogue, with what was recorded."""
+"""Charts of one run, for its plots and its page: panels of the catalogue, with what was recorded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from bapo_lightning.report import style
 from bapo_lightning.report.metrics import CATALOGUE, MAIN, PANELS, Metric, Panel, metric_of, place_of
 from bapo_lightning.report.run.curves import recorded_names, series
+from bapo_lightning.report.smoothing import moving_average, smoothing_window
 from bapo_lightning.run_folder.record import RunRecord, finite
 
 _LINES: Mapping[str, style.LineStyle] = {"positive": "--", "negative": "-.", "grey": "--"}
@@ -61,7 +62,7 @@ def other_charts(record: RunRecord) -> list[Chart]:
 
 
 def colours_of(algorithm: str) -> dict[str, str]:
-    """The colours of the catalogue, for a run of this algorithm."""
+    """Colours of the catalogue, for a run of this algorithm."""
     positive, negative = style.sign_colours(algorithm)
     own = style.algorithm_colour(algorithm)
     return {"algorithm": own, "positive": positive, "negative": negative, "grey": style.NEUTRAL}
@@ -69,24 +70,18 @@ def colours_of(algorithm: str) -> dict[str, str]:
 
 def _curves(record: RunRecord, metrics: Sequence[Metric]) -> list[RunCurve]:
     """Curves of metrics; those that share the algorithm's colour, as a family does, in shades of it."""
-    colours, period = colours_of(str(record.manifest.get("algorithm", ""))), batch_period(record.manifest)
+    colours = colours_of(str(record.manifest.get("algorithm", "")))
+    period = record.manifest.get("staleness") or 1  # updates on each rollout batch
     alike = [metric for metric in metrics if metric.colour == "algorithm"]
-    shades = dict(
-        zip(alike, zip(style.shades(colours["algorithm"], len(alike)), cycle(style.LINES)), strict=False)
-    )
+    looks = map(style.Look, style.shades(colours["algorithm"], len(alike)), cycle(style.LINES))
+    shades = dict(zip(alike, looks, strict=True))
     curves = []
     for metric in metrics:
         steps, values = series(record, metric.name)
-        look = style.Look(*(shades.get(metric) or (colours[metric.colour], _LINES[metric.colour])))
-        window, middle = style.smoothing_window(len(values), period), median if metric.log else fmean
-        curves.append(RunCurve(metric, look, steps, values, style.smoothed(values, window, middle)))
+        look = shades.get(metric) or style.Look(colours[metric.colour], _LINES[metric.colour])
+        window, middle = smoothing_window(len(values), period), median if metric.log else fmean
+        curves.append(RunCurve(metric, look, steps, values, moving_average(values, window, middle)))
     return [curve for curve in curves if curve.values]
-
-
-def batch_period(manifest: Mapping[str, Any]) -> int:
-    """Updates on each rollout batch, 1 where the manifest does not say."""
-    staleness = manifest.get("staleness")
-    return staleness if isinstance(staleness, int) and staleness > 0 else 1
 
 
 def _rule(panel: Panel, config: Mapping[str, Any]) -> tuple[float, str] | None:
@@ -101,9 +96,7 @@ def _rule(panel: Panel, config: Mapping[str, Any]) -> tuple[float, str] | None:
 
 
 def target_share(config: Mapping[str, Any]) -> tuple[float, str] | None:
-    """(share, kind of contribution) that the algorithm in `config` aims at: `target` in `algorithm` or below,
-    converted when its `measure` is P/N.
-    """
+    """(share, kind of contribution) that `target` in `algorithm` or below asks for, converted from P/N."""
     stack: list[Any] = [config.get("algorithm")]
     while stack:
         node = stack.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,17 @@ from rich.text import Text
 
 from bapo_lightning.report.metrics import HIGH_RAISED, MAIN, PANELS, TARGET_MET, Metric, metric_of, place_of
 from bapo_lightning.report.progress.lines import wrapped
-from bapo_lightning.report.run.summary import DROP_KINDS, TIME_PARTS
+from bapo_lightning.report.run.summary import DROP_KINDS, IRREGULARITIES, TIME_PARTS
 
 _STATUS_STYLES = {"finished": "green", "interrupted": "yellow", "running": "yellow", "failed": "red"}
 _LABEL_WIDTH = 16  # of the longest label, so that all summaries are aligned
 GO_ON = "the same command with resume=auto"
-_ARTEFACTS = (
-    "summary.json",
-    "metrics.jsonl",
-    "ledger.jsonl",
-    "rollouts.jsonl",
-    "schedule.jsonl",
-    "checkpoints",
-    "plots",
-)
+_JOURNALS = ("metrics.jsonl", "ledger.jsonl", "rollouts.jsonl", "schedule.jsonl")
+_ARTEFACTS = ("summary.json", *_JOURNALS, "checkpoints", "plots")
 
 
 def print_summary(summary: dict[str, Any], folder: str | Path, console: Console | None = None) -> None:
-    """Prints what a run achieved, what it cost and where its files are; `summary` is of `write_summary`."""
+    """Prints what a run achieved, what it cost and where its files are."""
     console = console or Console()
     console.print()
     console.print(_headline(summary), soft_wrap=not console.is_terminal)
@@ -64,7 +57,6 @@ def _headline(summary: dict[str, Any]) -> Text:
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Labels and texts; a text is empty where nothing was recorded."""
     idle = {name: _percent(fraction) for name, fraction in summary["idle"].items()}
     newest_epochs = list(summary["draws"].items())[-3:]
     return [
@@ -73,7 +65,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("idle", _labelled(idle)),
         ("throughput", _throughput(summary)),
         ("drops", _drops(summary["drops"])),
-        *((f"epoch {epoch}", _counts(fates.items())) for epoch, fates in newest_epochs),
+        *((f"epoch {epoch}", _counts(fates)) for epoch, fates in newest_epochs),
         ("irregular", _irregularities(summary)),
         *_compared_to_recorded(summary["compared_to_recorded"]),
         ("to go on", GO_ON if summary.get("status") in ("interrupted", "failed") else ""),
@@ -103,7 +95,6 @@ def _metric_lines(found: Mapping[str, Any], num_without_gradient: int) -> list[t
 
 
 def _compared_to_recorded(compared: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Lines that compare the run to recorded ones, held-out accuracy first."""
     if compared is None:
         return []
     lines = [("compared to", f"{compared['label']}, recorded at {compared['commit'][:7]}")]
@@ -137,25 +128,20 @@ def _throughput(summary: dict[str, Any]) -> str:
 
 def _drops(drops: dict[str, int | None]) -> str:
     counted = {name.replace("_", " "): count for name in DROP_KINDS if (count := drops[name]) is not None}
-    return _counts((name, count) for name, count in counted.items() if count) or ("none" if counted else "")
+    return _counts(counted) or ("none" if counted else "")
 
 
-def _counts(counts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts)
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
 def _irregularities(summary: dict[str, Any]) -> str:
-    nouns = {
-        "skipped_updates": "skipped update",
-        "non_finite_values": "non-finite value",
-        "unreadable_lines": "unreadable line",
-        "rolled_back_rows": "rolled-back row",
-    }
-    return ", ".join(_plural(count, noun) for key, noun in nouns.items() if (count := summary.get(key)))
+    nouns = ("skipped update", "non-finite value", "unreadable line", "rolled-back row")
+    counts = [(summary.get(key), noun) for key, noun in zip(IRREGULARITIES, nouns, strict=True)]
+    return ", ".join(_plural(count, noun) for count, noun in counts if count)
 
 
 def _labelled(texts: Mapping[str, str]) -> str:
-    """Joins the recorded values as 'name value, name value'; empty when there is none."""
     return ", ".join(f"{name} {text}" for name, text in texts.items() if text)
 
 

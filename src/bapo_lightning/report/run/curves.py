@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
 
 from bapo_lightning.report.metrics import HELD_OUT, HIGH_RAISED, LOW_RAISED
 from bapo_lightning.run_folder.record import RunRecord
@@ -27,9 +25,7 @@ def series(record: RunRecord, metric: str) -> Curve:
 
 
 def held_out(record: RunRecord, statistic: str = "avg") -> Curve:
-    """Mean of avg@k or pass@k over the validation sets, for the largest k of each, at the updates at which
-    all of them were measured.
-    """
+    """Mean of avg@k or pass@k, each set's largest k, over the updates that measured all validation sets."""
     largest: dict[str, int] = {}
     for name in {name for name in recorded_names(record) if name.startswith("val/")}:
         kind, _, k = name.rpartition("@")
@@ -43,20 +39,11 @@ def held_out(record: RunRecord, statistic: str = "avg") -> Curve:
 def raised(record: RunRecord, side: str) -> Curve:
     """1 at every update in which the bound lay above its start, else 0; empty where the start is not known.
 
-    A search ends at either end of its path in most updates, so that a mean of bounds is a value that it
-    hardly ever chose. The mean of these numbers is the share of the updates that raised the bound.
+    The mean is the share of the updates that raised it; a mean of bounds is a value hardly ever chosen.
     """
-    start = bound_start(record.config, side)
+    bound = record.config.get("algorithm", {}).get("bounds", {}).get(side)
+    start = bound.get("start") if isinstance(bound, dict) else bound  # of a search, or a fixed bound
+    if start is None:
+        return [], []
     steps, values = record.series(f"bapo/clip_{side}")
-    return ([], []) if start is None else (steps, [float(is_raised(value, start)) for value in values])
-
-
-def bound_start(config: Mapping[str, Any], side: str) -> float | None:
-    """Value that a bound starts from in every update: the start of its search, or the fixed bound itself."""
-    bound = config.get("algorithm", {}).get("bounds", {}).get(side)
-    return bound.get("start") if isinstance(bound, dict) else bound
-
-
-def is_raised(value: float, start: float) -> bool:
-    """Whether a bound lies above its start."""
-    return value > start + _BOUND_TOLERANCE
+    return steps, [float(value > start + _BOUND_TOLERANCE) for value in values]

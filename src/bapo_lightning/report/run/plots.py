@@ -1,12 +1,10 @@
-"""Plots of one run: a moving average over faint raw points, one PNG per quantity and an overview.
-
-A quantity that was never recorded leaves a panel that says so.
-"""
+"""Plots of one run: a moving average over faint raw points, one PNG per panel and an overview."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -20,12 +18,7 @@ _MOST_CHOICES = 2  # of a bound, named in its legend
 
 
 def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]:
-    """Draws the plots of the run in `folder` into `plots/` (under `output`, by default the folder itself);
-    returns the paths of the PNGs.
-
-    Raises:
-        DataError: `folder` is not a run folder.
-    """
+    """Draws a run into `plots/` under `output`, by default the run folder; returns the paths of the PNGs."""
     record = read_run(folder)
     recorded = find_recorded(record.config)
     target = Path(output or folder) / "plots"
@@ -45,9 +38,7 @@ def plot_run(folder: str | Path, output: str | Path | None = None) -> list[Path]
 
 
 def draw_chart(axes: Axes, chart: Chart, recorded: Recorded | None = None) -> None:
-    """Draws one panel, and behind its main curve the recorded ones of its protocol; a panel without any curve
-    says so.
-    """
+    """Draws one panel, behind its main curve the recorded ones; a panel without any curve says so."""
     style.style_axes(axes, chart.panel.title, "optimizer update", chart.panel.unit)
     if not chart.curves:
         style.say_missing(axes, f"{chart.main.name}\nwas not recorded")
@@ -83,14 +74,11 @@ def _draw_curve(axes: Axes, curve: RunCurve, label: str) -> None:
         return
     line, marker = curve.look.line, "o" if len(curve.values) == 1 else ""
     above = 2 if line == "-" else 3  # a broken line hides nothing
-    axes.plot(
-        curve.steps, curve.smooth, color=colour, label=label, linewidth=1.8, linestyle=line, marker=marker,
-        zorder=above,
-    )  # fmt: skip
+    look: dict[str, Any] = {"color": colour, "linewidth": 1.8, "linestyle": line, "marker": marker}
+    axes.plot(curve.steps, curve.smooth, label=label, zorder=above, **look)
 
 
 def _with_shares(label: str, values: list[float]) -> str:
-    """A label that also says how often the most frequent values were chosen."""
     common = Counter(round(value, 3) for value in values).most_common(_MOST_CHOICES)
     return f"{label}: " + ", ".join(f"{value:g} in {count / len(values):.0%}" for value, count in common)
 

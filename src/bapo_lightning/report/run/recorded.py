@@ -1,9 +1,5 @@
-"""Curves of a reference algorithm that ship with the package, so that one run is seen beside several seeds.
-
-    finished runs of one setting --record--> recorded/<name>.json --find_recorded--> summary, plots
-
-They belong to a protocol: the sections of the configuration that decide what is trained, but for the
-algorithm. A run of another protocol is not compared.
+"""Curves of a reference algorithm that ship with the package, for runs of the same protocol: the sections of
+the configuration that decide what is trained, but for the algorithm.
 """
 
 from __future__ import annotations
@@ -58,16 +54,12 @@ class Recorded:
 
 
 def protocol_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a run's configuration that runs must share to be compared."""
+    """Part of a configuration that runs must share to be compared."""
     return {name: config.get(name) for name in PROTOCOL}
 
 
 def record(folders: Sequence[Path]) -> Recorded:
-    """Averages finished runs of one setting that differ in their seeds alone.
-
-    Raises:
-        DataError: fewer than two runs, or they differ in more.
-    """
+    """Averages finished runs, at least two, that differ in their seeds alone. Raises DataError for others."""
     records = sorted((read_run(folder) for folder in folders), key=lambda run: run.manifest["seed"])
     first = records[0] if records else None
     if first is None or len(records) < 2:
@@ -99,9 +91,7 @@ def write_recorded(recorded: Recorded, path: Path) -> Path:
 
 
 def find_recorded(config: Mapping[str, Any]) -> Recorded | None:
-    """The shipped curves of this configuration's protocol, or None. Options that are unset do not count: an
-    earlier version may not have had them.
-    """
+    """Shipped curves of this protocol, if any. Unset options do not count: earlier versions had fewer."""
     wanted = _set_options(json.loads(json.dumps(protocol_of(config))))
     return next((recorded for recorded in _shipped() if _set_options(recorded.protocol) == wanted), None)
 
@@ -116,14 +106,10 @@ def _set_options(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _shipped() -> tuple[Recorded, ...]:
-    return tuple(_read(path) for path in sorted(FOLDER.glob("*.json")))
-
-
-def _read(path: Path) -> Recorded:
-    plain = json.loads(path.read_text(encoding="utf-8"))
-    curves = {name: Band(**band) for name, band in plain.pop("curves").items()}
-    return Recorded(curves=curves, **plain)
+def _shipped() -> list[Recorded]:
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
+    curves = [{name: Band(**band) for name, band in plain.pop("curves").items()} for plain in found]
+    return [Recorded(curves=each, **plain) for each, plain in zip(curves, found, strict=True)]
 
 
 def _band(records: Sequence[RunRecord], metric: str) -> Band:

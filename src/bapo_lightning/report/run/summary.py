@@ -1,7 +1,5 @@
-"""The numbers that a run ends with: `summary.json`, with the statistics and sums behind them.
-
-A quantity that was never recorded is None or absent, never zero, so that a missing metric cannot pass for a
-measured one.
+"""The numbers that a run ends with: `summary.json`. A quantity that was never recorded is None or absent,
+never zero, so that a missing metric cannot pass for a measured one.
 """
 
 from __future__ import annotations
@@ -16,18 +14,18 @@ from typing import Any
 from bapo_lightning.report.metrics import EXPECTED, HEADLINES, PANELS, TARGET_MET, Metric, in_group, metric_of
 from bapo_lightning.report.run.curves import recorded_names, series
 from bapo_lightning.report.run.recorded import find_recorded
+from bapo_lightning.report.smoothing import moving_average
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_run
 from bapo_lightning.run_folder.text_file import write_json
 
 TIME_PARTS = tuple(metric.name[len("time/") : -len("_seconds")] for metric in in_group("time"))
 DROP_KINDS = tuple(metric.name.removeprefix("rollout/") for metric in in_group("drops"))
+IRREGULARITIES = ("skipped_updates", "non_finite_values", "unreadable_lines", "rolled_back_rows")
 IDENTITY = ("experiment", "algorithm", "regime", "seed", "staleness", "status", "started_at")
 
 
 def summarise(record: RunRecord) -> dict[str, Any]:
-    """Summarises a run as its folder holds it: JSON-ready, every value finite or None. Works with zero rows
-    and with missing metrics.
-    """
+    """JSON-ready summary, every value finite or None, whatever is missing."""
     values: dict[str, list[float]] = defaultdict(list)
     for name in recorded_names(record):
         values[name] = record.series(name)[1]
@@ -42,7 +40,10 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "seconds": _seconds(values, record.manifest),
         "idle": _idle_shares(values),
         "rollout_tokens_per_second": _tokens_per_second(record.rows, values["rollout/tokens_per_second"]),
-        "drops": {name: _total_count(values[f"rollout/{name}"]) for name in DROP_KINDS},
+        "drops": {
+            name: round(math.fsum(counts)) if (counts := values[f"rollout/{name}"]) else None
+            for name in DROP_KINDS
+        },
         "non_finite_values": sum(
             isinstance(value, float) and not math.isfinite(value)
             for row in record.rows
@@ -56,12 +57,12 @@ def summarise(record: RunRecord) -> dict[str, Any]:
 
 
 def statistics_of(values: Sequence[float], metric: Metric) -> dict[str, float]:
-    """Statistics of the values of a metric, of which there is at least one.
-
-    `first` and `final` are means of the first and the last tenth of them (at least one), `gain` is their
-    difference, `extreme` the most extreme moving average over as many, `last` the last value itself.
+    """Statistics of at least one value: `first` and `final` are means of the first and the last tenth, `gain`
+    is their difference, `extreme` the most extreme moving average over as many.
     """
-    averages = moving_average(values, max(1, len(values) // 10))
+    window = max(1, len(values) // 10)
+    # Those of full windows.
+    averages = moving_average(values, window)[window // 2 :][: len(values) - window + 1]
     extremes = values if metric.is_peak else averages
     return {
         "first": averages[0],
@@ -73,15 +74,8 @@ def statistics_of(values: Sequence[float], metric: Metric) -> dict[str, float]:
     }
 
 
-def moving_average(values: Sequence[float], window: int) -> list[float]:
-    """Means of all full windows of `window` neighbours, in order; len(values) - window + 1 of them."""
-    return [math.fsum(values[start : start + window]) / window for start in range(len(values) - window + 1)]
-
-
 def compared_to_recorded(record: RunRecord) -> dict[str, Any] | None:
-    """Means of the run and of the recorded curves of its protocol, over training and at its end; None where
-    no curves were recorded.
-    """
+    """Means over training and at its end, of the run and of the recorded curves of its protocol, if any."""
     recorded = find_recorded(record.config)
     if recorded is None:
         return None
@@ -96,21 +90,14 @@ def compared_to_recorded(record: RunRecord) -> dict[str, Any] | None:
 
 
 def write_summary(folder: str | Path, output: str | Path | None = None) -> dict[str, Any]:
-    """Writes the summary of the run in `folder` to `summary.json`, by default into the same folder; returns
-    the summary.
-
-    Raises:
-        DataError: `folder` is not a run folder.
-    """
+    """Writes `summary.json`, by default into the run folder, and returns the summary."""
     summary = summarise(read_run(folder))
     write_json(Path(output or folder) / "summary.json", summary)
     return summary
 
 
 def count_fates(ledger: list[Row]) -> dict[str, Counter[str]]:
-    """Counts what became of the problems in each epoch of the stream: epoch -> fate, with its reason if it
-    has one -> number.
-    """
+    """Fates of the problems in each epoch of the stream: epoch -> fate, with its reason if any -> number."""
     counts: dict[str, Counter[str]] = {}
     for row in ledger:
         fate = f"{row['fate']} ({row['reason']})" if "reason" in row else row["fate"]
@@ -119,7 +106,6 @@ def count_fates(ledger: list[Row]) -> dict[str, Counter[str]]:
 
 
 def _metrics(record: RunRecord) -> dict[str, dict[str, float]]:
-    """Statistics of what panels show, of what every run is compared by, and of validations."""
     names = {metric.name for metric in EXPECTED} | {TARGET_MET}
     names |= {
         name for name in recorded_names(record) if metric_of(name).group in PANELS or name.startswith("val/")
@@ -139,16 +125,14 @@ def _seconds(values: dict[str, list[float]], manifest: dict[str, Any]) -> dict[s
 
 
 def _idle_shares(values: dict[str, list[float]]) -> dict[str, float | None]:
-    """Shares of the updates' wall time in which the trainer waited for data, and the engine for room or
-    weights. Without asynchronous generation the trainer waits while rollouts are made, the engine otherwise.
-    """
+    """Shares of wall time in which the trainer waited for data, and the engine for room or weights."""
     steps, engine, rollout, reward, wait = (
         math.fsum(values[f"time/{part}_seconds"])
         for part in ("step", "engine_idle", "rollout", "reward", "wait")
     )
     if not steps:
         return {"trainer": None, "engine": None}
-    if not engine:
+    if not engine:  # no asynchronous generation: one of both waits for the other
         return {"trainer": (rollout + reward + wait) / steps, "engine": 1 - rollout / steps}
     return {"trainer": wait / steps, "engine": engine / steps}
 
@@ -163,10 +147,6 @@ def _tokens_per_second(rows: list[Row], rates: list[float]) -> float | None:
     if not pairs:
         return fmean(rates) if rates else None
     return math.fsum(rate * seconds for rate, seconds in pairs) / math.fsum(seconds for _, seconds in pairs)
-
-
-def _total_count(values: list[float]) -> int | None:
-    return round(math.fsum(values)) if values else None
 
 
 def _last_count(values: list[float]) -> int | None:

@@ -1,13 +1,17 @@
-"""A run as one HTML file that needs nothing else, and that reloads itself while the run goes on."""
+"""A run as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bapo_lightning.report.page.charts import AXES
+from bapo_lightning.report.page.charts import AXES, COSTS, DASHES, axis_limits, places, short
 from bapo_lightning.report.page.environment import page_environment
-from bapo_lightning.report.view.charts import bound_choices, drawn, phases
+from bapo_lightning.report.run.charts import Chart, RunCurve, other_charts, panel_charts
+from bapo_lightning.report.run.summary import TIME_PARTS
 from bapo_lightning.run_folder.lock import is_held
 from bapo_lightning.run_folder.record import Row, RunRecord, finite, read_rollouts, read_run
 from bapo_lightning.run_folder.text_file import write_text
@@ -18,19 +22,12 @@ ALARM = "alarms/"
 _MOST_STEPS = 40  # updates whose samples are in the page, evenly spread, with the first and the last
 _MOST_CHARACTERS = 4000  # of a response, and of an environment's replies to it
 _MOST_TOKENS = 1000  # of a response, coloured
+_MOST_POINTS = 400  # of a curve
 _MOST_CHOICES = 8  # pairs of bounds that are listed one by one
 
 
 def write_view(folder: Path, reload_seconds: float) -> tuple[Path, bool]:
-    """Writes the page of the run in `folder`; returns its path, and whether the run goes on.
-
-    Args:
-        folder: run folder.
-        reload_seconds: after which the page of a run that goes on reloads itself.
-
-    Raises:
-        DataError: this is no run folder.
-    """
+    """Writes the page, which reloads itself while the run goes on; returns its path, and whether it does."""
     record = read_run(folder)
     if record.manifest.get("status") == "running" and not is_held(folder):
         record.manifest["status"] = "killed"  # without a moment to say so
@@ -41,17 +38,18 @@ def write_view(folder: Path, reload_seconds: float) -> tuple[Path, bool]:
 
 def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -> str:
     """The page of a run, which reloads itself unless `reload_seconds` is 0."""
-    config, last = record.config, record.rows[-1] if record.rows else {}
+    manifest, last = record.manifest, record.rows[-1] if record.rows else {}
     choices = bound_choices(record)
     listed, rest = choices[:_MOST_CHOICES], choices[_MOST_CHOICES:]
     if rest:
         listed = [*listed, {"low": None, "high": None, "share": sum(choice["share"] for choice in rest)}]
+    batches, staleness = record.config.get("scale", {}).get("num_rollout_batches"), manifest.get("staleness")
     samples = samples_by_update(rollouts)
     template = page_environment(TEMPLATES).get_template("view.html.j2")
     return template.render(
         record=record,
-        manifest=record.manifest,
-        num_updates=_num_updates(record.manifest, config),
+        manifest=manifest,
+        num_updates=batches * staleness if batches and staleness else None,
         axes=AXES,
         **drawn(record),
         choices=listed,
@@ -62,6 +60,72 @@ def render_view(record: RunRecord, rollouts: list[Row], reload_seconds: float) -
         has_turns=any("turns" in row for update in samples for row in update["rows"]),
         reload_seconds=reload_seconds,
     )
+
+
+def drawn(record: RunRecord) -> dict[str, list[dict[str, Any]]]:
+    """Charts of the panels and of all other metrics, and the places of points, which many curves share."""
+    costs = [{metric: record.series(metric) for metric in COSTS.values()}]
+    known: dict[tuple[int, ...], int] = {}
+    panels, others = (
+        [_chart(chart, f"{kind}{number}", known) for number, chart in enumerate(charts)]
+        for kind, charts in (("p", panel_charts(record)), ("o", other_charts(record)))
+    )
+    return {"panels": panels, "others": others, "places": [places(steps, costs) for steps in known]}
+
+
+def _chart(chart: Chart, index: str, known: dict[tuple[int, ...], int]) -> dict[str, Any]:
+    log = chart.main.log
+    curves = [_curve(curve, log, known) | {"index": f"{index}-{n}"} for n, curve in enumerate(chart.curves)]
+    shown = [value for curve in curves for value in curve["mean"]]
+    rules = [chart.rule[0]] if chart.rule and shown else []
+    return {
+        "name": chart.name,
+        "title": chart.panel.title,
+        "unit": f"{chart.panel.unit}, log scale" if log else chart.panel.unit,
+        "log": log,
+        "limits": axis_limits([*shown, *rules], log),
+        "curves": curves,
+        "rules": rules,
+    }
+
+
+def _curve(curve: RunCurve, log: bool, known: dict[tuple[int, ...], int]) -> dict[str, Any]:
+    metric = curve.metric
+    values = curve.values if metric.log or metric.jumps else curve.smooth
+    points = [(at, value) for at, value in zip(curve.steps, values, strict=True) if value > 0 or not log]
+    points = points[:: -max(1, math.ceil(len(points) / _MOST_POINTS))][::-1]
+    at = tuple(step for step, _ in points)
+    return {
+        "label": metric.label or metric.title,
+        "colour": curve.look.colour,
+        "dash": DASHES[curve.look.line],
+        "marks": metric.jumps,
+        "x": known.setdefault(at, len(known)),
+        "mean": short(value for _, value in points),
+    }
+
+
+def bound_choices(record: RunRecord) -> list[dict[str, Any]]:
+    """Pairs of bounds as {low, high, share of updates}, the most frequent first."""
+    pairs = Counter[tuple[float, float]]()
+    for row in record.rows:
+        low, high = finite(row.get("bapo/clip_low")), finite(row.get("bapo/clip_high"))
+        if low is not None and high is not None:
+            pairs[round(low, 2), round(high, 2)] += 1
+    return [{"low": low, "high": high, "share": n / pairs.total()} for (low, high), n in pairs.most_common()]
+
+
+def phases(rows: Sequence[Row]) -> list[tuple[str, float]]:
+    """(part, share of the time) of the updates so far, with what is left as `other`; empty without times."""
+    total = sum(finite(row.get("time/step_seconds")) or 0.0 for row in rows)
+    if not total:
+        return []
+    parts = [
+        (part, sum(finite(row.get(f"time/{part}_seconds")) or 0.0 for row in rows) / total)
+        for part in TIME_PARTS
+    ]
+    other = max(0.0, 1 - sum(share for _, share in parts))
+    return [(part, share) for part, share in [*parts, ("other", other)] if share > 0]
 
 
 def samples_by_update(rollouts: list[Row]) -> list[dict[str, Any]]:
@@ -80,13 +144,7 @@ def samples_by_update(rollouts: list[Row]) -> list[dict[str, Any]]:
     return [{"step": step, "rows": by_step[step]} for step in dict.fromkeys(steps)]
 
 
-def _num_updates(manifest: dict[str, Any], config: dict[str, Any]) -> int | None:
-    batches, staleness = config.get("scale", {}).get("num_rollout_batches"), manifest.get("staleness")
-    return batches * staleness if isinstance(batches, int) and isinstance(staleness, int) else None
-
-
 def _first_tokens(tokens: dict[str, Any]) -> dict[str, Any]:
-    """Per-token values of the first tokens of a response."""
     known = max(_MOST_TOKENS - tokens["first"], 0)
     per_token = {name: tokens[name][:known] for name in ("ratio", "age", "clipped")}
     left_out = len(tokens["text"]) - _MOST_TOKENS
