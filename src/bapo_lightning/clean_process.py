@@ -32,8 +32,8 @@ class CleanProcess:
     owner: int
 
     def first_reply(self) -> bytes:
-        """Returns what the module says when it is ready, after which its messages on stderr are lost. Raises
-        ChildProcessError with the last of them if it ends instead.
+        """Returns what the module says when it is ready, after which its stderr is lost. Raises
+        ChildProcessError with its last message if it ends instead.
         """
         try:
             if not self.replies.poll(_START_SECONDS):

@@ -45,9 +45,8 @@ def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def unused_gpu() -> str | None:
-    """Why torch cannot use the NVIDIA GPU that this machine has, and what to do.
-
-    None where it can, where there is no GPU, and where CUDA_VISIBLE_DEVICES hides all of them on purpose.
+    """Why torch cannot use this machine's NVIDIA GPU, and what to do. None where it can, where there is no
+    GPU, and where CUDA_VISIBLE_DEVICES hides all of them on purpose.
     """
     import torch
 
@@ -82,8 +81,8 @@ def _torchs_reason() -> str:
 
 
 def missing_to_build(language: str) -> str | None:
-    """Missing tool for building a Python module during a run, or None: Triton's launcher is C, and what
-    torch.compile makes for the host is C++.
+    """Missing tool for building a Python module during a run (Triton's launcher in C, torch.compile's in
+    C++), or None.
     """
     variable, known = COMPILERS[language]
     if not any(map(which, [os.environ[variable]] if variable in os.environ else known)):

@@ -51,11 +51,7 @@ def outside_of_autocast(step: Step) -> Step:
 
 
 def is_mixed(precision: str) -> bool:
-    """Whether a trainer computes in mixed precision.
-
-    Raises:
-        ConfigError: for a precision in which nothing can be trained here.
-    """
+    """Whether a trainer computes in mixed precision. Raises ConfigError where nothing can be trained."""
     if precision not in (MIXED, FULL):
         raise ConfigError([f"trainer.precision={precision} {ADVICE}"])
     return precision == MIXED

@@ -15,10 +15,8 @@ def single_device() -> str:
 
 
 def data_parallel(**options: Any) -> DDPStrategy:
-    """Returns Lightning's DDP, which leaves buffers alone: the policy has none that training changes.
-
-    Args:
-        options: of `lightning.pytorch.strategies.DDPStrategy`.
+    """Returns Lightning's DDP with its options; buffers are left alone: the policy has none that training
+    changes.
     """
     from lightning.pytorch.strategies import DDPStrategy
     from torch.nn.parallel import DistributedDataParallel

@@ -76,12 +76,9 @@ class RayEngine:
     _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Joins or starts the cluster and starts the actors, so that errors show before a run begins.
-
-        Raises:
-            ConfigError: Ray is not installed.
-            EngineError: there is no cluster, or no engine starts. Errors of the inner engine's constructor
-                that are ours come unchanged.
+        """Joins or starts the cluster and starts the actors, so that errors show before a run begins:
+        ConfigError without Ray, EngineError without a cluster or engine, the inner constructor's own
+        unchanged.
         """
         require_ray("rollout=ray", "rollout=hf_child")
         from bapo_lightning.ray import joining
@@ -202,7 +199,6 @@ class RayEngine:
         )
 
     def _store(self, fleet: Fleet, source: WeightSource) -> StoredWeights:
-        """Stores weights in the form that the engines take, those under adapters only once."""
         from bapo_lightning.ray.members import STARTING
         from bapo_lightning.ray.weights import store
 
@@ -216,7 +212,6 @@ class RayEngine:
         return stored
 
     def _catch_up(self, member: Member) -> bool:
-        """Gives a late engine the present weights and the probe that the others have answered."""
         if self._proof is None or self._stored is None:
             return False
         member.ask("load_weights", self._stored, self.version)
@@ -224,7 +219,6 @@ class RayEngine:
         return True
 
     def _agrees(self, made: Sequence[Generation]) -> bool:
-        """Whether a late engine's answer to the probe is that of the proven ones."""
         return self._proof is not None and same_answer(made, self._proof[1])
 
     @contextmanager

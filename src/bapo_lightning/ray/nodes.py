@@ -1,11 +1,6 @@
-"""Ranks of a run on the nodes of a Ray cluster.
-
-    this process                          an actor on each node
-    place the nodes  ------------------>  the ranks of the node, each a process of its own (`ranks.launch`)
-    print their output, pass signals on   <-- exit codes and output
-
-This is what torchrun's agents do. Ray Train would run a rank in a thread of its worker, where no signal can
-be handled, so that a run could not save itself and end when it is stopped.
+"""Ranks of a run on the nodes of a Ray cluster: an actor on each node starts its ranks, each in a process of
+its own, and hands their output and exit codes to this one. Ray Train would run a rank in a thread, where no
+signal can be handled, so that a run could not save itself when it is stopped.
 """
 
 from __future__ import annotations
@@ -167,16 +162,9 @@ class NodeRank:
 
 
 def launch(address: str | None, shape: Shape, arguments: Sequence[str]) -> int:
-    """Trains on the nodes of a cluster with these command line arguments; returns the run's exit code.
-
-    Args:
-        address: as in `join`.
-        shape: the ranks, and what they take.
-        arguments: of the command that each rank is.
-
-    Raises:
-        EngineError: there is no cluster.
-        RankError: nodes do not suffice, or one of them is not as this machine.
+    """Trains on the nodes of a cluster (`address` as in `join`) with these command line arguments; returns
+    the run's exit code. Raises EngineError without a cluster; RankError when nodes do not suffice, or are not
+    as this machine.
     """
     own = shape.ranks_per_node * shape.cpus * shape.is_apart
     joined = join(address, own + shape.fleet_cpus, "ranks.address")

@@ -34,13 +34,11 @@ class WeightTransport(Protocol):
 
     def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:
         """Prepares a new server."""
-        ...
 
     def send(
         self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
     ) -> None:
         """Replaces the weights of all servers. Raises EngineError when one of them did not get all."""
-        ...
 
 
 class WeightPart(TypedDict):
@@ -82,9 +80,8 @@ class SharedMemoryTransport:
 def send_parts(
     source: WeightSource, part_megabytes: int, wanted: Wanted, call: Callable[..., list[Any]]
 ) -> None:
-    """Lets workers of vLLM load weights in parts, each of which all of them have loaded before the next is
-    made. `call` runs a method of `vllm.weights.WorkerExtension` on all of them. Raises EngineError when
-    weights were missing or did not fit.
+    """Lets workers of vLLM load weights in parts; `call` runs a method of `vllm.weights.WorkerExtension` on
+    all of them. Raises EngineError when weights were missing or did not fit.
     """
     call("begin_reload", wanted.content != "adapters")
     try:
@@ -102,7 +99,7 @@ def weight_parts(
     source: WeightSource, part_megabytes: int, wanted: Wanted = MERGED
 ) -> Generator[WeightPart, None, None]:
     """Writes weights into files of shared memory, each of which exists until the next one is requested. A
-    larger tensor than `part_megabytes` [MiB] is a part of its own. Raises EngineError without room.
+    larger tensor than `part_megabytes` [MiB] is a part by itself. Raises EngineError without room.
     """
     remove_abandoned()
     tensors: list[tuple[str, torch.Tensor]] = []

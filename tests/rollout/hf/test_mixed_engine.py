@@ -12,8 +12,8 @@ from bapo_lightning import precision
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
-from bapo_lightning.rollout.hf.attention import CACHED_SDPA
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import Rollout
 

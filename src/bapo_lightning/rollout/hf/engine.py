@@ -30,8 +30,7 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.rollout.hf.attention import CACHED_SDPA
-from bapo_lightning.rollout.hf.kv_cache import move_rows, roomy_cache
+from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA, move_rows, roomy_cache
 from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.rollout.weight_digests import summed, weight_digest
@@ -114,7 +113,6 @@ class HFEngine:
         return {0: summed((name, weight_digest(name, weight, seed)) for name, weight in held)}
 
     def _adapt(self, factors: dict[str, torch.Tensor]) -> None:
-        """Lets layers add the products of these factors, and no others."""
         for hook in self._hooks:
             hook.remove()
         self._factors, self._hooks = factors, []
@@ -137,7 +135,6 @@ class HFEngine:
     def _generate_rows(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> list[Generation]:
-        """Samples all rows together; a row leaves the batch soon after it finishes."""
         limits = torch.tensor([request.max_new_tokens for request in requests], device=self._device)
         stops = torch.tensor(sampling.stop_token_ids, device=self._device)
         sampled = torch.zeros(len(requests), int(limits.max()), dtype=torch.int32, device=self._device)
@@ -173,8 +170,8 @@ class HFEngine:
 
 
 def indexed_device(name: str) -> torch.device:
-    """Returns the device of a name of `HFEngine.device`; a GPU with its number, because another thread, such
-    as the one that samples, has a current GPU of its own: the first.
+    """Device of a name of `HFEngine.device`; a GPU with its number, because the thread that samples has a
+    current GPU of its own: the first.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -184,15 +181,12 @@ def indexed_device(name: str) -> torch.device:
 def _added(
     down: torch.Tensor, up: torch.Tensor, layer: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor
 ) -> torch.Tensor:
-    """Output of a layer with an adapter."""
     return output + functional.linear(functional.linear(inputs[0], down), up)
 
 
 class _Context:
-    """The KV cache of all rows, and the logits [B, V] of their next tokens.
-
-    A prompt that many rows share, as a group's samples do, passes through the model once. Where all prompts
-    are equally long nothing is padded, and attention needs no mask.
+    """The KV cache of all rows, and the logits [B, V] of their next tokens. A prompt that many rows share
+    passes through the model once; prompts of equal length need no mask.
     """
 
     def __init__(
@@ -203,7 +197,6 @@ class _Context:
         new_tokens: int,
         device: torch.device,
     ) -> None:
-        """Reads the prompts; `new_tokens` is the largest number that may follow."""
         self._model, self._is_mixed = model, is_mixed
         number: dict[bytes, int] = {}
         owner = torch.tensor(

@@ -15,15 +15,14 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerClient:
-    """Calls one server, each call with a deadline. Its methods include those of vLLM's own
-    `VLLMWeightSyncClient`. The routes exist when the server was started with VLLM_SERVER_DEV_MODE=1.
+    """Calls one server, with a deadline of `timeout` seconds. Its methods include those of vLLM's own
+    `VLLMWeightSyncClient`; the routes exist with VLLM_SERVER_DEV_MODE=1.
 
     Every method may raise EngineDied, when the server is gone, hangs or reports a dead engine, and
     EngineError, when it refuses.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
-        """`timeout` in seconds, for each call."""
         self.url = url.rstrip("/")
         self.timeout = timeout
         self.lost = False  # set with EngineDied: a server whose engine hangs still calls itself healthy

@@ -73,7 +73,7 @@ class VLLMOptions:
 
         `processed_logprobs` makes log-probs those of the sampling distribution: vLLM's default leaves the
         temperature out, which biases every importance ratio. Weights come from the trainer, so none are read
-        (`dummy`); prompts and responses are token ids.
+        (`dummy`).
         """
         arguments = {
             "model": model_path,

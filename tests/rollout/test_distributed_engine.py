@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.ranks.channel import outcome_of
-from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine, part_bounds
-from bapo_lightning.rollout.distributed.weights import CollectiveWeightSource
+from bapo_lightning.ranks.channel import outcome_on
+from bapo_lightning.rollout.distributed import (
+    CollectiveWeightSource,
+    DistributedEngine,
+    LocalEngine,
+    part_bounds,
+)
 from bapo_lightning.rollout.engine import (
     MERGED,
     UNSYNCED_VERSION,
@@ -63,8 +67,8 @@ class Here:
             return self.engines[rank].handlers()[name](payloads[rank])
 
         return [
-            outcome_of(0, own),
-            *(outcome_of(rank, lambda rank=rank: obey(rank)) for rank in range(1, self.size)),
+            outcome_on(0, own),
+            *(outcome_on(rank, lambda rank=rank: obey(rank)) for rank in range(1, self.size)),
         ]
 
     def all(self, value):
