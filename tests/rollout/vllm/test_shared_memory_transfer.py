@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("placement", ["in_process", "child", "async"])
-def test_after_each_of_five_pushes_vllm_samples_from_the_new_weights(tmp_path, model_folder, placement):
+def test_after_each_of_five_pushes_vllm_samples_from_the_new_weights(tmp_path, folder, placement):
     worker = Path(__file__).with_name("transfer_worker.py")
     done = subprocess.run(
-        [sys.executable, str(worker), placement, model_folder, str(tmp_path / "result")],
+        [sys.executable, str(worker), placement, folder, str(tmp_path / "result")],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

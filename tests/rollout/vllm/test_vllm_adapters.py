@@ -55,10 +55,10 @@ def check_syncs(engine, policy, tolerance=1e-4):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 @pytest.mark.parametrize("targets", ["all-linear", PART], ids=["all layers", "some layers"])
-def test_the_engine_samples_from_weights_and_adapters(model_folder, options, dtype, tolerance, targets):
-    policy = adapted(model_folder, targets, "bfloat16" if dtype == "bfloat16" else "float32")
+def test_the_engine_samples_from_weights_and_adapters(folder, options, dtype, tolerance, targets):
+    policy = adapted(folder, targets, "bfloat16" if dtype == "bfloat16" else "float32")
     adapting = replace(options, dtype=dtype, lora_rank=4, lora_targets=targets)
-    engine = VLLMLocalEngine(model_folder, adapting)
+    engine = VLLMLocalEngine(folder, adapting)
     try:
         check_syncs(engine, policy, tolerance)
     finally:
@@ -66,9 +66,9 @@ def test_the_engine_samples_from_weights_and_adapters(model_folder, options, dty
 
 
 def test_weights_come_again_after_a_pass_that_failed_and_other_adapters_are_found(
-    model_folder, options, monkeypatch
+    folder, options, monkeypatch
 ):
-    engine, policy = VLLMLocalEngine(model_folder, replace(options, lora_rank=4)), adapted(model_folder)
+    engine, policy = VLLMLocalEngine(folder, replace(options, lora_rank=4)), adapted(folder)
     try:
         sync, source = check_syncs(engine, policy)
         old, watched = OldWeights(policy, wanted=Wanted("adapters")), engine._watched
@@ -87,11 +87,11 @@ def test_weights_come_again_after_a_pass_that_failed_and_other_adapters_are_foun
         engine.close()
 
 
-def test_a_sleeping_engine_keeps_the_weights_under_its_adapters(model_folder, options, monkeypatch):
+def test_a_sleeping_engine_keeps_the_weights_under_its_adapters(folder, options, monkeypatch):
     # What a GPU would do is written down instead: vLLM has no sleep mode on a CPU.
-    engine, events = VLLMLocalEngine(model_folder, replace(options, lora_rank=4)), []
+    engine, events = VLLMLocalEngine(folder, replace(options, lora_rank=4)), []
     try:
-        _, source = check_syncs(engine, adapted(model_folder))
+        _, source = check_syncs(engine, adapted(folder))
         monkeypatch.setattr(engine, "_can_sleep", True)
         monkeypatch.setattr(engine._llm, "sleep", lambda level: events.append(level))
         monkeypatch.setattr(engine._llm, "wake_up", lambda tags: events.append(tags))
@@ -103,11 +103,11 @@ def test_a_sleeping_engine_keeps_the_weights_under_its_adapters(model_folder, op
         engine.close()
 
 
-def test_two_worker_processes_hold_their_parts_of_adapters(model_folder, options, monkeypatch):
+def test_two_worker_processes_hold_their_parts_of_adapters(folder, options, monkeypatch):
     parallel = replace(options, lora_rank=4, tensor_parallel_size=2)
-    engine = ChildEngine(model_folder, partial(VLLMLocalEngine, options=parallel), cpu_threads=1)
+    engine = ChildEngine(folder, partial(VLLMLocalEngine, options=parallel), cpu_threads=1)
     try:
-        policy = adapted(model_folder)
+        policy = adapted(folder)
         sync, source = check_syncs(engine, policy)
         sync.push(source, engine, 3, VOCAB_SIZE)
         before = engine.generate(requests(10), SAMPLING)
@@ -130,11 +130,11 @@ def test_two_worker_processes_hold_their_parts_of_adapters(model_folder, options
         engine.close()
 
 
-def test_a_server_applies_adapters_that_are_on_no_disk(model_folder, options, tmp_path):
+def test_a_server_applies_adapters_that_are_on_no_disk(folder, options, tmp_path):
     adapting = replace(options, lora_rank=4)
     transport = SharedMemoryTransport(part_megabytes=1)
-    engine = VLLMServerEngine(model_folder, adapting, transport, str(tmp_path), cpu_threads=1)
+    engine = VLLMServerEngine(folder, adapting, transport, str(tmp_path), cpu_threads=1)
     try:
-        check_syncs(engine, adapted(model_folder))
+        check_syncs(engine, adapted(folder))
     finally:
         engine.close()

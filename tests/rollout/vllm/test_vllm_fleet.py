@@ -10,9 +10,9 @@ from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
 
 
-def test_two_actors_are_proven_and_sample_what_vllm_samples_in_this_process(model_folder, options):
+def test_two_actors_are_proven_and_sample_what_vllm_samples_in_this_process(folder, options):
     made = RayEngine(
-        model_folder,
+        folder,
         partial(VLLMLocalEngine, options=options),
         actors=2,
         cpus=0.5,
@@ -27,7 +27,7 @@ def test_two_actors_are_proven_and_sample_what_vllm_samples_in_this_process(mode
         sampled = [generation.segment.token_ids for generation in made.generate(requests(20), SAMPLING)]
     finally:
         made.close()
-    here = VLLMLocalEngine(model_folder, options)
+    here = VLLMLocalEngine(folder, options)
     here.load_weights(random_policy(), version=3)
     try:
         assert [each.segment.token_ids for each in here.generate(requests(20), SAMPLING)] == sampled
