@@ -32,9 +32,7 @@ class CleanProcess:
     owner: int
 
     def first_reply(self) -> bytes:
-        """Returns what the module says when it is ready, after which its stderr is lost. Raises
-        ChildProcessError with its last message if it ends instead.
-        """
+        """What the module says when it is ready. Raises ChildProcessError if it ends before."""
         try:
             if not self.replies.poll(_START_SECONDS):
                 raise EOFError
@@ -49,9 +47,7 @@ class CleanProcess:
         return reply
 
     def end(self, seconds: float = _END_SECONDS) -> None:
-        """Closes the pipe of requests, at which the module ends, and kills it after so many seconds. A forked
-        copy of the owner only lets go of its pipe.
-        """
+        """Lets the module end, and kills it after so many seconds; a forked copy only lets go of its pipe."""
         self.requests.close()
         if self.owner != os.getpid():
             return

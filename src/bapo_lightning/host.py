@@ -45,8 +45,8 @@ def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def unused_gpu() -> str | None:
-    """Why torch cannot use this machine's NVIDIA GPU, and what to do. None where it can, where there is no
-    GPU, and where CUDA_VISIBLE_DEVICES hides all of them on purpose.
+    """Why torch cannot use this machine's GPU, and what to do; None where it can, or GPUs are hidden or
+    absent.
     """
     import torch
 
@@ -81,9 +81,7 @@ def _torchs_reason() -> str:
 
 
 def missing_to_build(language: str) -> str | None:
-    """Missing tool for building a Python module during a run (Triton's launcher in C, torch.compile's in
-    C++), or None.
-    """
+    """Missing tool for building a Python module (Triton's launcher: C, torch.compile's: C++), or None."""
     variable, known = COMPILERS[language]
     if not any(map(which, [os.environ[variable]] if variable in os.environ else known)):
         return f"a {language} compiler ({' or '.join(known)}, or the one that {variable} names)"

@@ -15,9 +15,7 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def end_with_parent() -> None:
-    """Lets the kernel kill this process when the thread that started it ends, even if this one is stopped or
-    inside native code then. Does nothing elsewhere than on Linux.
-    """
+    """Lets Linux kill this process when the thread that started it ends, even inside native code."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

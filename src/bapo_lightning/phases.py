@@ -33,8 +33,8 @@ _lock = threading.Lock()
 
 @contextmanager
 def phase(name: str, total: int | None = None, measure: Callable[[], int] | None = None) -> Iterator[Phase]:
-    """Context in which this thread does what `name` says, to `total` things (None: they are not counted), of
-    which `measure`, called by another thread, tells how many are done (None: `advance` does).
+    """Context in which this thread does what `name` says, to `total` things (None: not counted). `measure`,
+    called by another thread, tells how many are done; None: `advance` does.
     """
     thread, entered = threading.get_ident(), Phase(name, total, measure=measure)
     with _lock:

@@ -38,9 +38,7 @@ def blocks(is_mixed: bool, device: torch.device) -> AbstractContextManager[Any]:
 
 
 def outside_of_autocast(step: Step) -> Step:
-    """Lets a method of a module with a `device` compute in the dtypes that it is given: Lightning rounds
-    every matrix product of a training step.
-    """
+    """Lets a module's method compute in the dtypes that it is given: Lightning's autocast rounds products."""
 
     @wraps(step)
     def full(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -89,9 +87,7 @@ def head_products(is_mixed: bool, device: torch.device) -> AbstractContextManage
 
 
 def round_blocks(model: PreTrainedModel) -> None:
-    """Stores the weights that autocast would round at each use in bfloat16: those of all linear layers but
-    the head.
-    """
+    """Stores weights that autocast would round at each use in bfloat16: all linear layers but the head."""
     head = model.get_output_embeddings()
     for part in model.modules():
         if isinstance(part, nn.Linear) and part is not head:
@@ -114,9 +110,7 @@ def cache_dtype(device: torch.device) -> torch.dtype:
 
 
 def attention_on_cpu(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets an attention function compute in float32 on CPUs, whatever autocast says: torch's kernel for them
-    takes twice as long in bfloat16.
-    """
+    """Attention in float32 on CPUs, whatever autocast says: torch's kernel is half as fast in bfloat16."""
 
     @wraps(attention)
     def full(module: Any, *states: torch.Tensor, **kwargs: Any) -> Any:

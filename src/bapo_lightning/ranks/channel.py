@@ -51,8 +51,8 @@ class Channel:
         self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def together(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> list[Outcome]:
-        """On the controller: lets every rank do its part, `own` here; returns all outcomes in rank order.
-        Takes one payload for each rank. Raises RankLost when a rank is gone.
+        """Lets every rank do its part, `own` on this controller; returns outcomes in rank order. Raises
+        RankLost.
         """
         self._scatter([(name, payload) for payload in payloads])
         outcomes: list[Any] = [None] * self.size

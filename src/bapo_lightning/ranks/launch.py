@@ -175,9 +175,7 @@ def pass_on(ranks: Sequence[Rank]) -> Any:
 
 
 def free_port() -> int:
-    """A port that nothing uses and nothing gets that asks the system for any port: it stays free until it is
-    used.
-    """
+    """A port that nothing uses, and nothing gets that asks the system for any port."""
     ports = range(FIRST_PORT, _first_served_port())
     for port in random.SystemRandom().sample(ports, min(PORTS_TRIED, len(ports))):
         with socket.socket() as probe, suppress(OSError):

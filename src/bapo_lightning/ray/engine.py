@@ -76,17 +76,25 @@ class RayEngine:
     _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Joins or starts the cluster and starts the actors, so that errors show before a run begins:
-        ConfigError without Ray, EngineError without a cluster or engine, the inner constructor's own
-        unchanged.
-        """
+        """Joins or starts the cluster and starts the actors, so that errors show before a run begins."""
         require_ray("rollout=ray", "rollout=hf_child")
         from bapo_lightning.ray import joining
+        from bapo_lightning.ray.fleet import Fleet
 
         wanted = None if self.actors == "auto" else self.actors
+        recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
         self._joined = joining.join(self.address, self.cpus * (wanted or 1), "rollout.engine.address")
         try:
-            self._fleet = self._made_fleet(wanted)
+            self._fleet = Fleet(
+                wanted,
+                self.cpus,
+                float(joining.has_gpus()) if self.gpus is None else self.gpus,
+                (sys.path, self.cpu_threads, recipe),
+                self.deadline_seconds,
+                self.start_seconds,
+                self._catch_up,
+                self._agrees,
+            )
             self._fleet.grow()
             self._fleet.settle()
         except BaseException:
@@ -94,8 +102,8 @@ class RayEngine:
             raise
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples on all engines. What a lost engine had is sampled by the others, from the same seeds;
-        EngineDied, when none is left, brings everything that was finished.
+        """Samples on all engines; what a lost one had, the others sample from the same seeds. EngineDied:
+        none is left.
         """
         check_synced(self.version)
         size = self.requests_per_call
@@ -155,9 +163,7 @@ class RayEngine:
             fleet.settle()
 
     def close(self) -> None:
-        """Ends the actors, and the cluster if it was started here. A call in another thread ends with
-        EngineError.
-        """
+        """Ends the actors, and the cluster if it was started here. A call at work ends with EngineError."""
         self._closed = True
         self.version, self._stored = UNSYNCED_VERSION, None
         if (fleet := self.__dict__.get("_fleet")) is not None:
@@ -180,23 +186,6 @@ class RayEngine:
             "fleet/refused": fresh["refused"],
             "fleet/reissued": fresh["reissued"],
         }
-
-    def _made_fleet(self, wanted: int | None) -> Fleet:
-        from bapo_lightning.ray import joining
-        from bapo_lightning.ray.fleet import Fleet
-
-        gpus = float(joining.has_gpus()) if self.gpus is None else self.gpus
-        recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
-        return Fleet(
-            wanted,
-            self.cpus,
-            gpus,
-            (sys.path, self.cpu_threads, recipe),
-            self.deadline_seconds,
-            self.start_seconds,
-            self._catch_up,
-            self._agrees,
-        )
 
     def _store(self, fleet: Fleet, source: WeightSource) -> StoredWeights:
         from bapo_lightning.ray.members import STARTING
@@ -223,9 +212,7 @@ class RayEngine:
 
     @contextmanager
     def _talk(self, size: int = 1) -> Iterator[Fleet]:
-        """Context of one call to the fleet, whose tasks have `size` requests; the end of all engines leaves
-        no weights.
-        """
+        """Context of one call, whose tasks have `size` requests; the end of all engines leaves no weights."""
         from bapo_lightning.ray.fleet import NoneLeft
 
         with self._busy:

@@ -83,8 +83,8 @@ class Fleet:
             self._made += 1
 
     def settle(self) -> None:
-        """Waits until the actors that start are made. Raises EngineError, or the error of an engine's
-        constructor if it is ours, when none is.
+        """Waits until the actors that start are made. Raises EngineError, or a constructor's own, when none
+        is.
         """
         end, look = (time.monotonic() + seconds for seconds in (self.start_seconds, LATE_SECONDS))
         share = f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
@@ -109,9 +109,7 @@ class Fleet:
         self.failures.clear()
 
     def everywhere(self, members: Sequence[Member], method: str, *arguments: Any) -> dict[Member, Any]:
-        """Values of the same call to several members, without those that are lost in it. Raises NoneLeft when
-        all were, or an engine's own error, after all calls have ended.
-        """
+        """Values of the same call to several members that live. Raises NoneLeft, or an engine's own error."""
         for member in members:
             member.ask(method, *arguments)
         outcomes: dict[Member, Outcome] = {}
@@ -154,8 +152,8 @@ class Fleet:
         return [done[number] for number in range(len(tasks))]
 
     def step(self) -> list[tuple[Member, Outcome]]:
-        """Waits for the end of a call, a second at most. Takes newcomers on, and drops the dead and the
-        overdue; returns what ready members did.
+        """Waits a second at most for the end of a call; returns what ready members did. Drops the dead and
+        overdue.
         """
         busy = {member.call: member for member in self.members if member.call is not None}
         ended = ray.wait(list(busy), num_returns=1, timeout=LOOK_SECONDS)[0] if busy else []

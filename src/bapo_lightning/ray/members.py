@@ -38,9 +38,7 @@ REASONS = {
 
 
 class EngineActor:
-    """Holds one engine. Every method returns an Outcome, so that an error of the engine is told from the
-    death of its process.
-    """
+    """Holds one engine. Its methods return an Outcome, unlike a process that died."""
 
     _engine: RolloutEngine
 

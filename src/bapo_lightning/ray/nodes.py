@@ -71,9 +71,7 @@ class NodeRanks:
         return None
 
     def look(self) -> tuple[list[int | None], list[bytes]]:
-        """Exit codes of the ranks, None for those that run; what they wrote to standard output and error
-        since the last look.
-        """
+        """Exit codes of the ranks, None for those that run; new standard output and error."""
         codes = [rank.poll() for rank in self._ranks]  # first: what was written before an end is read
         written = []
         for number, file in enumerate(self._files):
@@ -100,19 +98,17 @@ class Node:
     actor: Any  # handle
     size: int  # number of ranks
     codes: list[int | None] = field(init=False)
-    _signals: list[tuple[int, int]] = field(default_factory=list, init=False)  # (local rank, number), to send
+    signals: list[tuple[int, int]] = field(default_factory=list, init=False)  # (local rank, number), to send
     _looked: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.codes = [None] * self.size
 
     def look(self) -> None:
-        """Sends signals, prints what was written, and sees who has ended. A node that is gone counts as
-        killed ranks.
-        """
+        """Sends signals, prints what was written, and sees who has ended: on a lost node, all."""
         if None not in self.codes or time.monotonic() < self._looked + LOOK_SECONDS / 2:
             return
-        signals, self._signals = self._signals, []
+        signals, self.signals = self.signals, []
         try:
             for signal in signals:
                 self.actor.send_signal.remote(*signal)
@@ -123,10 +119,6 @@ class Node:
             stream.write(text.decode(errors="replace"))
             stream.flush()
         self.codes, self._looked = codes, time.monotonic()
-
-    def signal_later(self, local_rank: int, number: int) -> None:
-        """Lets the next look send a signal: this may be called by a handler inside of the present one."""
-        self._signals.append((local_rank, number))
 
 
 @dataclass(eq=False)
@@ -153,8 +145,8 @@ class NodeRank:
         return code
 
     def send_signal(self, sig: int) -> None:
-        """Sends a signal with the next look."""
-        self.node.signal_later(self.local_rank, sig)
+        """Lets the next look send a signal: a handler inside of the present one may call this."""
+        self.node.signals.append((self.local_rank, sig))
 
     def kill(self) -> None:
         """Ends it with the next look."""

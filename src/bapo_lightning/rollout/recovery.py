@@ -79,9 +79,7 @@ class RestartingEngine:
 
     @phase("syncing weights")
     def load_weights(self, source: ScoringWeightSource, version: int) -> None:
-        """Loads weights and proves that they arrived, across deaths. Raises EngineError without restarts
-        left.
-        """
+        """Loads weights and proves it, across deaths. Raises EngineError without restarts left."""
         self._loaded = source, version
         while True:
             try:
@@ -93,9 +91,7 @@ class RestartingEngine:
                 return self.sync_reports.append(report)
 
     def restart(self) -> None:
-        """Starts the engine anew, without weights, while it is dead. Raises EngineError without restarts
-        left.
-        """
+        """Starts a dead engine anew, without weights. Raises EngineError without restarts left."""
         while self._death is not None:
             if self._num_restarts >= self.max_restarts:
                 raise EngineError(

@@ -35,9 +35,7 @@ def request_seed(
 
 
 def turn_seed(seed: int, length: int) -> int:
-    """Seed of a later turn in a generation pass, in [0, 2^63); `length`: tokens that the policy has sampled
-    before.
-    """
+    """Seed of a later turn in a pass, in [0, 2^63); `length`: tokens that the policy has sampled before."""
     return _hashed(f"{seed}/turn {length}")
 
 

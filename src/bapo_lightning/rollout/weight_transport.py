@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -102,17 +102,25 @@ def weight_parts(
     larger tensor than `part_megabytes` [MiB] is a part by itself. Raises EngineError without room.
     """
     remove_abandoned()
-    tensors: list[tuple[str, torch.Tensor]] = []
-    size = 0
-    for name, weight in source.named_weights(wanted):
-        weight = weight.detach().to("cpu").contiguous()
-        if tensors and size + weight.nbytes > part_megabytes << 20:
-            yield from written_part(tensors)
-            tensors, size = [], 0
-        tensors.append((name, weight))
-        size += weight.nbytes
-    if tensors:
+    for tensors in in_parts(source.named_weights(wanted), part_megabytes):
         yield from written_part(tensors)
+
+
+def in_parts(
+    weights: Iterable[tuple[str, torch.Tensor]], megabytes: int
+) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Named weights on the host, in lists of at most so many MiB; a larger tensor is one by itself."""
+    part: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, weight in weights:
+        weight = weight.detach().to("cpu").contiguous()
+        if part and size + weight.nbytes > megabytes << 20:
+            yield part
+            part, size = [], 0
+        part.append((name, weight))
+        size += weight.nbytes
+    if part:
+        yield part
 
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:

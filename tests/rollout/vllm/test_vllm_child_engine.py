@@ -3,6 +3,7 @@
 import os
 import signal
 from array import array
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -30,12 +31,9 @@ class TestVLLMChildEngine(EngineContract, SmallSteps):
 
 
 def test_it_samples_the_tokens_of_vllm_in_this_process(engine, folder, options):
-    here = VLLMLocalEngine(folder, options)
-    here.load_weights(random_policy(), version=3)
-    try:
+    with closing(VLLMLocalEngine(folder, options)) as here:
+        here.load_weights(random_policy(), version=3)
         expected = tokens(here.generate(requests(20), SAMPLING))
-    finally:
-        here.close()
     assert tokens(engine.generate(requests(20), SAMPLING)) == expected
 
 
@@ -60,16 +58,9 @@ def test_a_killed_child_is_noticed_and_its_successor_samples_the_same(engine):
 def test_prompts_beyond_what_one_step_takes_are_read_whole(folder, options):
     # In parts, beside requests with seeds, vLLM 0.32 dies on a CPU.
     narrow = replace(options, max_num_seqs=16, extra={"max_num_batched_tokens": 64})
-    made = ChildEngine(folder, partial(VLLMLocalEngine, options=narrow), cpu_threads=1)
-    try:
+    with closing(ChildEngine(folder, partial(VLLMLocalEngine, options=narrow), cpu_threads=1)) as made:
         made.load_weights(random_policy(), version=3)
-        wanted = [
-            GenerationRequest(
-                array("i", [(7 * row + column**2) % VOCAB_SIZE for column in range(40)]), 8, row
-            )
-            for row in range(12)
-        ]
+        rows = [[(7 * row + column**2) % VOCAB_SIZE for column in range(40)] for row in range(12)]
+        wanted = [GenerationRequest(array("i", row), 8, seed) for seed, row in enumerate(rows)]
         alone = [tokens(made.generate([request], SAMPLING))[0] for request in wanted]
         assert tokens(made.generate(wanted, SAMPLING)) == alone
-    finally:
-        made.close()

@@ -38,11 +38,8 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def engine(folder, options):
-    made = ChildEngine(
-        folder,
-        partial(VLLMLocalEngine, options=replace(options, tensor_parallel_size=2)),
-        cpu_threads=1,
-    )
+    kind = partial(VLLMLocalEngine, options=replace(options, tensor_parallel_size=2))
+    made = ChildEngine(folder, kind, cpu_threads=1)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()

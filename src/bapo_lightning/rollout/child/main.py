@@ -176,9 +176,7 @@ def watch_parent(parent: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Serves on a file descriptor. Further arguments: the trainer's process id; 1 if the thread that started
-    this lives as long as the trainer.
-    """
+    """Serves on a file descriptor; then come the trainer's process id, and whether its main thread asks."""
     descriptor, parent, by_main_thread = map(int, arguments)
     if by_main_thread:
         end_with_parent()

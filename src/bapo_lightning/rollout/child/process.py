@@ -144,9 +144,7 @@ def kill(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def inherited() -> dict[str, str]:
-    """This process's environment without the variables that name its process group, and without what
-    `let_segments_grow` chose for training.
-    """
+    """This process's environment without what names its process group or was chosen for its training."""
     return {
         name: value
         for name, value in os.environ.items()

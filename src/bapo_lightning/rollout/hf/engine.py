@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -237,12 +238,9 @@ class _Context:
 
 
 def _left_padded(sequences: Sequence[array[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(len(sequence) for sequence in sequences)
-    token_ids = torch.zeros(len(sequences), width, dtype=torch.long)
-    mask = torch.zeros(len(sequences), width, dtype=torch.long)
-    for row, sequence in enumerate(sequences):
-        token_ids[row, width - len(sequence) :] = torch.tensor(sequence, dtype=torch.long)
-        mask[row, width - len(sequence) :] = 1
+    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+    kept = [torch.ones_like(row) for row in rows]
+    token_ids, mask = (pad_sequence(each, batch_first=True, padding_side="left") for each in (rows, kept))
     return token_ids.to(device), mask.to(device)
 
 

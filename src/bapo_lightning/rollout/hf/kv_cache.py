@@ -26,8 +26,8 @@ def roomy_cache(capacity: int, dtype: torch.dtype | None = None) -> Cache:
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values of one layer, [rows, heads, tokens, width]: views of buffers of `capacity` tokens.
-    transformers' own dynamic layer concatenates in every step, and its static one cannot lose rows.
+    """Keys and values [rows, heads, tokens, width]: views of buffers of `capacity` tokens. transformers' own
+    dynamic layer concatenates in every step, and its static one cannot lose rows.
     """
 
     def __init__(self, capacity: int, dtype: torch.dtype | None = None, **kwargs: Any) -> None:

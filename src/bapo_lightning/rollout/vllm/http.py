@@ -15,8 +15,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerClient:
-    """Calls one server, with a deadline of `timeout` seconds. Its methods include those of vLLM's own
-    `VLLMWeightSyncClient`; the routes exist with VLLM_SERVER_DEV_MODE=1.
+    """Calls one server, with a deadline of `timeout` seconds. The routes exist with VLLM_SERVER_DEV_MODE=1.
 
     Every method may raise EngineDied, when the server is gone, hangs or reports a dead engine, and
     EngineError, when it refuses.
@@ -43,19 +42,6 @@ class ServerClient:
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Prepares weight transfer, once after the server's start."""
         self._call("POST", "/init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        """Begins a replacement of all weights."""
-        self._call("POST", "/start_weight_update")
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Loads one part of the weights."""
-        self._call("POST", "/update_weights", {"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Ends the replacement and names the new weights."""
-        body = {"weight_version": weight_version} if weight_version is not None else None
-        self._call("POST", "/finish_weight_update", body)
 
     def update_weight_version(self, version: str) -> None:
         """Names the weights held."""

@@ -26,9 +26,7 @@ from bapo_lightning.values import Dtype
 
 @dataclass
 class NCCLTransport:
-    """Broadcasts weights, in packed buffers, from the trainer's first rank to the workers of one server after
-    the other.
-    """
+    """Broadcasts weights from the trainer's first rank to the workers of one server after the other."""
 
     backend: ClassVar[str] = "nccl"
     master_address: str = "127.0.0.1"  # of this machine, for the servers
@@ -84,9 +82,7 @@ class WorkerControl:
         self.client.call_workers("begin_reload", True)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Lets the workers receive what is broadcast meanwhile. When they cannot, the broadcast is aborted:
-        it would wait for them for ever.
-        """
+        """Lets the workers receive what is broadcast. When they cannot, aborts it: it would wait for ever."""
         try:
             self.client.call_workers("load_transferred", update_info)
         except BaseException:
