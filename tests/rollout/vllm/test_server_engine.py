@@ -27,14 +27,8 @@ from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
 def engine(folder, options, tmp_path_factory):
     # Parts far smaller than the model: several of them make one push.
     transport = SharedMemoryTransport(part_megabytes=0)
-    made = VLLMServerEngine(
-        folder,
-        options,
-        transport,
-        str(tmp_path_factory.mktemp("logs")),
-        cpu_threads=1,
-        deadline_seconds=8,
-    )
+    logs = str(tmp_path_factory.mktemp("logs"))
+    made = VLLMServerEngine(folder, options, transport, logs, cpu_threads=1, deadline_seconds=8)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
@@ -50,18 +44,14 @@ def server_pids(engine):
 
 
 def kill_during_generation(engine, victim, number=signal.SIGKILL):
-    """Start to sample, send the signal to the victim (of the server's processes) while it samples, return
-    what is raised.
-    """
+    """Signals one of the server's processes while it samples; returns the requests and what is raised."""
     (server,) = server_pids(engine)
-    timer = threading.Timer(
-        0.5,
-        lambda: os.kill(
-            victim([server, *(child.pid for child in psutil.Process(server).children(recursive=True))]),
-            number,
-        ),
-    )
-    timer.start()
+
+    def kill():
+        below = psutil.Process(server).children(recursive=True)
+        os.kill(victim([server, *(child.pid for child in below)]), number)
+
+    threading.Timer(0.5, kill).start()
     many = [GenerationRequest(request.token_ids, 59, seed) for seed, request in enumerate(requests(1) * 3000)]
     with pytest.raises(EngineDied) as raised:
         engine.generate(many, SAMPLING)
