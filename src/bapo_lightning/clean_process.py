@@ -59,8 +59,8 @@ class CleanProcess:
 
 
 def start(module: str, *arguments: str, variables: Mapping[str, str]) -> CleanProcess:
-    """Starts `python -m module REQUESTS REPLIES *arguments`, where the first two are file descriptors. Its
-    environment has `variables`, the paths and the language, and no others.
+    """Starts `python -m module REQUESTS REPLIES *arguments` (two file descriptors), with no other
+    `variables`.
     """
     (their_requests, requests), (replies, their_replies) = Pipe(duplex=False), Pipe(duplex=False)
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

@@ -29,9 +29,7 @@ class ConfigError(BapoLightningError, ValueError):
 
 
 class MachineError(ConfigError):
-    """This machine lacks GPUs, memory or the model that a run needs: what it needs and finds, in this order,
-    and what to do instead.
-    """
+    """This machine does not have what a run needs: what it needs and finds, and what to do instead."""
 
     def __init__(self, name: str, needs: Sequence[str], advice: Sequence[str]) -> None:
         super().__init__(needs)
@@ -100,8 +98,8 @@ class Outcome:
 def outcome_of(
     work: Callable[[], Any], message: str, kind: type[BapoLightningError] = EngineError
 ) -> Outcome:
-    """Value or error of `work`. A foreign error, which may not be picklable or known elsewhere, becomes one
-    of `kind` with `message`, whose {} is its name and text.
+    """Value or error of `work`; a foreign error, maybe not picklable, becomes one of `kind`, its text in
+    `message`.
     """
     try:
         return Outcome(work())

@@ -106,8 +106,8 @@ def answer(*command: str | Path) -> str:
 
 
 def let_segments_grow() -> None:
-    """Lets torch join free memory of a GPU from now on: micro-batches differ in shape, and gaps between what
-    is left of them would fit no later one. Whoever sets one of torch's variables decides instead.
+    """Lets torch join free memory of a GPU, as micro-batches differ in shape, unless torch's variables are
+    set.
     """
     if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
         os.environ[ALLOCATOR_VARIABLES[0]] = GROWING_SEGMENTS

@@ -124,16 +124,12 @@ def attention_on_cpu(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def needs_whole_heads(states: torch.Tensor) -> bool:
-    """Whether torch has a tiled kernel for these keys only where there are as many heads as of queries. On
-    CUDA flash attention takes fewer, but no float32; the kernel that is left builds all scores at once.
-    """
+    """Whether torch tiles these keys only with all heads: CUDA's flash attention takes no float32."""
     return states.is_cuda and states.dtype is torch.float32 and not torch.is_autocast_enabled("cuda")
 
 
 def with_whole_heads(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets transformers' sdpa repeat the heads of keys and values that several heads of queries share, where
-    kernels need it.
-    """
+    """Lets transformers' sdpa repeat shared heads of keys and values where kernels need it."""
 
     @wraps(attention)
     def whole(

@@ -70,9 +70,7 @@ class Channel:
         self._scatter([(_FAILURE, f"{type(error).__name__}: {error}")] * self.size)
 
     def serve(self, handlers: Mapping[str, Callable[[Any], Any]]) -> Any:
-        """On a worker: obeys commands until the controller releases this rank; returns the release's payload.
-        Raises ControllerFailed when the controller met an error, RankLost when it is gone.
-        """
+        """Obeys the controller until released; returns its payload. Raises ControllerFailed or RankLost."""
         while True:
             received: list[Any] = [None]
             with rank_loss_raised():

@@ -76,7 +76,12 @@ class Rank(Protocol):
 
 def supervise(ranks: Sequence[Rank]) -> int:
     """Waits for all ranks, which get every signal that this process gets; returns the run's exit code."""
-    previous = {number: signal.signal(number, pass_on(ranks)) for number in STOPPING}
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for rank in ranks:
+            rank.send_signal(number)
+
+    previous = {number: signal.signal(number, pass_on) for number in STOPPING}
     try:
         return watch(ranks)
     finally:
@@ -162,16 +167,6 @@ def exit_code(codes: Sequence[int]) -> int:
     """Exit code of the lowest rank that failed; 128 + the signal for a rank that was ended by one."""
     failed = next((code for code in codes if code), 0)
     return failed if failed >= 0 else 128 - failed
-
-
-def pass_on(ranks: Sequence[Rank]) -> Any:
-    """Returns a handler that gives a signal to every rank."""
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        for rank in ranks:
-            rank.send_signal(number)
-
-    return handler
 
 
 def free_port() -> int:

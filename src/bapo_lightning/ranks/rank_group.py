@@ -24,9 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RankGroup:
-    """All ranks. The controller, rank 0, holds what exists once. The trainer's thread uses the channel
-    `control`, the generating thread `engines`.
-    """
+    """All ranks. The trainer's thread uses the channel `control`, the generating thread `engines`."""
 
     rank: int = 0
     local_rank: int = 0
@@ -41,8 +39,8 @@ class RankGroup:
         return self.rank == 0
 
     def on_controller(self, work: Callable[[], T]) -> T:
-        """Does `work` on the controller and returns its value everywhere. Every rank must call it. An error
-        is raised on the controller; elsewhere ControllerFailed.
+        """Value of `work` on the controller, everywhere; every rank must call it. An error is raised on the
+        controller; elsewhere ControllerFailed.
         """
         if self.control is None:
             return work()

@@ -120,9 +120,8 @@ class Fleet:
         return {member: outcome.result() for member, outcome in outcomes.items()}
 
     def share(self, method: str, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Values of one call for each task, in order. A task goes to whichever member is free, and again to
-        another when that one is lost. Raises NoneLeft when no member is left or a task was lost with too many
-        of them, or an engine's own error.
+        """Values of one call for each task, in order, from whichever member is free; what a lost one had goes
+        to another. Raises NoneLeft, also for a task that too many were lost with, or an engine's own error.
         """
         waiting, done = deque(range(len(tasks))), dict[int, Any]()
         working: dict[Member, int] = {}

@@ -77,8 +77,8 @@ def leave() -> None:
 
 
 def room(cpus: float, gpus: float) -> dict[str, int]:
-    """Number of actors with so many CPUs and GPUs that each living node holds, by the id of the node, beside
-    what placement groups have reserved there, such as the ranks of a run.
+    """Number of actors with so many CPUs and GPUs that each living node holds besides placement groups, by
+    id.
     """
     needs = {name: need for name, need in (("CPU", cpus), ("GPU", gpus)) if need}
     free = {node["NodeID"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}

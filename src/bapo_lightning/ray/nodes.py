@@ -154,9 +154,8 @@ class NodeRank:
 
 
 def launch(address: str | None, shape: Shape, arguments: Sequence[str]) -> int:
-    """Trains on the nodes of a cluster (`address` as in `join`) with these command line arguments; returns
-    the run's exit code. Raises EngineError without a cluster; RankError when nodes do not suffice, or are not
-    as this machine.
+    """Trains on the nodes of a cluster (`address` as in `join`); returns the run's exit code. Raises
+    EngineError without a cluster; RankError when nodes do not suffice, or are not as this machine.
     """
     own = shape.ranks_per_node * shape.cpus * shape.is_apart
     joined = join(address, own + shape.fleet_cpus, "ranks.address")

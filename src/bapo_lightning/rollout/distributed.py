@@ -110,18 +110,15 @@ class DistributedEngine:
         ]
         outcomes = self._ask("generate", self._of_ranks(parts), lambda: self._generate_own(parts[0]))
         finished: dict[int, Generation] = {}
-        reasons = self._reasons(outcomes)
         for index in range(self.num_engines):
             outcome = outcomes[index * self.ranks_per_engine]
             made = (
                 outcome.error.finished
                 if isinstance(outcome.error, EngineDied)
-                else dict(enumerate(outcome.value))
+                else dict(enumerate(outcome.value or ()))
             )
             finished |= {bounds[index] + number: generation for number, generation in made.items()}
-        if reasons:
-            self.version = UNSYNCED_VERSION
-            raise EngineDied("; ".join(reasons), finished)
+        self._check_alive(outcomes, finished)
         return [finished[number] for number in range(len(requests))]
 
     def generate_on_each(
@@ -133,9 +130,7 @@ class DistributedEngine:
             return engine.generate_on_each(requests, sampling)
         whole = [(requests, sampling)] * self.num_engines
         outcomes = self._ask("generate", self._of_ranks(whole), lambda: self._generate_own(whole[0]))
-        if reasons := self._reasons(outcomes):
-            self.version = UNSYNCED_VERSION
-            raise EngineDied("; ".join(reasons))
+        self._check_alive(outcomes)
         return {index: outcomes[index * self.ranks_per_engine].value for index in range(self.num_engines)}
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
@@ -143,9 +138,7 @@ class DistributedEngine:
         outcomes = self._ask(
             "weight_digests", [seed] * self.engines.size, lambda: self.own.weight_digests(seed)
         )
-        if reasons := self._reasons(outcomes):
-            self.version = UNSYNCED_VERSION
-            raise EngineDied("; ".join(reasons))
+        self._check_alive(outcomes)
         found = values(outcomes)
         if self.on_controller_only:
             return dict(found[0])
@@ -166,8 +159,7 @@ class DistributedEngine:
         outcomes = self.control.together(
             "load_weights", payloads, lambda: self.own.load(source, self.control, version)
         )
-        if reasons := self._reasons(outcomes):
-            raise EngineDied("; ".join(reasons))
+        self._check_alive(outcomes)
         self.version = version
 
     def sleep(self) -> None:
@@ -206,14 +198,16 @@ class DistributedEngine:
             part for part in parts for _ in range(1 if self.on_controller_only else self.ranks_per_engine)
         ]
 
-    def _reasons(self, outcomes: Sequence[Outcome]) -> list[str]:
-        """Reasons why engines died. Raises any other error."""
+    def _check_alive(
+        self, outcomes: Sequence[Outcome], finished: Mapping[int, Generation] | None = None
+    ) -> None:
+        """Raises EngineDied for engines that died, or any other error first."""
         values([outcome for outcome in outcomes if not isinstance(outcome.error, EngineDied)])
-        died: Mapping[int, Any] = {
-            rank: outcome.error for rank, outcome in enumerate(outcomes) if outcome.error is not None
-        }
-        self._dead |= set(died)
-        return [f"rank {rank}: {reason}" for rank, reason in died.items()]
+        died = {rank: outcome.error for rank, outcome in enumerate(outcomes) if outcome.error is not None}
+        if died:
+            self._dead |= set(died)
+            self.version = UNSYNCED_VERSION
+            raise EngineDied("; ".join(f"rank {rank}: {reason}" for rank, reason in died.items()), finished)
 
 
 def part_bounds(length: int, num_parts: int) -> list[int]:

@@ -183,9 +183,7 @@ class WeightSync:
         return SyncReport(version, loaded - start, probe_seconds, mean, largest, compared, source.update_kept)
 
     def _check_digests(self, engine: RolloutEngine, version: int) -> float:
-        """Share of the modules that could be compared. Raises EngineError if an engine holds others than it
-        was sent.
-        """
+        """Share of the modules that could be compared. Raises EngineError if an engine holds others."""
         if not isinstance(engine, Verifiable):
             return 0.0
         sent, shares = self._sent.digests(), []

@@ -80,8 +80,8 @@ class SharedMemoryTransport:
 def send_parts(
     source: WeightSource, part_megabytes: int, wanted: Wanted, call: Callable[..., list[Any]]
 ) -> None:
-    """Lets workers of vLLM load weights in parts; `call` runs a method of `vllm.weights.WorkerExtension` on
-    all of them. Raises EngineError when weights were missing or did not fit.
+    """Lets vLLM's workers load weights in parts by `call`. Raises EngineError when some were missing or
+    unfit.
     """
     call("begin_reload", wanted.content != "adapters")
     try:
@@ -98,8 +98,8 @@ def send_parts(
 def weight_parts(
     source: WeightSource, part_megabytes: int, wanted: Wanted = MERGED
 ) -> Generator[WeightPart, None, None]:
-    """Writes weights into files of shared memory, each of which exists until the next one is requested. A
-    larger tensor than `part_megabytes` [MiB] is a part by itself. Raises EngineError without room.
+    """Writes weights into files of shared memory, each of which exists until the next one is requested; at
+    most `part_megabytes` [MiB] each, or one larger tensor. Raises EngineError without room.
     """
     remove_abandoned()
     for tensors in in_parts(source.named_weights(wanted), part_megabytes):

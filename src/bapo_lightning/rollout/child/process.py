@@ -35,10 +35,8 @@ GROUP_VARIABLES = (
 
 class ChildProcess:
     """A process of `child.main` in its own session: no Ctrl-C of the terminal reaches it, and it is ended
-    together with all that it started.
-
-    It is a fresh interpreter, not a fork (which may hang in a process with threads) and not multiprocessing's
-    spawn (which imports the trainer's main module again).
+    together with all that it started. It is no fork, which may hang after threads were started, and not
+    multiprocessing's spawn, which imports the trainer's main module again.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:

@@ -171,9 +171,7 @@ class HFEngine:
 
 
 def indexed_device(name: str) -> torch.device:
-    """Device of a name of `HFEngine.device`; a GPU with its number, because the thread that samples has a
-    current GPU of its own: the first.
-    """
+    """Device of a name, a GPU with its number: the thread that samples has a current GPU of its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
@@ -186,8 +184,8 @@ def _added(
 
 
 class _Context:
-    """The KV cache of all rows, and the logits [B, V] of their next tokens. A prompt that many rows share
-    passes through the model once; prompts of equal length need no mask.
+    """KV cache of all rows, and logits [B, V] of their next tokens. Equal prompts pass through the model
+    once.
     """
 
     def __init__(
@@ -247,11 +245,10 @@ def _left_padded(sequences: Sequence[array[int]], device: torch.device) -> tuple
 def _generations(
     tokens: np.ndarray, logprobs: np.ndarray, lengths: list[int], stopped: list[bool], version: int
 ) -> list[Generation]:
-    generations = []
-    for row, length in enumerate(lengths):
-        ids, values = array("i"), array("f")
-        ids.frombytes(tokens[row, :length].tobytes())
-        values.frombytes(logprobs[row, :length].tobytes())
-        finish = FinishReason.STOP if stopped[row] else FinishReason.LENGTH
-        generations.append(Generation(Segment(ids, values, version), finish))
-    return generations
+    return [
+        Generation(
+            Segment(array("i", ids[:length].tobytes()), array("f", values[:length].tobytes()), version),
+            FinishReason.STOP if has_stopped else FinishReason.LENGTH,
+        )
+        for ids, values, length, has_stopped in zip(tokens, logprobs, lengths, stopped, strict=True)
+    ]

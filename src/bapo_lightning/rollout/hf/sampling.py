@@ -34,11 +34,8 @@ def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> 
 
 
 def tokens_at(mass: Tensor, uniform: Tensor) -> Tensor:
-    """Token [B] at which the cumulative sum of `mass[B, V]` passes the share `uniform[B]` of its total. A
-    token without mass is never taken.
-
-    Two short searches, of blocks of tokens and inside the chosen block, so that sums in float64 are not made
-    over the whole vocabulary.
+    """Token [B] at which the cumulative sum of `mass[B, V]` passes the share `uniform[B]` of its total; never
+    one without mass. Searches blocks of tokens, then the block: sums in float64 over all are slow.
     """
     rows = torch.arange(len(mass), device=mass.device)
     size = min(BLOCK, mass.shape[-1])

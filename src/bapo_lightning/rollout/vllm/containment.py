@@ -107,8 +107,8 @@ def default_group_kept() -> Iterator[None]:
 
 @dataclass(eq=False)
 class Deadline:
-    """Ends the process, with the stacks of all threads on stderr, when native code makes no progress: a
-    thread stuck in a kernel or a collective cannot be interrupted.
+    """Ends the process, with all stacks on stderr, when native code, which nothing interrupts, makes no
+    progress.
     """
 
     seconds: float  # without progress

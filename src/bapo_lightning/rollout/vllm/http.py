@@ -15,10 +15,9 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerClient:
-    """Calls one server, with a deadline of `timeout` seconds. The routes exist with VLLM_SERVER_DEV_MODE=1.
-
-    Every method may raise EngineDied, when the server is gone, hangs or reports a dead engine, and
-    EngineError, when it refuses.
+    """Calls one server, which has VLLM_SERVER_DEV_MODE=1, with a deadline of `timeout` seconds. Every method
+    may raise EngineDied, when the server is gone, hangs or reports a dead engine, and EngineError, when it
+    refuses.
     """
 
     def __init__(self, url: str, timeout: float) -> None:

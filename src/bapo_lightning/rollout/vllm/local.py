@@ -48,8 +48,8 @@ PART_MEGABYTES = 64  # of the weights that worker processes are handed at once
 
 @dataclass(eq=False)
 class VLLMLocalEngine:
-    """Samples with vLLM in this process. It starts with the first weights, when the trainer's process group
-    exists. Ranks of one tensor-parallel group must be given the same requests.
+    """vLLM in this process, from the first weights on. Ranks of one tensor-parallel group get the same
+    requests.
     """
 
     runs_in: ClassVar[RunsIn] = "trainer"

@@ -50,9 +50,7 @@ class NCCLTransport:
     def send(
         self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
     ) -> None:
-        """Sends weights to all servers. One that did not get all must be connected anew: its workers may wait
-        for ever.
-        """
+        """Sends weights to all servers. One that did not get all must be connected anew."""
         weights = StreamedWeights(source, replace(wanted, dtype=self.dtype or wanted.dtype))
         for client in clients:
             engine = self._engines.pop(id(client))

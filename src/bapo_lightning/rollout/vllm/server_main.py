@@ -10,9 +10,7 @@ import threading
 
 
 def end_when_stdin_closes() -> None:
-    """Ends this process with its parent, even one ended by SIGKILL: it holds the other end of standard input
-    and never writes to it.
-    """
+    """Ends this process with its parent, which holds the other end of standard input and writes nothing."""
     os.read(0, 1)  # not through sys.stdin, whose lock must be free when Python ends
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -119,8 +119,8 @@ class WorkerExtension:
         end_with_parent()
 
     def load_part(self, part: WeightPart) -> str | None:
-        """Loads a part of the weights from shared memory. Returns what went wrong: after an error of one
-        worker vLLM would take the others' answers for those to its next call.
+        """Loads a part from shared memory. Returns what went wrong: after an error of one worker vLLM would
+        take the others' answers for those to its next call.
         """
         try:
             with self._loading():
