@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from tests.commands import Command
 
@@ -26,17 +25,8 @@ STARTERS = [
 class Child(Command):
     """A command of the package that another one starts, in the place of `subprocess.Popen`."""
 
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        env: Mapping[str, str] | None = None,
-        stdout: Any = None,
-        stderr: Any = None,
-        **others: Any,
-    ) -> None:
-        """Starts `[python, -m, MODULE, ...]`, whose output goes to a file; `others` are what every command
-        of this file has: a session of its own, and no standard input.
-        """
+    def __init__(self, arguments, env=None, stdout=None, stderr=None, **others):
+        """Starts `[python, -m, MODULE, ...]`, with the output to a file; `others`: what every command has."""
         _, option, module, *rest = arguments
         assert option == "-m" and others.keys() <= {"stdin", "start_new_session"}
         first = _path(1 if stdout is None else stdout.fileno())
@@ -44,19 +34,16 @@ class Child(Command):
         super().__init__(module, rest, env=env, output=[first, second])
 
     def wait(self) -> int:
-        """Waits for the end; returns the exit code."""
         while self.poll() is None:
             time.sleep(0.02)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal, if it still runs."""
         if self.poll() is None:
             super().send_signal(number)
 
 
 def _path(descriptor: int) -> Path:
-    """The file behind a descriptor."""
     return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 

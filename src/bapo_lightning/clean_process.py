@@ -32,9 +32,7 @@ class CleanProcess:
     owner: int
 
     def first_reply(self) -> bytes:
-        """Returns what the module says when it is ready, after which its messages on stderr are lost. Raises
-        ChildProcessError with the last of them if it ends instead.
-        """
+        """What the module says when it is ready. Raises ChildProcessError if it ends before."""
         try:
             if not self.replies.poll(_START_SECONDS):
                 raise EOFError
@@ -49,9 +47,7 @@ class CleanProcess:
         return reply
 
     def end(self, seconds: float = _END_SECONDS) -> None:
-        """Closes the pipe of requests, at which the module ends, and kills it after so many seconds. A forked
-        copy of the owner only lets go of its pipe.
-        """
+        """Lets the module end, and kills it after so many seconds; a forked copy only lets go of its pipe."""
         self.requests.close()
         if self.owner != os.getpid():
             return
@@ -63,8 +59,8 @@ class CleanProcess:
 
 
 def start(module: str, *arguments: str, variables: Mapping[str, str]) -> CleanProcess:
-    """Starts `python -m module REQUESTS REPLIES *arguments`, where the first two are file descriptors. Its
-    environment has `variables`, the paths and the language, and no others.
+    """Starts `python -m module REQUESTS REPLIES *arguments` (two file descriptors), with no other
+    `variables`.
     """
     (their_requests, requests), (replies, their_replies) = Pipe(duplex=False), Pipe(duplex=False)
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 _MANY = 12  # options, too many to list beside the one that is meant
 
@@ -13,9 +16,7 @@ class BapoLightningError(Exception):
 
 
 class ConfigError(BapoLightningError, ValueError):
-    """The configuration cannot work. Holds every problem found, so that one run of the checks shows them
-    all.
-    """
+    """The configuration cannot work. Holds every problem found, to show them all at once."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -28,9 +29,7 @@ class ConfigError(BapoLightningError, ValueError):
 
 
 class MachineError(ConfigError):
-    """This machine lacks GPUs, memory or the model that a run needs: what it needs and finds, in this order,
-    and what to do instead.
-    """
+    """This machine does not have what a run needs: what it needs and finds, and what to do instead."""
 
     def __init__(self, name: str, needs: Sequence[str], advice: Sequence[str]) -> None:
         super().__init__(needs)
@@ -80,6 +79,35 @@ class RankError(BapoLightningError, RuntimeError):
 
 class RankLost(RankError):
     """The connection to another rank broke: its process is gone."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of work in another process."""
+
+    value: Any = None
+    error: BapoLightningError | None = None
+
+    def result(self) -> Any:
+        """The value. Raises the error if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def outcome_of(
+    work: Callable[[], Any], message: str, kind: type[BapoLightningError] = EngineError
+) -> Outcome:
+    """Value or error of `work`; a foreign error, maybe not picklable, becomes one of `kind`, its text in
+    `message`.
+    """
+    try:
+        return Outcome(work())
+    except BapoLightningError as error:
+        return Outcome(error=error)
+    except Exception as error:
+        traceback.print_exc()
+        return Outcome(error=kind(message.format(f"{type(error).__name__}: {error}")))
 
 
 def taken(option: str, options: Sequence[str]) -> str:

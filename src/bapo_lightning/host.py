@@ -45,9 +45,8 @@ def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def unused_gpu() -> str | None:
-    """Why torch cannot use the NVIDIA GPU that this machine has, and what to do.
-
-    None where it can, where there is no GPU, and where CUDA_VISIBLE_DEVICES hides all of them on purpose.
+    """Why torch cannot use this machine's GPU, and what to do; None where it can, or GPUs are hidden or
+    absent.
     """
     import torch
 
@@ -82,9 +81,7 @@ def _torchs_reason() -> str:
 
 
 def missing_to_build(language: str) -> str | None:
-    """Missing tool for building a Python module during a run, or None: Triton's launcher is C, and what
-    torch.compile makes for the host is C++.
-    """
+    """Missing tool for building a Python module (Triton's launcher: C, torch.compile's: C++), or None."""
     variable, known = COMPILERS[language]
     if not any(map(which, [os.environ[variable]] if variable in os.environ else known)):
         return f"a {language} compiler ({' or '.join(known)}, or the one that {variable} names)"
@@ -109,8 +106,8 @@ def answer(*command: str | Path) -> str:
 
 
 def let_segments_grow() -> None:
-    """Lets torch join free memory of a GPU from now on: micro-batches differ in shape, and gaps between what
-    is left of them would fit no later one. Whoever sets one of torch's variables decides instead.
+    """Lets torch join free memory of a GPU, as micro-batches differ in shape, unless torch's variables are
+    set.
     """
     if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
         os.environ[ALLOCATOR_VARIABLES[0]] = GROWING_SEGMENTS

@@ -12,11 +12,8 @@ HUB_SECONDS = 5  # for an answer, its name looked up and the connection made
 
 @cache
 def stay_offline_without_hub() -> str | None:
-    """Lets the libraries use only what was fetched before where the hub does not answer: for every file they
-    would try six times, in half a minute or several, and print every try. Asks once in a process.
-
-    Returns:
-        Why nothing can be fetched, the end of a sentence that begins with the hub; None where it can.
+    """Lets libraries use only what was fetched before where the hub does not answer: they would try six times
+    per file. Asks once; returns why nothing can be fetched, the end of a sentence, or None.
     """
     from huggingface_hub import constants
 
@@ -32,7 +29,6 @@ def stay_offline_without_hub() -> str | None:
 
 
 def _answers(address: str) -> bool:
-    """Whether there is an answer in time, whatever it says, through a proxy where one is set."""
     from huggingface_hub import get_session
 
     answered = []

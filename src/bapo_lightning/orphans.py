@@ -15,9 +15,7 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def end_with_parent() -> None:
-    """Lets the kernel kill this process when the thread that started it ends, even if this one is stopped or
-    inside native code then. Does nothing elsewhere than on Linux.
-    """
+    """Lets Linux kill this process when the thread that started it ends, even inside native code."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -28,10 +26,8 @@ def started_by_this() -> dict[str, str]:
 
 
 def end_with_starter() -> None:
-    """Sends this process SIGTERM once its starter has exited, if it was given `started_by_this`.
-
-    The kernel's own signal would come once for each thread of the process that ends, and a second SIGTERM
-    means that a run is to stop at once.
+    """Sends this process SIGTERM once its starter has exited, if it was given `started_by_this`. The kernel's
+    own signal would come once for each thread, and a second SIGTERM stops a run at once.
     """
     if _STARTER in os.environ:
         starter = int(os.environ[_STARTER])

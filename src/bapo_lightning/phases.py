@@ -33,12 +33,8 @@ _lock = threading.Lock()
 
 @contextmanager
 def phase(name: str, total: int | None = None, measure: Callable[[], int] | None = None) -> Iterator[Phase]:
-    """Context in which this thread does what `name` says.
-
-    Args:
-        name: for people.
-        total: number of the things that it is done to; None: they are not counted.
-        measure: tells how many are done; None: `advance` does. Another thread calls it.
+    """Context in which this thread does what `name` says, to `total` things (None: not counted). `measure`,
+    called by another thread, tells how many are done; None: `advance` does.
     """
     thread, entered = threading.get_ident(), Phase(name, total, measure=measure)
     with _lock:

@@ -38,9 +38,7 @@ def blocks(is_mixed: bool, device: torch.device) -> AbstractContextManager[Any]:
 
 
 def outside_of_autocast(step: Step) -> Step:
-    """Lets a method of a module with a `device` compute in the dtypes that it is given: Lightning rounds
-    every matrix product of a training step.
-    """
+    """Lets a module's method compute in the dtypes that it is given: Lightning's autocast rounds products."""
 
     @wraps(step)
     def full(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -51,11 +49,7 @@ def outside_of_autocast(step: Step) -> Step:
 
 
 def is_mixed(precision: str) -> bool:
-    """Whether a trainer computes in mixed precision.
-
-    Raises:
-        ConfigError: for a precision in which nothing can be trained here.
-    """
+    """Whether a trainer computes in mixed precision. Raises ConfigError where nothing can be trained."""
     if precision not in (MIXED, FULL):
         raise ConfigError([f"trainer.precision={precision} {ADVICE}"])
     return precision == MIXED
@@ -93,9 +87,7 @@ def head_products(is_mixed: bool, device: torch.device) -> AbstractContextManage
 
 
 def round_blocks(model: PreTrainedModel) -> None:
-    """Stores the weights that autocast would round at each use in bfloat16: those of all linear layers but
-    the head.
-    """
+    """Stores weights that autocast would round at each use in bfloat16: all linear layers but the head."""
     head = model.get_output_embeddings()
     for part in model.modules():
         if isinstance(part, nn.Linear) and part is not head:
@@ -118,9 +110,7 @@ def cache_dtype(device: torch.device) -> torch.dtype:
 
 
 def attention_on_cpu(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets an attention function compute in float32 on CPUs, whatever autocast says: torch's kernel for them
-    takes twice as long in bfloat16.
-    """
+    """Attention in float32 on CPUs, whatever autocast says: torch's kernel is half as fast in bfloat16."""
 
     @wraps(attention)
     def full(module: Any, *states: torch.Tensor, **kwargs: Any) -> Any:
@@ -134,16 +124,12 @@ def attention_on_cpu(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def needs_whole_heads(states: torch.Tensor) -> bool:
-    """Whether torch has a tiled kernel for these keys only where there are as many heads as of queries. On
-    CUDA flash attention takes fewer, but no float32; the kernel that is left builds all scores at once.
-    """
+    """Whether torch tiles these keys only with all heads: CUDA's flash attention takes no float32."""
     return states.is_cuda and states.dtype is torch.float32 and not torch.is_autocast_enabled("cuda")
 
 
 def with_whole_heads(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets transformers' sdpa repeat the heads of keys and values that several heads of queries share, where
-    kernels need it.
-    """
+    """Lets transformers' sdpa repeat shared heads of keys and values where kernels need it."""
 
     @wraps(attention)
     def whole(

@@ -1,4 +1,4 @@
-"""When a run starts its ranks itself, and what it says when one is lost."""
+"""When a run starts its ranks itself, what it says when one is lost, and the strategies that it can name."""
 
 import json
 import socket
@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import torch.nn.parallel
 from tests.commands import Command, wait_until
 
 from bapo_lightning.ranks.launch import exit_code, free_port, leads, report_lost, starts_ranks, threads, watch
+from bapo_lightning.ranks.strategies import data_parallel
 
 
 @pytest.mark.parametrize(
@@ -30,22 +32,17 @@ def test_ranks_are_started_unless_somebody_else_did(devices, nodes, environment,
 
 
 def test_the_first_rank_speaks_for_all():
-    assert [
-        leads(environment) for environment in ({}, {"RANK": "0"}, {"RANK": "3"}, {"SLURM_PROCID": "1"})
-    ] == [True, True, False, False]
+    environments = {}, {"RANK": "0"}, {"RANK": "3"}, {"SLURM_PROCID": "1"}
+    assert [leads(environment) for environment in environments] == [True, True, False, False]
 
 
 def test_a_rank_that_a_signal_ended_is_named_with_what_to_do(capsys):
+    report_lost([1, 1, None])  # have said why
     report_lost([None, -9, 1])
     assert capsys.readouterr().err == (
         "error: rank 1 was ended by SIGKILL; the other ranks end as well. The run goes on from its last "
         "checkpoint with resume=auto\n"
     )
-
-
-def test_ranks_that_failed_by_themselves_have_told_why(capsys):
-    report_lost([1, 1, None])
-    assert capsys.readouterr().err == ""
 
 
 def test_the_exit_code_is_that_of_the_first_rank_that_failed():
@@ -93,3 +90,19 @@ def test_without_a_port_outside_of_the_range_that_is_served_any_free_one_is_take
     assert 1024 <= free_port() <= 65535
     monkeypatch.setattr("bapo_lightning.ranks.launch.PORT_RANGE", tmp_path / "no such file")
     assert 20_000 <= free_port() < 49_152
+
+
+def of_torch_2_11(module, broadcast_buffers=True): ...
+
+
+def of_torch_2_13(module, broadcast_buffers=None, forward_sync_buffers=None): ...
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "name"),
+    [(of_torch_2_11, "broadcast_buffers"), (of_torch_2_13, "forward_sync_buffers")],
+)
+def test_ddp_leaves_buffers_alone_by_the_name_that_torch_has_for_it(wrapper, name, monkeypatch):
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", wrapper)
+    strategy = data_parallel(gradient_as_bucket_view=True)
+    assert strategy._ddp_kwargs == {name: False, "gradient_as_bucket_view": True}

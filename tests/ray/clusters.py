@@ -70,3 +70,10 @@ def processes(node):
     """Processes that a node has started."""
     (raylet,) = node.all_processes["raylet"]
     return psutil.Process(raylet.process.pid).children(recursive=True)
+
+
+def failing(file, problems, completions):
+    """A reward that notes its calls in a file, and which workers on nodes can import."""
+    with file.open("a") as notes:
+        notes.write("called\n")
+    raise TypeError("no such answer")

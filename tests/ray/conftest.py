@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from tests.builders import random_model, random_policy
+from tests.builders import random_policy
+from tests.rollout.conftest import folder  # noqa: F401
 from tests.rollout.odd_hf_engines import Uneven
 
 
@@ -18,14 +19,7 @@ def nodes():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("model")
-    random_model().save_pretrained(made)
-    return str(made)
-
-
-@pytest.fixture(scope="module")
-def fleet(nodes, folder):
+def fleet(nodes, folder):  # noqa: F811
     """An engine on each node, which leaves room for two of a quarter of a CPU."""
     from bapo_lightning.ray.engine import RayEngine
 

@@ -58,9 +58,7 @@ def test_a_slow_node_gets_less_work_and_changes_nothing(nodes, engine, folder):
         assert time.monotonic() - start < 5
 
 
-def test_a_node_whose_engine_samples_otherwise_waits_for_weights_and_is_found_at_the_sync(
-    nodes, engine, folder
-):
+def test_a_node_whose_engine_samples_otherwise_waits_and_is_found_at_the_sync(nodes, engine, folder):
     WeightSync(1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
     with nodes.one_more(ODD_SCALE="0.7"):
         engine._fleet.grow()
@@ -75,9 +73,7 @@ def test_a_node_whose_engine_samples_otherwise_waits_for_weights_and_is_found_at
 
 def test_a_node_with_an_old_version_is_refused_by_name(nodes, engine, folder, tmp_path, capfd):
     old = tmp_path / "bapo_lightning"
-    shutil.copytree(
-        Path(bapo_lightning.__file__).parent, old, ignore=shutil.ignore_patterns("__pycache__", "*.json")
-    )
+    shutil.copytree(Path(bapo_lightning.__file__).parent, old, ignore=shutil.ignore_patterns("__pycache__"))
     file = old / "__init__.py"
     file.write_text(file.read_text().replace(f'"{bapo_lightning.__version__}"', '"0.0.9"'))
     engine.take_counts()

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
@@ -13,7 +14,7 @@ from tests.rollout.odd_hf_engines import Suicidal
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.ray.engine import RayEngine
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
@@ -88,49 +89,43 @@ def test_a_death_while_weights_are_sent_leaves_the_others_with_them(engine):
     assert engine.version == 3 and len(engine.generate(requests(20), SAMPLING)) == 20
 
 
+def small(nodes, folder, kind, actors=1, **options):
+    return closing(RayEngine(folder, kind, nodes.address, actors=actors, cpus=0.25, **options))
+
+
 def test_requests_that_every_engine_dies_of_end_the_run_after_the_allowed_restarts(nodes, folder):
-    made = RayEngine(folder, Suicidal, nodes.address, actors=2, cpus=0.25)
-    restarting = RestartingEngine(made, WeightSync(1e-3), VOCAB_SIZE, max_restarts=0)
-    try:
+    with small(nodes, folder, Suicidal, actors=2) as made:
+        restarting = RestartingEngine(made, WeightSync(1e-3), VOCAB_SIZE, max_restarts=0)
         restarting.load_weights(random_policy(), 3)
         with pytest.raises(EngineError, match=r"died after 0 restarts.*no engine of the fleet is left"):
             restarting.generate(requests(14), SAMPLING)
-    finally:
-        made.close()
 
 
 def test_an_engine_that_hangs_counts_as_lost(nodes, folder):
-    made = RayEngine(folder, Slow, nodes.address, actors=1, cpus=0.25, deadline_seconds=1)
-    try:
+    with small(nodes, folder, Slow, deadline_seconds=1) as made:
         made.load_weights(random_policy(), 3)
         with pytest.raises(EngineDied):
             made.generate(requests(1), SAMPLING)
         assert made.take_counts()["fleet/lost"] == 1
-    finally:
-        made.close()
 
 
 def test_closing_ends_a_call_in_another_thread(nodes, folder):
-    made = RayEngine(folder, Slow, nodes.address, actors=1, cpus=0.25)
-    made.load_weights(random_policy(), 3)
-    threading.Timer(0.5, made.close).start()
-    with pytest.raises(EngineError, match="closed while it was at work"):
-        made.generate(requests(1), SAMPLING)
-    with pytest.raises(EngineError, match="was closed"):
+    with small(nodes, folder, Slow) as made:
         made.load_weights(random_policy(), 3)
-    made.close()
+        threading.Timer(0.5, made.close).start()
+        with pytest.raises(EngineError, match="closed while it was at work"):
+            made.generate(requests(1), SAMPLING)
+        with pytest.raises(EngineError, match="was closed"):
+            made.load_weights(random_policy(), 3)
 
 
 def test_errors_of_an_engine_come_back_as_ours(nodes, folder):
     with pytest.raises(ConfigError, match="first"):
-        RayEngine(folder, Complaining, nodes.address, actors=1, cpus=0.25)
-    made = RayEngine(folder, OddEngine, nodes.address, actors=1, cpus=0.25)
-    try:
+        small(nodes, folder, Complaining)
+    with small(nodes, folder, OddEngine) as made:
         made.load_weights(random_policy(), 3)
         with pytest.raises(EngineError, match=r"failed in its process \(KeyError"):
-            made.generate([GenerationRequest(requests(1)[0].token_ids, 1, 0)], SAMPLING)
-    finally:
-        made.close()
+            made.generate(requests(1), SAMPLING)
 
 
 def test_a_cluster_without_room_is_named(nodes, folder):

@@ -7,7 +7,7 @@ from functools import partial
 
 import psutil
 import pytest
-from tests.ray.failing_reward import failing
+from tests.ray.clusters import failing
 from tests.rewards.math.verdicts import RIGHT
 from tests.runs.sweeps.pretended import wait_until
 
@@ -28,12 +28,8 @@ def test_workers_on_several_nodes_give_the_verdicts_of_one_process_though_one_di
     here.close()
     assert {score.status for score in wanted} == {ScoreStatus.CORRECT}
     nodes.settle()
-    with (
-        nodes.one_more() as node,
-        closing(
-            VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 4, answers_per_call=3)
-        ) as judged,
-    ):
+    several = VerdictsOnNodes(partial(MathReward, num_workers=1), nodes.address, 4, answers_per_call=3)
+    with nodes.one_more() as node, closing(several) as judged:
         assert judged(PROBLEMS, ANSWERS) == wanted
         wait_until(lambda: len(workers_of(nodes)) == 4)  # those of a try that failed end later
         workers = workers_of(nodes)
@@ -56,10 +52,7 @@ def workers_of(nodes):
 
 def test_an_error_of_the_reward_is_one_of_ours_and_is_not_tried_again(nodes, tmp_path):
     calls = tmp_path / "calls"
-    judged = VerdictsOnNodes(partial(partial, failing, calls), nodes.address, 1)
-    try:
+    with closing(VerdictsOnNodes(partial(partial, failing, calls), nodes.address, 1)) as judged:
         with pytest.raises(RewardError, match="answers could not be judged on the Ray cluster: TypeError"):
             judged(PROBLEMS[:1], ANSWERS[:1])
         assert calls.read_text() == "called\n"
-    finally:
-        judged.close()

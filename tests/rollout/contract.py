@@ -4,13 +4,16 @@ The class that inherits gives the fixture `engine`: an engine that holds `random
 Engines are slow to start, so one may serve all tests; each test leaves it with those weights.
 """
 
+import os
 import random
 from array import array
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from tests.builders import VOCAB_SIZE, random_policy
+from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, scale, step
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
@@ -32,7 +35,7 @@ class SomeWeights:
         return iter(self.weights)
 
 
-def requests(count: int, limit: int = 12) -> list[GenerationRequest]:
+def requests(count, limit=12):
     return [
         GenerationRequest(
             array("i", [(3 * row + column) % VOCAB_SIZE for column in range(1 + row % 5)]), limit, seed=row
@@ -55,6 +58,17 @@ def expected_logprobs(policy, request, generation, sampling):
     return logits.log_softmax(-1).gather(-1, tokens[0, len(request.token_ids) :, None])[:, 0]
 
 
+def assert_scored_by(policy, wanted, generations, sampling=SAMPLING):
+    for request, generation in zip(wanted, generations, strict=True):
+        expected = expected_logprobs(policy, request, generation, sampling)
+        found = torch.tensor(generation.segment.logprobs)
+        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=1e-5)
+
+
+def tokens(generations):
+    return [generation.segment.token_ids for generation in generations]
+
+
 class EngineContract:
     def test_it_counts_at_most_as_many_samples_as_were_asked_for(self, engine):
         with phase("sampling", 40) as sampling:
@@ -64,9 +78,7 @@ class EngineContract:
     def test_every_request_gets_one_generation_in_order_with_the_engines_version(self, engine):
         wanted = [GenerationRequest(array("i", [5, row]), 1 + row, seed=row) for row in range(9)]
         generations = engine.generate(wanted, SamplingParams(1.0, stop_token_ids=()))
-        assert [len(generation.segment.token_ids) for generation in generations] == [
-            1 + row for row in range(9)
-        ]
+        assert [len(each) for each in tokens(generations)] == list(range(1, 10))
         assert {generation.segment.version for generation in generations} == {3}
         assert {generation.finish for generation in generations} == {FinishReason.LENGTH}
 
@@ -84,19 +96,13 @@ class EngineContract:
         self, engine, sampling
     ):
         wanted = requests(40)
-        for request, generation in zip(wanted, engine.generate(wanted, sampling), strict=True):
-            expected = expected_logprobs(random_policy(), request, generation, sampling)
-            torch.testing.assert_close(
-                torch.tensor(generation.segment.logprobs), expected, atol=TOLERANCE, rtol=1e-5
-            )
+        assert_scored_by(random_policy(), wanted, engine.generate(wanted, sampling), sampling)
 
     def test_greedy_takes_the_best_tokens_with_log_prob_zero(self, engine):
-        for request, generation in zip(
-            requests(6), engine.generate(requests(6), SamplingParams(0.0, ())), strict=True
-        ):
-            expected = expected_logprobs(
-                random_policy(), request, generation, SamplingParams(1.0, (), top_k=1)
-            )
+        best = SamplingParams(1.0, (), top_k=1)
+        generations = engine.generate(requests(6), SamplingParams(0.0, ()))
+        for request, generation in zip(requests(6), generations, strict=True):
+            expected = expected_logprobs(random_policy(), request, generation, best)
             assert expected.tolist() == generation.segment.logprobs.tolist() == [0.0] * 12
 
     def test_a_response_ends_with_its_first_stop_token_and_says_so(self, engine):
@@ -108,45 +114,26 @@ class EngineContract:
             assert not set(generation.segment.token_ids[:-1]) & {1, 2, 3, 4}
 
     def test_equal_seeds_give_equal_tokens_whatever_is_sampled_beside_them(self, engine):
-        def tokens(generations):
-            return [generation.segment.token_ids for generation in generations]
-
         first = tokens(engine.generate(requests(10), SAMPLING))
         assert tokens(engine.generate(requests(10), SAMPLING)) == first
         assert tokens(engine.generate(requests(30)[::-1], SAMPLING))[:19:-1] == first
-        other_seeds = [
-            GenerationRequest(request.token_ids, request.max_new_tokens, request.seed + 100)
-            for request in requests(10)
-        ]
+        other_seeds = [replace(request, seed=request.seed + 100) for request in requests(10)]
         assert tokens(engine.generate(other_seeds, SAMPLING)) != first
 
     def test_the_trainers_random_state_threads_and_environment_are_left_alone(self, engine):
-        import os
-
         def state():
-            return (
-                random.getstate(),
-                np.random.get_state()[1].tolist(),
-                torch.get_rng_state().tolist(),
-                dict(os.environ),
-            )
+            states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+            functions = torch.set_num_threads, torch.accelerator.synchronize, torch.accelerator.empty_cache
+            return *states, *functions, dict(os.environ)
 
-        functions = torch.set_num_threads, torch.accelerator.synchronize, torch.accelerator.empty_cache
         before = state()
         engine.generate(requests(10), SAMPLING)
         engine.load_weights(random_policy(), version=3)
         assert state() == before
-        assert (
-            torch.set_num_threads,
-            torch.accelerator.synchronize,
-            torch.accelerator.empty_cache,
-        ) == functions
 
     def test_sampled_frequencies_follow_the_policy(self, engine):
         wanted = [GenerationRequest(array("i", [4, 7]), 1, seed) for seed in range(3000)]
-        sampled = torch.tensor(
-            [generation.segment.token_ids[0] for generation in engine.generate(wanted, SAMPLING)]
-        )
+        sampled = torch.tensor([first for (first,) in tokens(engine.generate(wanted, SAMPLING))])
         frequency = torch.bincount(sampled, minlength=VOCAB_SIZE) / len(sampled)
         with torch.no_grad():
             expected = random_policy().model(torch.tensor([[4, 7]])).logits[0, -1].softmax(-1)
@@ -157,17 +144,11 @@ class EngineContract:
         # Longer than a block of a prefix cache: what was cached under older weights must be forgotten.
         prompt = array("i", [7, 3] * 20)
         for version in range(4, 9):
-            with torch.no_grad():
-                for parameter in policy.parameters():
-                    parameter.mul_(1.05)
+            scale(policy, 1.05)
             report = sync.push(policy, engine, version, VOCAB_SIZE)
             assert engine.version == version and report.max_logprob_difference <= TOLERANCE
             wanted = [GenerationRequest(prompt, 8, seed) for seed in range(4)]
-            for request, generation in zip(wanted, engine.generate(wanted, SAMPLING), strict=True):
-                expected = expected_logprobs(policy, request, generation, SAMPLING)
-                torch.testing.assert_close(
-                    torch.tensor(generation.segment.logprobs), expected, atol=TOLERANCE, rtol=1e-5
-                )
+            assert_scored_by(policy, wanted, engine.generate(wanted, SAMPLING))
         engine.load_weights(random_policy(), version=3)
 
     @pytest.mark.parametrize(
@@ -185,3 +166,19 @@ class EngineContract:
             engine.load_weights(SomeWeights([("unknown.weight", torch.zeros(1))]), version=4)
         assert engine.version != 4
         engine.load_weights(random_policy(), version=3)
+
+
+class SmallSteps:
+    """Promise of an engine that can tell what weights it holds; they go through shared memory."""
+
+    planted = staticmethod(planted_on_the_way)
+
+    @pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
+    def test_weights_of_one_small_step_before_are_found(self, engine, monkeypatch, names):
+        policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
+        assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
+        old = OldWeights(policy, names)
+        step(policy)
+        with self.planted(monkeypatch, old), pytest.raises(EngineError, match="does not hold the"):
+            sync.push(policy, engine, 5, VOCAB_SIZE)
+        sync.push(random_policy(), engine, 3, VOCAB_SIZE)

@@ -18,11 +18,16 @@ def step(policy, seed=0, rate=RATE):
             parameter.add_(rate * torch.randn(parameter.shape, generator=generator).sign())
 
 
+def scale(policy, factor):
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(factor)
+
+
 class OldWeights:
-    """Puts old weights in place of some of those that pass through."""
+    """Puts old weights in place of those with the `names`, or of all."""
 
     def __init__(self, policy, names=None, wanted=MERGED):
-        """`names`: of those that stay old; None: all."""
         weights = policy.named_weights(wanted)
         self.old = {name: weight.clone() for name, weight in weights if names is None or name in names}
 

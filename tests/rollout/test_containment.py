@@ -1,12 +1,11 @@
-"""What a guest in the trainer's process does is kept inside its calls; vLLM itself as the guest:
-tests/vllm.
-"""
+"""What a guest in the trainer's process does is kept inside its calls; vLLM as the guest: `vllm`."""
 
 import gc
 import os
 import random
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -21,7 +20,11 @@ def test_a_guest_finds_what_it_left_and_the_host_what_it_had(monkeypatch):
     monkeypatch.delenv("MADE", raising=False)
     set_num_threads, synchronize = torch.set_num_threads, torch.accelerator.synchronize
     contained = Containment({"GIVEN": "1"}, eager=True)
-    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    def states():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    before = states()
     with contained():
         assert os.environ["GIVEN"] == "1"
         os.environ |= {"KEPT": "guest", "MADE": "guest"}
@@ -30,7 +33,7 @@ def test_a_guest_finds_what_it_left_and_the_host_what_it_had(monkeypatch):
         gc.freeze()
     assert (os.environ["KEPT"], "MADE" in os.environ, "GIVEN" in os.environ) == ("host", False, False)
     assert (torch.set_num_threads, torch.accelerator.synchronize) == (set_num_threads, synchronize)
-    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    assert states() == before
     assert gc.get_freeze_count() == 0
     with contained():
         assert (os.environ["KEPT"], os.environ["MADE"]) == ("guest", "guest")
@@ -41,13 +44,10 @@ def test_a_guest_finds_what_it_left_and_the_host_what_it_had(monkeypatch):
 def test_the_host_gets_everything_back_after_an_error_too(monkeypatch):
     monkeypatch.setenv("KEPT", "host")
     before = torch.get_rng_state()
-    try:
-        with Containment({}, eager=False)():
-            os.environ["KEPT"] = "guest"
-            torch.rand(1)
-            raise ValueError
-    except ValueError:
-        pass
+    with suppress(ValueError), Containment({}, eager=False)():
+        os.environ["KEPT"] = "guest"
+        torch.rand(1)
+        raise ValueError
     assert os.environ["KEPT"] == "host"
     assert torch.equal(torch.get_rng_state(), before)
 

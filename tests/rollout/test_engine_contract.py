@@ -1,11 +1,12 @@
 """The in-process transformers engine keeps the promises of `RolloutEngine`; vLLM's engines: tests/vllm."""
 
 from array import array
+from itertools import product
 
 import numpy as np
 import pytest
-from tests.builders import random_model, random_policy
-from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
+from tests.builders import random_policy
+from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests, tokens
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.phases import phase
@@ -15,10 +16,8 @@ from bapo_lightning.rollout.seeds import request_seed, uniforms
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    random_model().save_pretrained(folder)
-    made = HFEngine(str(folder), max_rows=7)
+def engine(folder):
+    made = HFEngine(folder, max_rows=7)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
@@ -47,48 +46,39 @@ def test_a_weight_of_another_shape_is_an_error(engine):
         engine.load_weights(SomeWeights([(name, weight[:, :5])]), version=4)
 
 
-def test_a_prompt_that_many_rows_share_passes_through_the_model_once(engine, monkeypatch):
-    read = []
-    model = engine._model.base_model
+@pytest.fixture
+def calls(engine, monkeypatch):
+    """Shape of the token ids and attention mask of each call of the model."""
+    made, model = [], engine._model.base_model
     forward = model.forward
-    monkeypatch.setattr(
-        model, "forward", lambda ids, **named: read.append(tuple(ids.shape)) or forward(ids, **named)
-    )
-    prompts = [array("i", [3, 5, 2, 8])] * 3 + [array("i", [6, 2, 3, 4])] * 2
-    shared = engine.generate(
-        [GenerationRequest(prompt, 3, seed) for seed, prompt in enumerate(prompts)], SAMPLING
-    )
-    assert read == [(2, 4), (5, 1), (5, 1)]
-    alone = [
-        engine.generate([GenerationRequest(prompt, 3, seed)], SAMPLING)[0]
-        for seed, prompt in enumerate(prompts)
-    ]
-    assert [one.segment.token_ids for one in shared] == [one.segment.token_ids for one in alone]
+
+    def noted(ids, **named):
+        made.append((tuple(ids.shape), named["attention_mask"]))
+        return forward(ids, **named)
+
+    monkeypatch.setattr(model, "forward", noted)
+    return made
 
 
-def test_prompts_of_equal_length_need_no_mask_and_others_get_one(engine, monkeypatch):
-    masks = []
-    model = engine._model.base_model
-    forward = model.forward
-    monkeypatch.setattr(
-        model,
-        "forward",
-        lambda ids, **named: masks.append(named["attention_mask"]) or forward(ids, **named),
-    )
-    engine.generate(
-        [GenerationRequest(array("i", [3, 5]), 2, 0), GenerationRequest(array("i", [4, 4]), 2, 1)], SAMPLING
-    )
-    assert masks == [None, None]
-    engine.generate(
-        [GenerationRequest(array("i", [3, 5]), 2, 0), GenerationRequest(array("i", [4]), 2, 1)], SAMPLING
-    )
-    assert [mask.tolist() for mask in masks[2:]] == [[[1, 1], [0, 1]], [[1, 1, 1], [0, 1, 1]]]
+def asked(prompts, limit):
+    return [GenerationRequest(array("i", prompt), limit, seed) for seed, prompt in enumerate(prompts)]
 
 
-def test_an_engine_without_weights_refuses_to_generate(tmp_path):
-    random_model().save_pretrained(tmp_path)
+def test_a_prompt_that_many_rows_share_passes_through_the_model_once(engine, calls):
+    wanted = asked([[3, 5, 2, 8]] * 3 + [[6, 2, 3, 4]] * 2, 3)
+    shared = engine.generate(wanted, SAMPLING)
+    assert calls == [((2, 4), None), ((5, 1), None), ((5, 1), None)]
+    assert tokens(shared) == [tokens(engine.generate([one], SAMPLING))[0] for one in wanted]
+
+
+def test_prompts_of_different_lengths_get_a_mask(engine, calls):
+    engine.generate(asked([[3, 5], [4]], 2), SAMPLING)
+    assert [mask.tolist() for _, mask in calls] == [[[1, 1], [0, 1]], [[1, 1, 1], [0, 1, 1]]]
+
+
+def test_an_engine_without_weights_refuses_to_generate(folder):
     with pytest.raises(EngineError, match="before it was given weights"):
-        HFEngine(str(tmp_path)).generate(requests(1), SAMPLING)
+        HFEngine(folder).generate(requests(1), SAMPLING)
 
 
 def test_the_draws_are_the_published_splitmix64_stream():
@@ -99,12 +89,6 @@ def test_the_draws_are_the_published_splitmix64_stream():
 
 
 def test_seeds_differ_in_everything_they_are_made_of_and_fit_into_63_bits():
-    seeds = {
-        request_seed(run, version, name, index)
-        for run in (0, 1)
-        for version in (0, 7)
-        for name in ("a", "b")
-        for index in range(50)
-    }
-    assert len(seeds) == 400
-    assert all(0 <= seed < 2**63 for seed in seeds)
+    made_of = list(product((0, 1), (0, 7), ("a", "b"), range(50)))
+    seeds = {request_seed(*parts) for parts in made_of}
+    assert len(seeds) == len(made_of) and all(0 <= seed < 2**63 for seed in seeds)

@@ -33,28 +33,44 @@ def test_a_class_says_where_its_engines_work(engine, runs_in, shares_gpu):
     assert runs_in in get_args(RunsIn)
 
 
-def test_a_core_that_this_machine_lacks_is_named():
-    (found,) = ChildEngine.problems({"cpu_affinity": [0, 99_999]})
-    assert found.startswith("cpu_affinity=[0, 99999]: this machine has no core 99999, its cores are 0 to ")
-    assert list(ChildEngine.problems({"cpu_affinity": [0]})) == list(ChildEngine.problems({})) == []
+NODE = {"gpus": ["0", "1"], "num_servers": 2, "urls": ["http://gpu7:8000"]}
+PARALLEL = {"tensor_parallel_size": 2, "extra": {"data_parallel_size": 2}}
 
 
-def test_each_server_needs_its_gpus_and_each_url_a_scheme():
-    assert list(VLLMServerEngine.problems({"gpus": ["0", "1"], "num_servers": 1, "urls": ["gpu7:8000"]})) == [
-        "gpus=['0', '1'] names the GPUs of 2 servers, num_servers=1; write one entry for each server",
-        "urls: gpu7:8000 is no URL; write e.g. urls=[http://127.0.0.1:8000]",
-    ]
-    node = {"gpus": ["0", "1"], "num_servers": 2, "urls": ["http://gpu7:8000"]}
-    assert list(VLLMServerEngine.problems(node)) == list(VLLMServerEngine.problems({})) == []
-
-
-def test_a_server_has_as_many_gpus_as_it_is_parallel():
-    options = {"tensor_parallel_size": 2, "extra": {"data_parallel_size": 2}}
-    assert list(VLLMServerEngine.problems({"gpus": ["4,5"], "options": options})) == [
-        "gpus=['4,5']: 4,5 names 2 for a server that takes 4 (options.tensor_parallel_size); write one "
-        "number for each, with commas between them"
-    ]
-    assert list(VLLMServerEngine.problems({"gpus": ["0,1,2,3"], "options": options})) == []
+@pytest.mark.parametrize(
+    ("kind", "options", "beginnings"),
+    [
+        (ChildEngine, {}, []),
+        (ChildEngine, {"cpu_affinity": [0]}, []),
+        (
+            ChildEngine,
+            {"cpu_affinity": [0, 99_999]},
+            ["cpu_affinity=[0, 99999]: this machine has no core 99999, its cores are 0 to "],
+        ),
+        (VLLMServerEngine, {}, []),
+        (VLLMServerEngine, NODE, []),
+        (VLLMServerEngine, {"gpus": ["0,1,2,3"], "options": PARALLEL}, []),
+        (
+            VLLMServerEngine,
+            {"gpus": ["0", "1"], "num_servers": 1, "urls": ["gpu7:8000"]},
+            [
+                "gpus=['0', '1'] names the GPUs of 2 servers, num_servers=1; write one entry for each server",
+                "urls: gpu7:8000 is no URL; write e.g. urls=[http://127.0.0.1:8000]",
+            ],
+        ),
+        (
+            VLLMServerEngine,
+            {"gpus": ["4,5"], "options": PARALLEL},
+            ["gpus=['4,5']: 4,5 names 2 for a server that takes 4 (options.tensor_parallel_size); write"],
+        ),
+        (WeightSync, {"tolerance": 1e-3}, []),
+        (WeightSync, {"tolerance": 0.0}, ["tolerance=0.0: no two computations agree to the last bit; write"]),
+        (WeightSync, {"tolerance": float("inf")}, ["tolerance=inf proves nothing; write e.g. 0.2"]),
+    ],
+)
+def test_options_that_cannot_be_met_are_named_with_a_remedy(kind, options, beginnings):
+    for text, beginning in zip(kind.problems(options), beginnings, strict=True):
+        assert text.startswith(beginning)
 
 
 def test_on_a_gpu_the_head_of_vllm_computes_in_float32_unless_the_user_says_otherwise():
@@ -106,13 +122,3 @@ def test_a_command_lets_segments_grow_before_torch_is_there():
     environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "expandable_segments:True"]
-
-
-def test_a_tolerance_of_zero_is_no_tolerance():
-    assert list(WeightSync.problems({"tolerance": 0.0})) == [
-        "tolerance=0.0: no two computations agree to the last bit; write e.g. 1e-3"
-    ]
-    assert list(WeightSync.problems({"tolerance": float("inf")})) == [
-        "tolerance=inf proves nothing; write e.g. 0.2"
-    ]
-    assert list(WeightSync.problems({"tolerance": 1e-3})) == []

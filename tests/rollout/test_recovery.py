@@ -1,8 +1,7 @@
-"""An engine that dies, without a process: which requests are repeated, how often, and with which weights."""
-
 from array import array
 
 import pytest
+from tests.rollout.contract import tokens
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import EngineDied, Generation, GenerationRequest, SamplingParams
@@ -58,8 +57,7 @@ def test_only_what_was_interrupted_is_asked_again_in_order_and_with_the_same_wei
     engine, pushes = MortalEngine([[0, 3], [], [1]]), Pushes()
     restarting = RestartingEngine(engine, pushes, vocab_size=24, max_restarts=3)
     restarting.load_weights("policy", 7)
-    generations = restarting.generate(REQUESTS, SAMPLING)
-    assert [generation.segment.token_ids[0] for generation in generations] == [0, 1, 2, 3, 4, 5]
+    assert tokens(restarting.generate(REQUESTS, SAMPLING)) == [array("i", [seed]) for seed in range(6)]
     assert engine.asked == [[0, 1, 2, 3, 4, 5], [1, 2, 4, 5], [1, 2, 4, 5], [1, 4, 5]]
     assert engine.starts == 3
     assert pushes.made == [("policy", 7, 24)] * 4
@@ -103,9 +101,8 @@ def test_a_restart_that_fails_is_tried_again_and_counts():
 def test_when_the_restarts_are_used_up_the_last_reason_is_told():
     engine = MortalEngine([[], []], failing_starts=5)
     restarting = RestartingEngine(engine, Pushes(), 24, max_restarts=2)
-    with pytest.raises(
-        EngineError, match=r"after 2 restarts \(it does not start\); rollout\.max_restarts=2 allows no more"
-    ):
+    message = r"after 2 restarts \(it does not start\); rollout\.max_restarts=2 allows no more"
+    with pytest.raises(EngineError, match=message):
         restarting.generate(REQUESTS, SAMPLING)
     with pytest.raises(EngineError, match=r"\(killed\)"):
         restarting.generate(REQUESTS, SAMPLING)

@@ -1,30 +1,18 @@
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.builders import VOCAB_SIZE, random_model, random_policy
-from tests.rollout.faults import LOST, OldWeights, step
+from tests.builders import VOCAB_SIZE, random_policy
+from tests.rollout.faults import LOST, OldWeights, scale, step
 
 from bapo_lightning.errors import EngineError
+from bapo_lightning.rollout import weight_transport
 from bapo_lightning.rollout.hf.engine import HFEngine
 from bapo_lightning.rollout.weight_sync import WeightSync
-
-
-@pytest.fixture
-def engine(tmp_path):
-    random_model().save_pretrained(tmp_path)
-    return HFEngine(str(tmp_path))
-
-
-def test_after_each_of_five_pushes_of_changed_weights_both_sides_agree(engine):
-    policy = random_policy()
-    sync = WeightSync(tolerance=1e-4)
-    for version in range(5):
-        report = sync.push(policy, engine, version, VOCAB_SIZE)
-        assert engine.version == version and report.max_logprob_difference <= 1e-4
-        with torch.no_grad():
-            for parameter in policy.parameters():
-                parameter.mul_(1.05)
+from bapo_lightning.rollout.weight_transport import PREFIX, remove_abandoned, weight_parts
 
 
 class ForgetfulEngine(HFEngine):
@@ -38,19 +26,17 @@ class ForgetfulEngine(HFEngine):
         held[name].copy_(kept)
 
 
-def test_a_sabotaged_push_is_found_out(tmp_path):
-    random_model().save_pretrained(tmp_path)
-    engine = ForgetfulEngine(str(tmp_path))
+def test_a_sabotaged_push_is_found_out(folder):
     with pytest.raises(EngineError, match="does not hold the trainer's weights"):
-        WeightSync(tolerance=1e-3).push(random_policy(), engine, 1, VOCAB_SIZE)
+        WeightSync(tolerance=1e-3).push(random_policy(), ForgetfulEngine(folder), 1, VOCAB_SIZE)
 
 
-def test_non_finite_weights_do_not_pass_the_probe(engine):
+def test_non_finite_weights_do_not_pass_the_probe(folder):
     policy = random_policy()
     with torch.no_grad():
         next(policy.parameters()).fill_(float("nan"))
     with pytest.raises(EngineError, match="disagree by nan"):
-        WeightSync(tolerance=1e-3).push(policy, engine, 1, VOCAB_SIZE)
+        WeightSync(tolerance=1e-3).push(policy, HFEngine(folder), 1, VOCAB_SIZE)
 
 
 class DeafEngine(HFEngine):
@@ -66,38 +52,29 @@ class DeafEngine(HFEngine):
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 0.2, 5.0])
-def test_an_engine_that_ignores_every_push_after_the_first_is_found_at_the_second(tmp_path, tolerance):
-    random_model().save_pretrained(tmp_path)
-    policy, sync, engine = random_policy(), WeightSync(tolerance), DeafEngine(str(tmp_path))
+def test_an_engine_that_ignores_every_push_after_the_first_is_found_at_the_second(folder, tolerance):
+    policy, sync, engine = random_policy(), WeightSync(tolerance), DeafEngine(folder)
     sync.push(policy, engine, 0, VOCAB_SIZE)
     sync.push(policy, engine, 1, VOCAB_SIZE)  # the same weights: nothing to notice
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.mul_(1.0005)
+    scale(policy, 1.0005)
     with pytest.raises(EngineError, match=r"disagree by|did not take the new weights"):
         sync.push(policy, engine, 2, VOCAB_SIZE)
 
 
-def test_changes_too_small_to_see_add_up_until_they_are_seen(tmp_path):
-    random_model().save_pretrained(tmp_path)
-    policy, sync, engine = random_policy(), WeightSync(0.2), DeafEngine(str(tmp_path))
+def test_changes_too_small_to_see_add_up_until_they_are_seen(folder):
+    policy, sync, engine = random_policy(), WeightSync(0.2), DeafEngine(folder)
     with pytest.raises(EngineError, match="did not take the new weights"):
         for version in range(50):
             sync.push(policy, engine, version, VOCAB_SIZE)
-            with torch.no_grad():
-                for parameter in policy.parameters():
-                    parameter.mul_(1 + 2e-6)
+            scale(policy, 1 + 2e-6)
     assert version > 1
 
 
-def test_an_engine_in_bfloat16_that_takes_slow_weights_passes(tmp_path):
-    random_model().save_pretrained(tmp_path)
-    policy, sync, engine = random_policy(), WeightSync(0.2), HFEngine(str(tmp_path), dtype="bfloat16")
+def test_an_engine_in_bfloat16_that_takes_slow_weights_passes(folder):
+    policy, sync, engine = random_policy(), WeightSync(0.2), HFEngine(folder, dtype="bfloat16")
     for version in range(20):
         sync.push(policy, engine, version, VOCAB_SIZE)
-        with torch.no_grad():
-            for parameter in policy.parameters():
-                parameter.add_(1e-5 * torch.randn_like(parameter))
+        step(policy, version, rate=1e-5)
 
 
 class Several:
@@ -118,10 +95,9 @@ class Several:
         return {}
 
 
-def test_a_wrong_engine_among_several_is_found(tmp_path):
-    random_model().save_pretrained(tmp_path)
+def test_a_wrong_engine_among_several_is_found(folder):
     with pytest.raises(EngineError, match="engine and trainer disagree"):
-        WeightSync(tolerance=1e-3).push(random_policy(), Several(str(tmp_path)), 1, VOCAB_SIZE)
+        WeightSync(tolerance=1e-3).push(random_policy(), Several(folder), 1, VOCAB_SIZE)
 
 
 class Faulty(HFEngine):
@@ -139,9 +115,8 @@ class Faulty(HFEngine):
 
 @pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
 @pytest.mark.parametrize("dtype", ["float32", "bf16-mixed"])
-def test_weights_of_one_small_step_before_are_found(tmp_path, names, dtype):
-    random_model().save_pretrained(tmp_path)
-    policy, sync, engine = random_policy(), WeightSync(0.2), Faulty(str(tmp_path), dtype=dtype)
+def test_weights_of_one_small_step_before_are_found(folder, names, dtype):
+    policy, sync, engine = random_policy(), WeightSync(0.2), Faulty(folder, dtype=dtype)
     assert sync.push(policy, engine, 0, VOCAB_SIZE).compared_share == 1
     engine.old = OldWeights(policy, names)
     step(policy, rate=1e-6 if names is None else 1e-5)
@@ -151,10 +126,39 @@ def test_weights_of_one_small_step_before_are_found(tmp_path, names, dtype):
     sync.push(policy, engine, 2, VOCAB_SIZE)
 
 
-def test_an_engine_that_cannot_tell_what_it_holds_is_proven_by_the_probe_alone(tmp_path):
+def test_an_engine_that_cannot_tell_what_it_holds_is_proven_by_the_probe_alone(folder):
     class Silent(HFEngine):
         weight_digests = None
 
-    random_model().save_pretrained(tmp_path)
-    engine = Silent(str(tmp_path))
-    assert WeightSync(1e-3).push(random_policy(), engine, 0, VOCAB_SIZE).compared_share == 0
+    assert WeightSync(1e-3).push(random_policy(), Silent(folder), 0, VOCAB_SIZE).compared_share == 0
+
+
+HANDS_OVER = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+from bapo_lightning.rollout import weight_transport
+
+weight_transport.SHARED_MEMORY_FOLDER = Path(sys.argv[1])
+source = SimpleNamespace(named_weights=lambda wanted: [("weight", torch.ones(1000))])
+for part in weight_transport.weight_parts(source, part_megabytes=1):
+    print("handing over", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_trainer_left_is_removed_by_the_next_hand_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(weight_transport, "SHARED_MEMORY_FOLDER", tmp_path)
+    command = [sys.executable, "-c", HANDS_OVER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout.readline() == "handing over\n"
+        (left,) = tmp_path.glob(f"{PREFIX}{trainer.pid}-*")
+        remove_abandoned()
+        assert left.exists()  # its trainer lives
+        trainer.send_signal(signal.SIGKILL)
+    assert left.exists()
+    source = SimpleNamespace(named_weights=lambda wanted: [("weight", torch.ones(3))])
+    for part in weight_parts(source, part_megabytes=1):
+        assert not left.exists() and part["names"] == ["weight"]
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from bapo_lightning.data.loader import RolloutLoader
 from bapo_lightning.data.owner import VersionedPolicyOwner
 from bapo_lightning.errors import RankError
 from bapo_lightning.ranks.channel import Channel
-from bapo_lightning.rollout.distributed.engine import LocalEngine
+from bapo_lightning.rollout.distributed import LocalEngine
 
 END_SECONDS = 60  # for the controller to end
 

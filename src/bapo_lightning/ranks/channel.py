@@ -14,16 +14,14 @@ and a thread may use it beside training.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
-from bapo_lightning.errors import BapoLightningError, RankError, RankLost
+from bapo_lightning.errors import Outcome, RankError, RankLost, outcome_of
 
 _RELEASE, _FAILURE = "", "!"  # no command has these names
 # A command may come after hours of generation. A rank that ends closes its connections, which is noticed at
@@ -44,14 +42,6 @@ class ControllerFailed(RankError):
     """The controller met an error and reports it; the workers end in silence."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Result of a command on one rank."""
-
-    value: Any = None
-    error: BapoLightningError | None = None
-
-
 class Channel:
     """One end of the line between the controller and the workers."""
 
@@ -61,12 +51,12 @@ class Channel:
         self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def together(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> list[Outcome]:
-        """On the controller: lets every rank do its part, `own` here, and returns all outcomes in rank order.
-        `payloads`: one for each rank. Raises RankLost when a rank is gone.
+        """Lets every rank do its part, `own` on this controller; returns outcomes in rank order. Raises
+        RankLost.
         """
         self._scatter([(name, payload) for payload in payloads])
         outcomes: list[Any] = [None] * self.size
-        mine = outcome_of(self.rank, own)
+        mine = outcome_on(self.rank, own)
         with rank_loss_raised():
             dist.gather_object(mine, outcomes, dst=0, group=self._group)
         return outcomes
@@ -80,9 +70,7 @@ class Channel:
         self._scatter([(_FAILURE, f"{type(error).__name__}: {error}")] * self.size)
 
     def serve(self, handlers: Mapping[str, Callable[[Any], Any]]) -> Any:
-        """On a worker: obeys commands until the controller releases this rank; returns the release's payload.
-        Raises ControllerFailed when the controller met an error, RankLost when it is gone.
-        """
+        """Obeys the controller until released; returns its payload. Raises ControllerFailed or RankLost."""
         while True:
             received: list[Any] = [None]
             with rank_loss_raised():
@@ -93,7 +81,7 @@ class Channel:
             if name == _FAILURE:
                 raise ControllerFailed(payload)
             handler = handlers[name]
-            outcome = outcome_of(self.rank, lambda: handler(payload))  # noqa: B023 - called at once
+            outcome = outcome_on(self.rank, lambda: handler(payload))  # noqa: B023 - called at once
             with rank_loss_raised():
                 dist.gather_object(outcome, None, dst=0, group=self._group)
 
@@ -116,25 +104,14 @@ class Channel:
             dist.scatter_object_list([None], list(messages), src=0, group=self._group)
 
 
-def outcome_of(rank: int, work: Callable[[], Any]) -> Outcome:
-    """Returns the value or error of `work`; foreign errors as text, since they may not be picklable."""
-    try:
-        return Outcome(value=work())
-    except BapoLightningError as error:
-        return Outcome(error=error)
-    except Exception as error:
-        traceback.print_exc()
-        return Outcome(
-            error=RankError(f"rank {rank} failed ({type(error).__name__}: {error}); its traceback is above")
-        )
+def outcome_on(rank: int, work: Callable[[], Any]) -> Outcome:
+    """Outcome of `work` on a rank; the traceback of a foreign error is printed."""
+    return outcome_of(work, f"rank {rank} failed ({{}}); its traceback is above", RankError)
 
 
 def values(outcomes: Sequence[Outcome]) -> list[Any]:
     """The values of all ranks. Raises the error of the first rank that has one."""
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-    return [outcome.value for outcome in outcomes]
+    return [outcome.result() for outcome in outcomes]
 
 
 @contextmanager

@@ -32,9 +32,7 @@ def count_over_ranks(*counts: int, device: torch.device) -> tuple[int, ...]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Returns a tensor as it is, or assembled from its shards. Every rank must call it, in the same order.
-    vLLM loads in inference mode, in which shards cannot be gathered.
-    """
+    """A tensor as it is, or assembled from its shards. Every rank must call it, in the same order."""
     if not isinstance(tensor, DTensor):
         return tensor
     with torch.inference_mode(False), torch.no_grad():
@@ -68,12 +66,8 @@ def gather_on_controller(value: Any) -> list[Any] | None:
 
 
 def gather_rows(rows: Tensor, everywhere: bool = False) -> list[Tensor] | None:
-    """The rows of all ranks in rank order, on the host: on the controller, None elsewhere; or everywhere.
-    Every rank must call it.
-
-    Args:
-        rows: [K, N] on the host; K and type are those of all ranks, N is the rank's own and may be 0.
-        everywhere: on every rank.
+    """The rows [K, N] of all ranks in rank order, on the host: on the controller, None elsewhere; or
+    everywhere. K and type are those of all ranks, N the rank's own, maybe 0. Every rank must call it.
     """
     counts = torch.zeros(num_ranks(), dtype=torch.long)
     counts[dist.get_rank()] = rows.shape[1]

@@ -1,9 +1,8 @@
 """Starts the ranks of a run on this machine, passes signals on to them, and ends all when one is lost. Needs
 no torch.
 
-Each rank is the same command in a process and a session of its own: a Ctrl-C reaches this process alone,
-which passes every signal on once. A `RankLauncher` does the same elsewhere. Under torchrun and SLURM nothing
-here is used, because they do this themselves.
+Each rank is a process and a session of its own, so that a Ctrl-C reaches this process alone. A `RankLauncher`
+does the same elsewhere; torchrun and SLURM do it themselves.
 """
 
 from __future__ import annotations
@@ -61,28 +60,28 @@ class Rank(Protocol):
     @property
     def returncode(self) -> Any:
         """The exit code that the last poll found, None while it runs."""
-        ...
 
     def poll(self) -> int | None:
         """The exit code, None while it runs."""
-        ...
 
     def wait(self) -> int:
         """Waits for its end; returns the exit code."""
-        ...
 
     def send_signal(self, sig: int) -> None:
         """Sends a signal, if it still runs."""
-        ...
 
     def kill(self) -> None:
         """Ends it at once."""
-        ...
 
 
 def supervise(ranks: Sequence[Rank]) -> int:
     """Waits for all ranks, which get every signal that this process gets; returns the run's exit code."""
-    previous = {number: signal.signal(number, pass_on(ranks)) for number in STOPPING}
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for rank in ranks:
+            rank.send_signal(number)
+
+    previous = {number: signal.signal(number, pass_on) for number in STOPPING}
     try:
         return watch(ranks)
     finally:
@@ -170,20 +169,8 @@ def exit_code(codes: Sequence[int]) -> int:
     return failed if failed >= 0 else 128 - failed
 
 
-def pass_on(ranks: Sequence[Rank]) -> Any:
-    """Returns a handler that gives a signal to every rank."""
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        for rank in ranks:
-            rank.send_signal(number)
-
-    return handler
-
-
 def free_port() -> int:
-    """A port that nothing uses and nothing gets that asks the system for any port, such as a worker of a
-    cluster: it stays free until it is used.
-    """
+    """A port that nothing uses, and nothing gets that asks the system for any port."""
     ports = range(FIRST_PORT, _first_served_port())
     for port in random.SystemRandom().sample(ports, min(PORTS_TRIED, len(ports))):
         with socket.socket() as probe, suppress(OSError):
@@ -195,7 +182,6 @@ def free_port() -> int:
 
 
 def _first_served_port() -> int:
-    """The lowest port that a program can get that asks for any; at least `FIRST_PORT`."""
     try:
         first = int(PORT_RANGE.read_text().split()[0])
     except OSError:  # not Linux

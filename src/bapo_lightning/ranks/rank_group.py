@@ -16,7 +16,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
 from bapo_lightning.errors import ConfigError
-from bapo_lightning.ranks.channel import Channel, ControllerFailed, outcome_of, values
+from bapo_lightning.ranks.channel import Channel, ControllerFailed, outcome_on
 from bapo_lightning.ranks.launch import STARTED_BY_RUN
 
 T = TypeVar("T")
@@ -24,9 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RankGroup:
-    """All ranks. The controller, rank 0, holds what exists once. The trainer's thread uses the channel
-    `control`, the generating thread `engines`.
-    """
+    """All ranks. The trainer's thread uses the channel `control`, the generating thread `engines`."""
 
     rank: int = 0
     local_rank: int = 0
@@ -41,16 +39,16 @@ class RankGroup:
         return self.rank == 0
 
     def on_controller(self, work: Callable[[], T]) -> T:
-        """Does `work` on the controller and returns its value everywhere. Every rank must call it. An error
-        is raised on the controller; elsewhere ControllerFailed.
+        """Value of `work` on the controller, everywhere; every rank must call it. An error is raised on the
+        controller; elsewhere ControllerFailed.
         """
         if self.control is None:
             return work()
-        outcome = outcome_of(self.rank, work) if self.is_controller else None
+        outcome = outcome_on(self.rank, work) if self.is_controller else None
         outcome = self.control.from_controller(outcome)
         if outcome.error is not None and not self.is_controller:
             raise ControllerFailed(str(outcome.error))
-        return cast(T, values([outcome])[0])
+        return cast(T, outcome.result())
 
     def everywhere(self, work: Callable[[], T]) -> T:
         """Does `work` on every rank and returns its value on this one. Every rank must call it. The first
@@ -58,7 +56,7 @@ class RankGroup:
         """
         if self.control is None:
             return work()
-        outcome = outcome_of(self.rank, work)
+        outcome = outcome_on(self.rank, work)
         errors = [error for error in self.control.all(outcome.error) if error is not None]
         if errors:
             raise errors[0] if self.is_controller else ControllerFailed(str(errors[0]))
@@ -85,16 +83,8 @@ def uses_cuda(accelerator: str) -> bool:
 
 def join(accelerator: str, devices: int, num_nodes: int, wait_minutes: float, needs_group: bool) -> RankGroup:
     """Meets the other ranks, before anything is built, so that there is one configuration: the controller's.
-
-    Args:
-        accelerator: of the trainer.
-        devices: ranks on each node.
-        num_nodes: number of nodes.
-        wait_minutes: limit of a collective of training.
-        needs_group: make a process group even of one rank, as sharding does.
-
-    Raises:
-        ConfigError: the number of processes that were started is not the configuration's.
+    `wait_minutes` limits a collective of training; `needs_group` makes a process group even of one rank, as
+    sharding does. Raises ConfigError when another number of processes was started.
     """
     size = devices * num_nodes
     environment = find_environment()

@@ -15,11 +15,7 @@ def single_device() -> str:
 
 
 def data_parallel(**options: Any) -> DDPStrategy:
-    """Returns Lightning's DDP, which leaves buffers alone: the policy has none that training changes.
-
-    Args:
-        options: of `lightning.pytorch.strategies.DDPStrategy`.
-    """
+    """Returns Lightning's DDP; buffers are left alone: the policy has none that training changes."""
     from lightning.pytorch.strategies import DDPStrategy
     from torch.nn.parallel import DistributedDataParallel
 

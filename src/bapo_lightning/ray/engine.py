@@ -76,20 +76,25 @@ class RayEngine:
     _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Joins or starts the cluster and starts the actors, so that errors show before a run begins.
-
-        Raises:
-            ConfigError: Ray is not installed.
-            EngineError: there is no cluster, or no engine starts. Errors of the inner engine's constructor
-                that are ours come unchanged.
-        """
+        """Joins or starts the cluster and starts the actors, so that errors show before a run begins."""
         require_ray("rollout=ray", "rollout=hf_child")
         from bapo_lightning.ray import joining
+        from bapo_lightning.ray.fleet import Fleet
 
         wanted = None if self.actors == "auto" else self.actors
+        recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
         self._joined = joining.join(self.address, self.cpus * (wanted or 1), "rollout.engine.address")
         try:
-            self._fleet = self._made_fleet(wanted)
+            self._fleet = Fleet(
+                wanted,
+                self.cpus,
+                float(joining.has_gpus()) if self.gpus is None else self.gpus,
+                (sys.path, self.cpu_threads, recipe),
+                self.deadline_seconds,
+                self.start_seconds,
+                self._catch_up,
+                self._agrees,
+            )
             self._fleet.grow()
             self._fleet.settle()
         except BaseException:
@@ -97,8 +102,8 @@ class RayEngine:
             raise
 
     def generate(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Generation]:
-        """Samples on all engines. What a lost engine had is sampled by the others, from the same seeds;
-        EngineDied, when none is left, brings everything that was finished.
+        """Samples on all engines; what a lost one had, the others sample from the same seeds. EngineDied:
+        none is left.
         """
         check_synced(self.version)
         size = self.requests_per_call
@@ -158,9 +163,7 @@ class RayEngine:
             fleet.settle()
 
     def close(self) -> None:
-        """Ends the actors, and the cluster if it was started here. A call in another thread ends with
-        EngineError.
-        """
+        """Ends the actors, and the cluster if it was started here. A call at work ends with EngineError."""
         self._closed = True
         self.version, self._stored = UNSYNCED_VERSION, None
         if (fleet := self.__dict__.get("_fleet")) is not None:
@@ -184,25 +187,7 @@ class RayEngine:
             "fleet/reissued": fresh["reissued"],
         }
 
-    def _made_fleet(self, wanted: int | None) -> Fleet:
-        from bapo_lightning.ray import joining
-        from bapo_lightning.ray.fleet import Fleet
-
-        gpus = float(joining.has_gpus()) if self.gpus is None else self.gpus
-        recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
-        return Fleet(
-            wanted,
-            self.cpus,
-            gpus,
-            (sys.path, self.cpu_threads, recipe),
-            self.deadline_seconds,
-            self.start_seconds,
-            self._catch_up,
-            self._agrees,
-        )
-
     def _store(self, fleet: Fleet, source: WeightSource) -> StoredWeights:
-        """Stores weights in the form that the engines take, those under adapters only once."""
         from bapo_lightning.ray.members import STARTING
         from bapo_lightning.ray.weights import store
 
@@ -216,7 +201,6 @@ class RayEngine:
         return stored
 
     def _catch_up(self, member: Member) -> bool:
-        """Gives a late engine the present weights and the probe that the others have answered."""
         if self._proof is None or self._stored is None:
             return False
         member.ask("load_weights", self._stored, self.version)
@@ -224,14 +208,11 @@ class RayEngine:
         return True
 
     def _agrees(self, made: Sequence[Generation]) -> bool:
-        """Whether a late engine's answer to the probe is that of the proven ones."""
         return self._proof is not None and same_answer(made, self._proof[1])
 
     @contextmanager
     def _talk(self, size: int = 1) -> Iterator[Fleet]:
-        """Context of one call to the fleet, whose tasks have `size` requests; the end of all engines leaves
-        no weights.
-        """
+        """Context of one call, whose tasks have `size` requests; the end of all engines leaves no weights."""
         from bapo_lightning.ray.fleet import NoneLeft
 
         with self._busy:

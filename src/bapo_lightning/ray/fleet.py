@@ -20,9 +20,8 @@ from typing import Any
 
 import ray
 
-from bapo_lightning.errors import BapoLightningError, EngineError
+from bapo_lightning.errors import BapoLightningError, EngineError, Outcome
 from bapo_lightning.phases import advance
-from bapo_lightning.ranks.channel import Outcome
 from bapo_lightning.ray.joining import room
 from bapo_lightning.ray.members import STARTING, Lost, Member, Stage, start
 from bapo_lightning.ray.versions import differences, versions
@@ -84,8 +83,8 @@ class Fleet:
             self._made += 1
 
     def settle(self) -> None:
-        """Waits until the actors that start are made. Raises EngineError, or the error of an engine's
-        constructor if it is ours, when none is.
+        """Waits until the actors that start are made. Raises EngineError, or a constructor's own, when none
+        is.
         """
         end, look = (time.monotonic() + seconds for seconds in (self.start_seconds, LATE_SECONDS))
         share = f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
@@ -110,31 +109,19 @@ class Fleet:
         self.failures.clear()
 
     def everywhere(self, members: Sequence[Member], method: str, *arguments: Any) -> dict[Member, Any]:
-        """Values of the same call to several members, without those that are lost in it.
-
-        Raises:
-            NoneLeft: all were.
-            EngineError: an engine's own, after all calls have ended.
-        """
+        """Values of the same call to several members that live. Raises NoneLeft, or an engine's own error."""
         for member in members:
             member.ask(method, *arguments)
         outcomes: dict[Member, Outcome] = {}
         while any(member in self.members and member not in outcomes for member in members):
             outcomes |= {member: outcome for member, outcome in self.step() if member in members}
-        for outcome in outcomes.values():
-            if outcome.error is not None:
-                raise outcome.error
         if not outcomes:
             raise NoneLeft("no engine of the fleet is left")
-        return {member: outcome.value for member, outcome in outcomes.items()}
+        return {member: outcome.result() for member, outcome in outcomes.items()}
 
     def share(self, method: str, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Values of one call for each task, in order. A task goes to whichever member is free, and again to
-        another when that one is lost.
-
-        Raises:
-            NoneLeft: no member is left, or a task was lost with too many of them.
-            EngineError: an engine's own.
+        """Values of one call for each task, in order, from whichever member is free; what a lost one had goes
+        to another. Raises NoneLeft, also for a task that too many were lost with, or an engine's own error.
         """
         waiting, done = deque(range(len(tasks))), dict[int, Any]()
         working: dict[Member, int] = {}
@@ -151,9 +138,8 @@ class Fleet:
                 raise NoneLeft("no engine of the fleet is left", done)
             for member, outcome in self.step():
                 if member in working:
-                    if outcome.error is not None:
-                        raise outcome.error
-                    done[working.pop(member)] = outcome.value
+                    done[working[member]] = outcome.result()
+                    del working[member]
                     advance(len(outcome.value))
             for member in [member for member in working if member not in self.members]:
                 number = working.pop(member)
@@ -165,8 +151,8 @@ class Fleet:
         return [done[number] for number in range(len(tasks))]
 
     def step(self) -> list[tuple[Member, Outcome]]:
-        """Waits for the end of a call, a second at most. Takes newcomers on, and drops the dead and the
-        overdue; returns what ready members did.
+        """Waits a second at most for the end of a call; returns what ready members did. Drops the dead and
+        overdue.
         """
         busy = {member.call: member for member in self.members if member.call is not None}
         ended = ray.wait(list(busy), num_returns=1, timeout=LOOK_SECONDS)[0] if busy else []
@@ -207,7 +193,6 @@ class Fleet:
             self._drop(member)
 
     def _take_on(self, member: Member, outcome: Outcome) -> None:
-        """Next step of a newcomer whose last one has ended."""
         if outcome.error is not None:
             self._refuse(member, outcome.error)
         elif member.stage is Stage.GREETING:

@@ -26,18 +26,12 @@ JOINED = "BAPO_RAY_ADDRESS"  # variable set in ranks that Ray started, to their 
 
 
 def join(address: str | None, num_cpus: float, key: str) -> bool:
-    """Connects this process to a cluster; returns whether it must be left with `leave`.
+    """Connects this process to a cluster, unless it is connected; returns whether it must be left with
+    `leave`.
 
-    Args:
-        address: `auto` for the cluster that this machine belongs to, HOST:PORT of a head node, or None to
-            start a cluster on this machine alone. A process that is connected already stays so, and a rank
-            that Ray started joins the cluster that it was started on.
-        num_cpus: minimum CPUs to claim for a cluster that is started, even on a machine with fewer.
-        key: of the address, for the error.
-
-    Raises:
-        EngineError: there is no such cluster, it has another version of Ray or Python, or none can be
-            started.
+    `address`: `auto` for the cluster that this machine belongs to, HOST:PORT of a head node, or None to start
+    a cluster here, with at least `num_cpus`; a rank that Ray started joins the cluster that it was started
+    on. `key`: of the address, for the EngineError when there is no such cluster, or of another version.
     """
     if ray.is_initialized():
         return False
@@ -83,8 +77,8 @@ def leave() -> None:
 
 
 def room(cpus: float, gpus: float) -> dict[str, int]:
-    """Number of actors with so many CPUs and GPUs that each living node holds, by the id of the node, beside
-    what placement groups have reserved there, such as the ranks of a run.
+    """Number of actors with so many CPUs and GPUs that each living node holds besides placement groups, by
+    id.
     """
     needs = {name: need for name, need in (("CPU", cpus), ("GPU", gpus)) if need}
     free = {node["NodeID"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}

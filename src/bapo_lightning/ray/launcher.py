@@ -34,19 +34,12 @@ class RayLauncher:
     max_retries: CountOrZero  # of a run whose node is lost
 
     def __post_init__(self) -> None:
-        """Raises ConfigError when Ray is not installed."""
         require_ray("launcher=ray", "launcher=local")
 
     def __call__(self, jobs: Jobs, ended: Ended) -> dict[str, int]:
-        """Runs all jobs; returns exit codes by run name. Ctrl-C lets those that run save themselves and end,
-        and gives up the others.
-
-        Args:
-            jobs: jobs by run name; their folders must be the same on all nodes.
-            ended: called when a run has ended.
-
-        Raises:
-            EngineError: there is no cluster, or no node of it has room for a run.
+        """Runs all jobs, by run name, in folders that are the same on all nodes; returns exit codes. `ended`
+        is called with each. Ctrl-C lets those that run save themselves and end, and gives up the others.
+        Raises EngineError without a cluster, or a node with room for a run.
         """
         import ray
 

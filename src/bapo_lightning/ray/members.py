@@ -1,26 +1,104 @@
-"""One actor of a fleet, as the trainer sees it."""
+"""One actor of a fleet: its process, and the actor as the trainer sees it."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import ray
+import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from bapo_lightning.errors import EngineError
-from bapo_lightning.ranks.channel import Outcome
-from bapo_lightning.ray.actor import EngineActor
-from bapo_lightning.rollout.engine import MERGED, EngineDied, Wanted
+from bapo_lightning.errors import EngineError, Outcome, outcome_of
+from bapo_lightning.ray.versions import versions
+from bapo_lightning.ray.weights import StoredWeights
+from bapo_lightning.rollout.child.process import inherited
+from bapo_lightning.rollout.engine import (
+    MERGED,
+    EngineDied,
+    GenerationRequest,
+    RolloutEngine,
+    SamplingParams,
+    Verifiable,
+    Wanted,
+)
 
 REASONS = {
     ray.exceptions.ActorDiedError: "its process ended",
     ray.exceptions.ActorUnavailableError: "it cannot be reached",
     ray.exceptions.ActorUnschedulableError: "its node is gone",
 }
+
+
+class EngineActor:
+    """Holds one engine. Its methods return an Outcome, unlike a process that died."""
+
+    _engine: RolloutEngine
+
+    def versions(self) -> Outcome:
+        """The versions of this node's packages, and the id of this process."""
+        return self._outcome(lambda: (versions(), os.getpid()))
+
+    def make(self, path: Sequence[str], cpu_threads: int | None, recipe: bytes) -> Outcome:
+        """Makes the engine by the pickled `recipe`; returns the form in which it takes all weights. What this
+        node lacks of the trainer's module `path` is searched last; `cpu_threads` None: as many as the actor
+        has CPUs.
+        """
+
+        def work() -> Wanted:
+            for name in os.environ.keys() - inherited().keys():  # of the trainer, if it started the cluster
+                del os.environ[name]
+            sys.path += [folder for folder in path if folder not in sys.path]
+            if cpu_threads is not None:
+                torch.set_num_threads(cpu_threads)
+            self._engine = pickle.loads(recipe)()
+            return getattr(self._engine, "wanted", MERGED)
+
+        return self._outcome(work)
+
+    def weight_digests(self, seed: int) -> Outcome:
+        """Digests of the weights that the engine holds; none if it cannot tell."""
+        return self._outcome(
+            lambda: self._engine.weight_digests(seed)[0] if isinstance(self._engine, Verifiable) else {}
+        )
+
+    def load_weights(self, weights: StoredWeights, version: int) -> Outcome:
+        """Loads all weights from the object store."""
+        return self._outcome(lambda: self._engine.load_weights(weights, version))
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams, version: int
+    ) -> Outcome:
+        """Samples with the weights of `version`, and with no others."""
+
+        def work() -> Any:
+            if self._engine.version != version:
+                raise EngineError(
+                    f"an engine of the fleet was asked for samples of version {version}, and holds "
+                    f"{self._engine.version}"
+                )
+            return self._engine.generate(requests, sampling)
+
+        return self._outcome(work)
+
+    def sleep(self) -> Outcome:
+        """Gives device memory back; returns the version that is still held."""
+
+        def work() -> int:
+            self._engine.sleep()
+            return self._engine.version
+
+        return self._outcome(work)
+
+    def _outcome(self, work: Callable[[], Any]) -> Outcome:
+        return outcome_of(work, "an engine of the fleet failed in its process ({})")
 
 
 class Stage(Enum):

@@ -1,11 +1,6 @@
-"""Ranks of a run on the nodes of a Ray cluster.
-
-    this process                          an actor on each node
-    place the nodes  ------------------>  the ranks of the node, each a process of its own (`ranks.launch`)
-    print their output, pass signals on   <-- exit codes and output
-
-This is what torchrun's agents do. Ray Train would run a rank in a thread of its worker, where no signal can
-be handled, so that a run could not save itself and end when it is stopped.
+"""Ranks of a run on the nodes of a Ray cluster: an actor on each node starts its ranks, each in a process of
+its own, and hands their output and exit codes to this one. Ray Train would run a rank in a thread, where no
+signal can be handled, so that a run could not save itself when it is stopped.
 """
 
 from __future__ import annotations
@@ -76,9 +71,7 @@ class NodeRanks:
         return None
 
     def look(self) -> tuple[list[int | None], list[bytes]]:
-        """Exit codes of the ranks, None for those that run; what they wrote to standard output and error
-        since the last look.
-        """
+        """Exit codes of the ranks, None for those that run; new standard output and error."""
         codes = [rank.poll() for rank in self._ranks]  # first: what was written before an end is read
         written = []
         for number, file in enumerate(self._files):
@@ -105,19 +98,17 @@ class Node:
     actor: Any  # handle
     size: int  # number of ranks
     codes: list[int | None] = field(init=False)
-    _signals: list[tuple[int, int]] = field(default_factory=list, init=False)  # (local rank, number), to send
+    signals: list[tuple[int, int]] = field(default_factory=list, init=False)  # (local rank, number), to send
     _looked: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.codes = [None] * self.size
 
     def look(self) -> None:
-        """Sends signals, prints what was written, and sees who has ended. A node that is gone counts as
-        killed ranks.
-        """
+        """Sends signals, prints what was written, and sees who has ended: on a lost node, all."""
         if None not in self.codes or time.monotonic() < self._looked + LOOK_SECONDS / 2:
             return
-        signals, self._signals = self._signals, []
+        signals, self.signals = self.signals, []
         try:
             for signal in signals:
                 self.actor.send_signal.remote(*signal)
@@ -128,10 +119,6 @@ class Node:
             stream.write(text.decode(errors="replace"))
             stream.flush()
         self.codes, self._looked = codes, time.monotonic()
-
-    def signal_later(self, local_rank: int, number: int) -> None:
-        """Lets the next look send a signal: this may be called by a handler inside of the present one."""
-        self._signals.append((local_rank, number))
 
 
 @dataclass(eq=False)
@@ -158,8 +145,8 @@ class NodeRank:
         return code
 
     def send_signal(self, sig: int) -> None:
-        """Sends a signal with the next look."""
-        self.node.signal_later(self.local_rank, sig)
+        """Lets the next look send a signal: a handler inside of the present one may call this."""
+        self.node.signals.append((self.local_rank, sig))
 
     def kill(self) -> None:
         """Ends it with the next look."""
@@ -167,16 +154,8 @@ class NodeRank:
 
 
 def launch(address: str | None, shape: Shape, arguments: Sequence[str]) -> int:
-    """Trains on the nodes of a cluster with these command line arguments; returns the run's exit code.
-
-    Args:
-        address: as in `join`.
-        shape: the ranks, and what they take.
-        arguments: of the command that each rank is.
-
-    Raises:
-        EngineError: there is no cluster.
-        RankError: nodes do not suffice, or one of them is not as this machine.
+    """Trains on the nodes of a cluster (`address` as in `join`); returns the run's exit code. Raises
+    EngineError without a cluster; RankError when nodes do not suffice, or are not as this machine.
     """
     own = shape.ranks_per_node * shape.cpus * shape.is_apart
     joined = join(address, own + shape.fleet_cpus, "ranks.address")

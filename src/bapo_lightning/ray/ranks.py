@@ -29,13 +29,7 @@ class RanksOnRay:
             )
 
     def launch(self, config: RunConfig, arguments: Sequence[str]) -> int:
-        """Trains in ranks that Ray starts with these arguments; returns the exit code of the run.
-
-        Raises:
-            ConfigError: Ray is not installed.
-            EngineError: there is no cluster.
-            RankError: its nodes do not suffice.
-        """
+        """Trains in ranks that Ray starts; returns the exit code. Raises RankError for want of nodes."""
         require_ray("ranks=ray", "ranks=none")
         from bapo_lightning.ray.nodes import Shape, launch
 

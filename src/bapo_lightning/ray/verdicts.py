@@ -21,8 +21,8 @@ Reward = Callable[[list[Problem], list[Completion]], list[Score]]
 @dataclass(eq=False)
 class VerdictsOnNodes:
     """Callable `(problems, completions) -> scores`: cuts them into calls that the workers of all nodes take
-    in turn, and gives every answer the score that `make_reward()` would give it. A worker that dies is made
-    anew, and its call is repeated; when its node is lost, the other nodes judge the batch again.
+    in turn. A worker that dies is made anew, and its call repeated; when its node is lost, the others judge
+    the batch again.
     """
 
     make_reward: Callable[[], Reward]  # called in each worker; picklable, such as a partial of a class
@@ -107,7 +107,6 @@ class VerdictWorker:
     """Judges answers in an actor."""
 
     def __init__(self, make_reward: Callable[[], Reward], path: Sequence[str]) -> None:
-        """Makes the reward; what this node lacks of the trainer's module `path` is searched last."""
         sys.path += [folder for folder in path if folder not in sys.path]
         self._reward = make_reward()
 

@@ -5,7 +5,7 @@ actors from shared memory.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.engine import FACTOR_MARK, MERGED, Wanted, WeightSource
+from bapo_lightning.rollout.weight_transport import in_parts
 
 # Name, dtype and shape of a weight, and its bytes as a numpy array, which Ray stores without a copy of its
 # own and gives back as a view of the store.
@@ -23,8 +24,8 @@ Stored = tuple[str, str, list[int], Any]
 
 @dataclass
 class StoredWeights:
-    """Weights of one version as a `WeightSource` for an engine on any node. The store keeps them as long as
-    the trainer keeps this.
+    """Weights of one version as a `WeightSource` for engines on all nodes, stored while the trainer keeps
+    this.
     """
 
     parts: list[Any]  # object references, each of a list[Stored]
@@ -45,35 +46,28 @@ class StoredWeights:
 
 
 def store(source: WeightSource, part_megabytes: int, wanted: Wanted) -> StoredWeights:
-    """Puts weights into the store in parts of `part_megabytes` [MiB]; a larger tensor is a part of its own.
-    Raises EngineError without room.
-    """
+    """Puts weights into the store, in parts of `part_megabytes` [MiB]. Raises EngineError without room."""
     found: dict[bool, list[Any]] = {False: [], True: []}
     for is_factor, weights in groupby(source.named_weights(wanted), lambda item: FACTOR_MARK in item[0]):
-        found[is_factor] += _stored(weights, part_megabytes)
+        found[is_factor] += map(put, in_parts(weights, part_megabytes))
     if wanted.content == "merged":
         return StoredWeights(found[False])
     return StoredWeights(found[True], found[False])
 
 
-def _stored(weights: Iterable[tuple[str, torch.Tensor]], part_megabytes: int) -> Iterator[Any]:
-    part: list[Stored] = []
-    size = 0
-    for name, weight in weights:
-        values = weight.detach().to("cpu").contiguous().view(-1).view(torch.uint8).numpy()
-        if part and size + values.nbytes > part_megabytes << 20:
-            yield put(part)
-            part, size = [], 0
-        part.append((name, str(weight.dtype).removeprefix("torch."), list(weight.shape), values))
-        size += values.nbytes
-    if part:
-        yield put(part)
-
-
-def put(part: Sequence[Stored]) -> Any:
+def put(part: Sequence[tuple[str, torch.Tensor]]) -> Any:
     """Stores one part. Raises EngineError without room."""
+    stored: list[Stored] = [
+        (
+            name,
+            str(weight.dtype).removeprefix("torch."),
+            list(weight.shape),
+            weight.view(-1).view(torch.uint8).numpy(),
+        )
+        for name, weight in part
+    ]
     try:
-        return ray.put(list(part))
+        return ray.put(stored)
     except ray.exceptions.RayError as error:
         raise EngineError(
             f"Ray's object store did not take a part of the weights ({type(error).__name__}: {error}); start "

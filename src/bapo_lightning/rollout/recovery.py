@@ -1,9 +1,6 @@
-"""Keeps a run going when its engine's process dies or hangs: restart, weights again, and only what was
-interrupted is sampled again.
-
-On a CPU the tokens of a request depend on its seed and the weights alone, so a repeated request gives what
-the dead engine would have given. On a GPU they depend on the batch as well, through rounding: it gives
-another sample of the same distribution.
+"""Keeps a run going when its engine dies or hangs: restart, weights again, and only what was interrupted is
+sampled again. On a CPU a repeated request gives what the dead engine would have given; on a GPU, which rounds
+differently in another batch, another sample of the same distribution.
 """
 
 from __future__ import annotations
@@ -73,7 +70,6 @@ class RestartingEngine:
     def _attempt(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> dict[int, Generation]:
-        """Generations by number of their request, without those that a death cut off."""
         try:
             with phase("sampling", len(requests)):
                 return dict(enumerate(self.engine.generate(requests, sampling))) if requests else {}
@@ -83,9 +79,7 @@ class RestartingEngine:
 
     @phase("syncing weights")
     def load_weights(self, source: ScoringWeightSource, version: int) -> None:
-        """Loads weights and proves that they arrived, across deaths. Raises EngineError if the proof fails,
-        or no restart is left.
-        """
+        """Loads weights and proves it, across deaths. Raises EngineError without restarts left."""
         self._loaded = source, version
         while True:
             try:
@@ -97,9 +91,7 @@ class RestartingEngine:
                 return self.sync_reports.append(report)
 
     def restart(self) -> None:
-        """Starts the engine anew, without weights, while it is dead. Raises EngineError, with the last
-        reason, when no restart is left.
-        """
+        """Starts a dead engine anew, without weights. Raises EngineError without restarts left."""
         while self._death is not None:
             if self._num_restarts >= self.max_restarts:
                 raise EngineError(

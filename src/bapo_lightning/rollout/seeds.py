@@ -1,8 +1,5 @@
-"""Random numbers that belong to a request, not to an engine.
-
-After a restart of an engine, in another order, or beside other requests, the same request has the same
-random numbers. On a CPU it gives the same tokens. A GPU rounds differently in another batch, so that a token
-whose random number lies at its edge may become another one.
+"""Random numbers that belong to a request, not to an engine: they are the same after a restart, in another
+order, or in another batch. On a CPU so are the tokens; a GPU rounds differently in another batch.
 """
 
 from __future__ import annotations
@@ -26,15 +23,9 @@ def request_seed(
     """Seed of one sample, in [0, 2^63): a hash, so that neighbouring runs, versions and samples share
     nothing.
 
-    Args:
-        run_seed: seed of the run.
-        version: policy version that samples.
-        problem_id: id of the problem.
-        sample_index: number of the sample in its group.
-        epoch: epoch of the problem stream. A small set can come twice under one version.
-        position: tokens sampled before, under this version or an older one; a resumed rollout must not repeat
-            its first random numbers.
-        variant: name of another way to ask the same problem again.
+    `epoch`: of the problem stream, as a small set can come twice under one version. `position`: tokens
+    sampled before; a resumed rollout must not repeat its first random numbers. `variant`: another way to ask
+    the same problem again.
     """
     key = f"{run_seed}/{version}/{sample_index}/{problem_id}" + (
         f"/{epoch}/{position}" if epoch or position else ""
@@ -44,12 +35,7 @@ def request_seed(
 
 
 def turn_seed(seed: int, length: int) -> int:
-    """Seed of a later turn within a generation pass, in [0, 2^63).
-
-    Args:
-        seed: seed of the rollout's request in the pass.
-        length: tokens that the policy has sampled in the rollout.
-    """
+    """Seed of a later turn in a pass, in [0, 2^63); `length`: tokens that the policy has sampled before."""
     return _hashed(f"{seed}/turn {length}")
 
 
@@ -58,12 +44,8 @@ def _hashed(key: str) -> int:
 
 
 def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
-    """Number `position` of the SplitMix64 stream of each seed (Steele, Lea and Flood, OOPSLA 2014), as
-    float64 in [0, 1).
-
-    Args:
-        seeds: [B] uint64.
-        position: index in the stream, from 0.
+    """Number `position` (from 0) of the SplitMix64 stream of each of `seeds` [B] uint64 (Steele, Lea and
+    Flood, OOPSLA 2014), as float64 in [0, 1).
     """
     z = seeds + np.uint64((position + 1) * _GOLDEN_GAMMA % 2**64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -36,11 +36,9 @@ def group_of(name: str) -> str:
 
 
 def column_digest(columns: torch.Tensor, places: list[int]) -> torch.Tensor:
-    """Digest of columns [rows, k], as a scalar int64 on their device.
-
-    Args:
-        columns: weights of any precision; a value has the same digest in each that can hold it.
-        places: index of each of the k columns among the drawn ones of the whole weight.
+    """Digest of columns [rows, k], as a scalar int64 on their device; a value has the same one in every
+    precision that can hold it. `places`: index of each of the k columns among the drawn ones of the whole
+    weight.
     """
     bits = (columns.float() + 0.0).view(torch.int32).long()  # + 0.0: no negative zeros
     mixed = bits * _signed(_FACTORS[0])

@@ -46,21 +46,17 @@ class ScoringWeightSource(MeasuredWeights, Protocol):
     @property
     def update_kept(self) -> float | None:
         """Share of the adapters' update that the last pass over the weights handed on; None without one."""
-        ...
 
     def response_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Log-probs [nats] of response tokens at the sampling temperature, `token_budget` at once."""
-        ...
 
     def response_scores(
         self, rollouts: Sequence[Rollout], token_budget: int, names: Sequence[str]
     ) -> list[tuple[array[float], ...]]:
         """Several scores of the same tokens, in the order of their names."""
-        ...
 
     def reference_logprobs(self, rollouts: Sequence[Rollout], token_budget: int) -> list[array[float]]:
         """Log-probs under the weights that the run began with."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +146,9 @@ class WeightSync:
         version: int,
         vocab_size: int,
     ) -> SyncReport:
-        """Loads the weights of `source` into `engine` as policy version `version`, and proves it.
-
-        Of several engines behind `engine` each is proven by itself.
-
-        Raises:
-            EngineError: a weight is missing or has another shape, the two sides disagree about the probe
-                afterwards, or an engine still gives an old answer.
+        """Loads the weights of `source` into `engine` as policy version `version`, and proves it, of several
+        engines for each. Raises EngineError when a weight is missing or has another shape, the two sides
+        disagree about the probe afterwards, or an engine still gives an old answer.
         """
         start = time.perf_counter()
         self._sent.source, self._sent.next_seed = source, version
@@ -191,9 +183,7 @@ class WeightSync:
         return SyncReport(version, loaded - start, probe_seconds, mean, largest, compared, source.update_kept)
 
     def _check_digests(self, engine: RolloutEngine, version: int) -> float:
-        """Returns the share of the modules whose weights could be compared. Raises EngineError if an engine
-        holds others than it was sent.
-        """
+        """Share of the modules that could be compared. Raises EngineError if an engine holds others."""
         if not isinstance(engine, Verifiable):
             return 0.0
         sent, shares = self._sent.digests(), []

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,13 +34,11 @@ class WeightTransport(Protocol):
 
     def connect(self, client: ServerClient, source: WeightSource, wanted: Wanted) -> None:
         """Prepares a new server."""
-        ...
 
     def send(
         self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
     ) -> None:
         """Replaces the weights of all servers. Raises EngineError when one of them did not get all."""
-        ...
 
 
 class WeightPart(TypedDict):
@@ -82,9 +80,8 @@ class SharedMemoryTransport:
 def send_parts(
     source: WeightSource, part_megabytes: int, wanted: Wanted, call: Callable[..., list[Any]]
 ) -> None:
-    """Lets workers of vLLM load weights in parts, each of which all of them have loaded before the next is
-    made. `call` runs a method of `vllm.weights.WorkerExtension` on all of them. Raises EngineError when
-    weights were missing or did not fit.
+    """Lets vLLM's workers load weights in parts by `call`. Raises EngineError when some were missing or
+    unfit.
     """
     call("begin_reload", wanted.content != "adapters")
     try:
@@ -101,21 +98,29 @@ def send_parts(
 def weight_parts(
     source: WeightSource, part_megabytes: int, wanted: Wanted = MERGED
 ) -> Generator[WeightPart, None, None]:
-    """Writes weights into files of shared memory, each of which exists until the next one is requested. A
-    larger tensor than `part_megabytes` [MiB] is a part of its own. Raises EngineError without room.
+    """Writes weights into files of shared memory, each of which exists until the next one is requested; at
+    most `part_megabytes` [MiB] each, or one larger tensor. Raises EngineError without room.
     """
     remove_abandoned()
-    tensors: list[tuple[str, torch.Tensor]] = []
-    size = 0
-    for name, weight in source.named_weights(wanted):
-        weight = weight.detach().to("cpu").contiguous()
-        if tensors and size + weight.nbytes > part_megabytes << 20:
-            yield from written_part(tensors)
-            tensors, size = [], 0
-        tensors.append((name, weight))
-        size += weight.nbytes
-    if tensors:
+    for tensors in in_parts(source.named_weights(wanted), part_megabytes):
         yield from written_part(tensors)
+
+
+def in_parts(
+    weights: Iterable[tuple[str, torch.Tensor]], megabytes: int
+) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Named weights on the host, in lists of at most so many MiB; a larger tensor is one by itself."""
+    part: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, weight in weights:
+        weight = weight.detach().to("cpu").contiguous()
+        if part and size + weight.nbytes > megabytes << 20:
+            yield part
+            part, size = [], 0
+        part.append((name, weight))
+        size += weight.nbytes
+    if part:
+        yield part
 
 
 def written_part(tensors: Sequence[tuple[str, torch.Tensor]]) -> Iterator[WeightPart]:

@@ -34,7 +34,7 @@ from bapo_lightning.modules.policy.options import ModelOptions
 from bapo_lightning.phases import phase
 from bapo_lightning.ranks.channel import Channel
 from bapo_lightning.ranks.rank_group import RankGroup, own_gpu, uses_cuda
-from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine
+from bapo_lightning.rollout.distributed import DistributedEngine, LocalEngine
 from bapo_lightning.rollout.engine import RolloutEngine, SamplingParams
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.runs.callbacks import build_callbacks, build_loggers

@@ -1,61 +1,46 @@
-"""An engine in a process of its own: the contract, what is sampled, and a child that is killed or hangs."""
-
 import os
 import signal
 import time
 from array import array
 from contextlib import closing
 from functools import partial
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
-from tests.builders import VOCAB_SIZE, random_policy
-from tests.rollout.contract import SAMPLING, EngineContract, SomeWeights, requests
-from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, step
+from tests.builders import random_policy
+from tests.rollout.contract import SAMPLING, EngineContract, SmallSteps, SomeWeights, requests
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
-from bapo_lightning.rollout.engine import (
-    MERGED,
-    UNSYNCED_VERSION,
-    EngineDied,
-    GenerationRequest,
-    SamplingParams,
-)
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION, EngineDied, GenerationRequest, SamplingParams
 from bapo_lightning.rollout.hf.engine import HFEngine
-from bapo_lightning.rollout.weight_sync import WeightSync
 
 
 @pytest.fixture(scope="module")
 def engine(folder):
-    made = ChildEngine(
-        folder, partial(HFEngine, max_rows=7), deadline_seconds=60, cpu_threads=1, part_megabytes=0
-    )
+    kind = partial(HFEngine, max_rows=7)
+    made = ChildEngine(folder, kind, deadline_seconds=60, cpu_threads=1, part_megabytes=0)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
 
 
-class Counted:
-    """A source that notes in which precisions its weights went."""
-
-    def __init__(self, policy):
-        self.policy, self.dtypes = policy, set()
-
-    def named_weights(self, wanted=MERGED):
-        for name, weight in self.policy.named_weights(wanted):
-            self.dtypes.add(weight.dtype)
-            yield name, weight
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_weights_go_in_the_precision_of_the_engine(dtype, folder):
+    dtypes = set()
+
+    def named_weights(wanted):
+        for name, weight in random_policy().named_weights(wanted):
+            dtypes.add(weight.dtype)
+            yield name, weight
+
     name = str(dtype).removeprefix("torch.")
     with closing(ChildEngine(folder, partial(HFEngine, dtype=name), cpu_threads=1)) as made:
-        made.load_weights(source := Counted(random_policy()), version=1)
-    assert source.dtypes == {dtype}
+        made.load_weights(SimpleNamespace(named_weights=named_weights), version=1)
+    assert dtypes == {dtype}
 
 
 def weight_files():
@@ -64,6 +49,10 @@ def weight_files():
 
 @pytest.mark.slow
 class TestChildEngine(EngineContract):
+    """Everything is inherited."""
+
+
+class TestSmallSteps(SmallSteps):
     """Everything is inherited."""
 
 
@@ -117,17 +106,13 @@ def test_a_child_killed_while_it_sleeps_is_noticed_at_the_next_weights(engine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "prompt_tokens", [1, 50_000], ids=["small request", "request that does not fit into the pipe"]
-)
+@pytest.mark.parametrize("prompt_tokens", [1, 50_000], ids=["small request", "larger than the pipe"])
 def test_a_hung_child_is_dead_after_its_deadline(engine, prompt_tokens, monkeypatch):
     monkeypatch.setattr(engine, "deadline_seconds", 1.0)
     os.kill(engine.pid, signal.SIGSTOP)
     pid, started = engine.pid, time.monotonic()
     with pytest.raises(EngineDied, match="did not answer within 1 s"):
-        engine.generate(
-            [GenerationRequest(array("i", [1] * prompt_tokens), 1, seed) for seed in range(10)], SAMPLING
-        )
+        engine.generate([GenerationRequest(array("i", [1] * prompt_tokens), 1, 0)] * 10, SAMPLING)
     assert time.monotonic() - started < 10 and not psutil.pid_exists(pid)
     monkeypatch.undo()
     revived(engine)
@@ -175,14 +160,3 @@ def test_a_nonsense_request_is_the_engines_business(engine):
     with pytest.raises(EngineError, match="failed in its process"):
         engine.generate([GenerationRequest(array("i", [1000]), 1, 0)], SamplingParams(1.0, ()))
     assert len(engine.generate(requests(3), SAMPLING)) == 3
-
-
-@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
-def test_weights_of_one_small_step_before_are_found(engine, monkeypatch, names):
-    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
-    assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
-    old = OldWeights(policy, names)
-    step(policy)
-    with planted_on_the_way(monkeypatch, old), pytest.raises(EngineError, match="does not hold the"):
-        sync.push(policy, engine, 5, VOCAB_SIZE)
-    sync.push(random_policy(), engine, 3, VOCAB_SIZE)

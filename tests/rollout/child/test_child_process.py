@@ -5,16 +5,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 
 import psutil
 import pytest
 import torch
 from tests.builders import random_policy
-from tests.commands import command_line
+from tests.commands import command_line, run_command, train
+from tests.rollout.child.test_child_engine import weight_files
 from tests.rollout.contract import SAMPLING, SomeWeights, requests
 from tests.rollout.odd_engines import Complaining, Counting, Exiting, OddEngine, Rereading, Slow, Talkative
+from tests.runs.sweeps.pretended import wait_until
 
 from bapo_lightning.errors import ConfigError, EngineError
 from bapo_lightning.phases import phase
@@ -37,17 +38,6 @@ def odd():
         engine.close()
 
 
-def weight_files():
-    return [name for name in os.listdir("/dev/shm") if name.startswith(f"bapo-weights-{os.getpid()}-")]
-
-
-def wait_until(condition, seconds=20):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-
-
 def children():
     """Command lines of engines' processes below this one."""
     found = [(child.pid, command_line(child)) for child in psutil.Process().children()]
@@ -57,17 +47,15 @@ def children():
 @pytest.mark.slow
 def test_errors_of_the_constructor_come_back(folder):
     before = children()
-    with pytest.raises(EngineError, match=r"AttributeError: .*float99"):
-        ChildEngine(folder, partial(HFEngine, dtype="float99"))
-    with pytest.raises(EngineError, match="OSError: "):
-        ChildEngine("nowhere", HFEngine)
-    with pytest.raises(ConfigError) as error:
-        ChildEngine("nowhere", Complaining)
-    assert error.value.problems == ("first", "second")
-    with pytest.raises(EngineError, match="did not start: its process ended with exit code 3"):
-        ChildEngine("nowhere", Exiting)
-    with pytest.raises(EngineError, match=r"did not start: it did not answer within 0\.2 s"):
-        ChildEngine("nowhere", OddEngine, start_seconds=0.2)
+    for path, kind, changes, error, text in [
+        (folder, partial(HFEngine, dtype="float99"), {}, EngineError, "AttributeError: .*float99"),
+        ("nowhere", HFEngine, {}, EngineError, "OSError: "),
+        ("nowhere", Complaining, {}, ConfigError, "2 problems:\n  1. first\n  2. second"),
+        ("nowhere", Exiting, {}, EngineError, "did not start: its process ended with exit code 3"),
+        ("nowhere", OddEngine, {"start_seconds": 0.2}, EngineError, "did not answer within 0.2 s"),
+    ]:
+        with pytest.raises(error, match=text):
+            ChildEngine(path, kind, **changes)
     assert children() == before
 
 
@@ -85,20 +73,15 @@ def test_an_error_that_is_not_ours_keeps_its_name_and_the_child_lives(odd):
 def test_threads_and_cores_are_those_asked_for_and_the_trainers_process_group_is_not_the_childs(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     core = max(os.sched_getaffinity(0))
-    before = (
-        dict(os.environ),
-        os.sched_getaffinity(0),
-        torch.get_num_threads(),
-        torch.get_rng_state().tolist(),
-    )
+
+    def state():
+        own = torch.get_num_threads(), torch.get_rng_state().tolist()
+        return dict(os.environ), os.sched_getaffinity(0), *own
+
+    before = state()
     with pytest.raises(EngineError, match=rf"^3 threads on \[{core}\], RANK=None$"):
         ChildEngine("nowhere", Talkative, cpu_threads=3, cpu_affinity=[core])
-    assert before == (
-        dict(os.environ),
-        os.sched_getaffinity(0),
-        torch.get_num_threads(),
-        torch.get_rng_state().tolist(),
-    )
+    assert state() == before
 
 
 @pytest.mark.slow
@@ -125,11 +108,8 @@ def test_closing_ends_a_call_of_another_thread_and_is_final(odd):
     wait_until(engine._busy.locked)
     engine.close()
     thread.join(10)
-    assert (
-        not thread.is_alive()
-        and "closed while it was at work" in str(caught[0])
-        and not isinstance(caught[0], EngineDied)
-    )
+    assert not thread.is_alive()
+    assert "closed while it was at work" in str(caught[0]) and not isinstance(caught[0], EngineDied)
     engine.close()
     with pytest.raises(EngineError, match="was closed"):
         engine.restart()
@@ -189,3 +169,20 @@ def test_samples_are_counted_while_the_child_is_at_work(odd):
         with phase("sampling", 4) as sampling:
             assert engine.generate(requests(4), SAMPLING) == []
         assert 1 <= sampling.done <= 4
+
+
+@pytest.mark.slow
+def test_a_run_trains_on_what_the_same_engine_in_its_process_would_sample(tmp_path):
+    for rollout in ("hf", "hf_child"):
+        done = train(f"rollout={rollout}", f"run_folder={tmp_path / rollout}")
+        assert done.returncode == 0, done.stdout + done.stderr
+    in_process, child = (tmp_path / rollout / "rollouts.jsonl" for rollout in ("hf", "hf_child"))
+    assert in_process.read_bytes() == child.read_bytes()
+
+
+def test_an_error_of_the_engines_start_ends_the_command_with_one_line(tmp_path):
+    options = ["rollout=hf_child", "rollout.engine.start_seconds=0.1", f"run_folder={tmp_path / 'run'}"]
+    done = run_command("bapo_lightning.cli.train", *options)
+    assert done.returncode == 1
+    assert "error: the rollout engine did not start: it did not answer within 0.1 s" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 import torch
-from tests.builders import VOCAB_SIZE, random_model, random_policy
+from tests.builders import VOCAB_SIZE, random_policy
 from tests.rollout.faults import step
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -12,18 +12,12 @@ from bapo_lightning import precision
 from bapo_lightning.modules.policy.factory import build_policy
 from bapo_lightning.modules.policy.options import LoraOptions, ModelOptions
 from bapo_lightning.rollout.engine import GenerationRequest, SamplingParams
-from bapo_lightning.rollout.hf.attention import CACHED_SDPA
 from bapo_lightning.rollout.hf.engine import HFEngine
+from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA
 from bapo_lightning.rollout.weight_sync import WeightSync
 from bapo_lightning.types import Rollout
 
 SAMPLING = SamplingParams(1.0, stop_token_ids=())
-
-
-@pytest.fixture
-def folder(tmp_path):
-    random_model().save_pretrained(tmp_path)
-    return str(tmp_path)
 
 
 def test_blocks_are_held_in_bfloat16_and_embeddings_norms_and_head_in_float32(folder):
@@ -68,14 +62,8 @@ def test_in_16_bits_it_applies_adapters_as_they_are_and_lets_the_old_ones_go(fol
 @pytest.mark.parametrize("whole", [False, True])
 def test_attention_over_the_cache_equals_transformers_own(key_heads, padded, whole, monkeypatch):
     monkeypatch.setattr(precision, "needs_whole_heads", lambda states: whole)
-    config = Qwen2Config(
-        vocab_size=16,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=key_heads,
-    )
+    sizes = {"vocab_size": 16, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    config = Qwen2Config(**sizes, num_attention_heads=4, num_key_value_heads=key_heads)
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(config).eval()
     ids, mask = torch.arange(12).view(2, 6), torch.ones(2, 6, dtype=torch.long)

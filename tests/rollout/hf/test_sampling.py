@@ -1,34 +1,16 @@
-"""A token is drawn by one number, from the distribution whose log-prob is returned, and never one without
-mass.
-"""
-
 import pytest
 import torch
 
 from bapo_lightning.rollout.engine import SamplingParams
 from bapo_lightning.rollout.hf.sampling import BLOCK, sample_tokens, tokens_at
 
-PLAIN = SamplingParams(1.0, ())
-
-
-def test_greedy_takes_the_best_token_with_log_prob_zero():
-    tokens, logprobs = sample_tokens(torch.tensor([[0.0, 3.0, 1.0]]), SamplingParams(0.0, ()), torch.zeros(1))
-    assert (tokens.tolist(), logprobs.tolist()) == ([1], [0.0])
-
 
 def test_a_draw_picks_the_token_at_its_share_of_the_cumulative_probability():
     logits = torch.tensor([0.5, 0.0, 0.25, 0.25]).log().expand(5, 4)
     draws = torch.tensor([0.0, 0.49, 0.51, 0.74, 0.999999999], dtype=torch.float64)
-    tokens, logprobs = sample_tokens(logits, PLAIN, draws)
+    tokens, logprobs = sample_tokens(logits, SamplingParams(1.0, ()), draws)
     assert tokens.tolist() == [0, 0, 2, 2, 3]  # never token 1, which has no mass
     assert logprobs.exp().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25])
-
-
-def test_the_temperature_divides_the_logits_before_anything_else():
-    tokens, logprobs = sample_tokens(
-        torch.tensor([[0.0, 2.0]]), SamplingParams(2.0, ()), torch.tensor([0.5], dtype=torch.float64)
-    )
-    assert tokens.tolist() == [1] and logprobs.tolist() == pytest.approx([-0.3132617])
 
 
 @pytest.mark.parametrize("size", [3, BLOCK, BLOCK + 1, 3 * BLOCK - 5])

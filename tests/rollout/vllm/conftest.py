@@ -2,7 +2,6 @@
 
 import psutil
 import pytest
-from tests.builders import random_model
 from tests.commands import command_line
 
 from bapo_lightning.rollout.vllm.options import VLLMOptions
@@ -11,13 +10,6 @@ from bapo_lightning.rollout.vllm.options import VLLMOptions
 @pytest.fixture(scope="session")
 def options():
     return VLLMOptions(max_model_len=64, dtype="float32", max_num_seqs=64, kv_cache_bytes=1 << 26)
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    random_model().save_pretrained(folder)
-    return str(folder)
 
 
 def vital_processes(server: psutil.Process) -> list[psutil.Process]:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -34,36 +33,27 @@ print("TOKENS", json.dumps([list(output.outputs[0].token_ids) for output in outp
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     overrides = [
-        "debug=fast",
-        "experiment=additions",
-        f"run_folder={folder}",
-        "optimizer.optimizer.lr=3e-3",
-        "optimizer.scheduler.warmup_updates=1",
+        *("debug=fast", "experiment=additions", "optimizer.optimizer.lr=3e-3", "regime.minibatches=2"),
+        *("optimizer.scheduler.warmup_updates=1", "regime.epochs=1", f"run_folder={folder}"),
+        *("callbacks.validation.every=0", "callbacks.entropy_rule.every=0"),
     ]
-    overrides += [
-        "regime.minibatches=2",
-        "regime.epochs=1",
-        "callbacks.validation.every=0",
-        "callbacks.entropy_rule.every=0",
-    ]
-    subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.train", *overrides], check=True, capture_output=True
-    )
+    command = [sys.executable, "-m", "bapo_lightning.cli.train", *overrides]
+    subprocess.run(command, check=True, capture_output=True)
     return folder
 
 
 @torch.no_grad()
-def greedy(model: torch.nn.Module, prompt: list[int], count: int = 24) -> list[int]:
+def greedy(model, prompt, count=24):
     ids = torch.tensor([prompt])
     for _ in range(count):
         ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
     return ids[0, len(prompt) :].tolist()
 
 
-def test_vllm_s_own_loader_gives_the_trainer_s_greedy_tokens(run: Path, tmp_path: Path) -> None:
+def test_vllm_s_own_loader_gives_the_trainer_s_greedy_tokens(run, tmp_path):
     folder = tmp_path / "out"
     assert main([str(run), str(folder), "--shard-gigabytes", "0.0001"]) == 0
     assert len(list(folder.glob("*.safetensors"))) > 1

@@ -1,38 +1,40 @@
 """vLLM inside this process, on a small model on the CPU."""
 
 import gc
-from array import array
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
-from tests.builders import VOCAB_SIZE, model_config, random_model, random_policy
-from tests.rollout.contract import SAMPLING, EngineContract, requests
-from tests.rollout.faults import LOST, OldWeights, step
+from tests.builders import VOCAB_SIZE, model_config, random_policy
+from tests.rollout.contract import SAMPLING, SmallSteps, requests
+from tests.rollout.faults import step
+from tests.rollout.vllm.vllm_contract import VLLMContract
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.modules.policy.policy import Policy
-from bapo_lightning.rollout.engine import UNSYNCED_VERSION, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import UNSYNCED_VERSION
 from bapo_lightning.rollout.vllm import weights as vllm_weights
 from bapo_lightning.rollout.vllm.local import VLLMLocalEngine
-from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.weight_sync import WeightSync
-
-OPTIONS = VLLMOptions(max_model_len=64, dtype="float32", max_num_seqs=64, kv_cache_bytes=1 << 26)
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    random_model().save_pretrained(folder)
-    made = VLLMLocalEngine(str(folder), OPTIONS)
+def engine(folder, options):
+    made = VLLMLocalEngine(folder, options)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
 
 
-class TestVLLMLocalEngine(EngineContract):
-    """Everything is inherited."""
+class TestVLLMLocalEngine(VLLMContract, SmallSteps):
+    @contextmanager
+    def planted(self, monkeypatch, old):
+        watched = VLLMLocalEngine._watched
+        with monkeypatch.context() as patch:
+            patch.setattr(VLLMLocalEngine, "_watched", lambda *given: old.replace(watched(*given)))
+            yield
 
 
 def test_without_the_repacking_of_tied_heads_the_probe_fails(engine, monkeypatch):
@@ -60,19 +62,6 @@ def test_a_trainer_of_another_temperature_is_found_out(engine):
             random_policy(temperature=0.6), engine, 3, VOCAB_SIZE
         )
     WeightSync(tolerance=1e-3, temperature=0.6).push(random_policy(temperature=0.6), engine, 3, VOCAB_SIZE)
-
-
-@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
-def test_weights_of_one_small_step_before_are_found(engine, monkeypatch, names):
-    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
-    assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
-    old, watched = OldWeights(policy, names), engine._watched
-    step(policy)
-    monkeypatch.setattr(engine, "_watched", lambda *arguments: old.replace(watched(*arguments)))
-    with pytest.raises(EngineError, match="does not hold the trainer's weights in"):
-        sync.push(policy, engine, 5, VOCAB_SIZE)
-    monkeypatch.undo()
-    sync.push(random_policy(), engine, 3, VOCAB_SIZE)
 
 
 def test_a_packed_head_that_kept_one_small_step_before_is_found(engine, monkeypatch):
@@ -106,28 +95,15 @@ def test_the_garbage_collector_is_not_frozen(engine):
     assert engine.version == 3 and gc.get_freeze_count() == 0
 
 
-def test_a_model_length_beyond_the_models_own_is_an_error_that_names_it(tmp_path):
-    random_model().save_pretrained(tmp_path)
-    engine = VLLMLocalEngine(
-        str(tmp_path), VLLMOptions(max_model_len=10_000, dtype="float32", kv_cache_bytes=1 << 26)
-    )
+def test_a_model_length_beyond_the_models_own_is_an_error_that_names_it(folder, options):
+    engine = VLLMLocalEngine(folder, replace(options, max_model_len=10_000))
     with pytest.raises(EngineError, match="max_model_len"):
         engine.load_weights(random_policy(), 0)
 
 
-def test_a_response_that_vllm_would_cut_short_is_an_error_before_anything_is_sampled(engine):
-    with pytest.raises(
-        EngineError,
-        match="request 3 has 60 prompt tokens and asks for 5 more; vLLM was started for 64 in all",
-    ):
-        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 60), 5, 0)], SAMPLING)
-    (longest,) = engine.generate([GenerationRequest(array("i", [1] * 60), 4, 0)], SamplingParams(1.0, ()))
-    assert len(longest.segment.token_ids) == 4
-
-
-def test_generating_without_weights_is_refused(tmp_path):
+def test_generating_without_weights_is_refused(tmp_path, options):
     with pytest.raises(EngineError, match="before it was given weights"):
-        VLLMLocalEngine(str(tmp_path), OPTIONS).generate(requests(1), SAMPLING)
+        VLLMLocalEngine(str(tmp_path), options).generate(requests(1), SAMPLING)
 
 
 def test_on_a_gpu_it_leaves_the_device_after_sampling_and_comes_back_with_the_next_weights(

@@ -86,7 +86,7 @@ def consume(iterator, group, src, post_unpack_func, **sizes):
 
 
 @pytest.fixture(scope="module")
-def engine(model_folder):
+def engine(folder):
     options = VLLMOptions(
         max_model_len=64,
         dtype="float32",
@@ -94,7 +94,7 @@ def engine(model_folder):
         kv_cache_bytes=1 << 26,
         extra={"weight_transfer_config": WeightTransferConfig(backend="nccl")},
     )
-    made = VLLMLocalEngine(model_folder, options)
+    made = VLLMLocalEngine(folder, options)
     made.load_weights(random_policy(), version=1)
     yield made
     made.close()

@@ -9,28 +9,16 @@ import threading
 import time
 
 import psutil
-from tests.rollout.vllm.test_vllm_training import (
-    SERVER,
-    finish,
-    kill_while_it_samples,
-    rows,
-    servers_of,
-    start,
-)
+from tests.rollout.vllm import test_vllm_training as training
+from tests.rollout.vllm.test_vllm_training import SERVER, servers_of, start
 
 from bapo_lightning.ranks.launch import free_port
 
 
 def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
     options = [option for option in SERVER if not option.startswith("callbacks")]
-    command = [
-        sys.executable,
-        "-m",
-        "bapo_lightning.cli.serve",
-        *options,
-        f"output_root={tmp_path}",
-        f"rollout.serve_port={free_port()}",
-    ]
+    own = f"output_root={tmp_path}", f"rollout.serve_port={free_port()}"
+    command = [sys.executable, "-m", "bapo_lightning.cli.serve", *options, *own]
     serve = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         lines = iter(serve.stdout.readline, "")
@@ -39,11 +27,11 @@ def test_a_run_uses_a_served_server_by_its_url_through_a_kill(tmp_path):
         process = start(
             tmp_path / "run", *options, f"rollout.engine.urls=[{url}]", "callbacks.validation.every=0"
         )
-        killer = threading.Thread(target=kill_while_it_samples, args=(serve, tmp_path / "run", (5,)))
+        killer = threading.Thread(target=training.kill_while_it_samples, args=(serve, tmp_path / "run", (5,)))
         killer.start()
-        finish(process)
+        training.finish(process)
         killer.join()
-        assert sum(row["rollout/engine_restarts"] for row in rows(tmp_path / "run")) == 1
+        assert sum(row["rollout/engine_restarts"] for row in training.rows(tmp_path / "run")) == 1
         assert "restart 1 of at most 3" in next(lines)
         children = psutil.Process(serve.pid).children(recursive=True)
         serve.send_signal(signal.SIGTERM)

@@ -4,18 +4,17 @@ import os
 import signal
 import threading
 import time
-from array import array
 
 import psutil
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
-from tests.rollout.contract import SAMPLING, EngineContract, requests
-from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, step
+from tests.rollout.contract import SAMPLING, SmallSteps, requests, tokens
+from tests.rollout.vllm.vllm_contract import VLLMContract
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from bapo_lightning.errors import ConfigError, EngineError
-from bapo_lightning.rollout.engine import EngineDied, GenerationRequest, SamplingParams
+from bapo_lightning.rollout.engine import EngineDied, GenerationRequest
 from bapo_lightning.rollout.recovery import RestartingEngine
 from bapo_lightning.rollout.vllm.options import VLLMOptions
 from bapo_lightning.rollout.vllm.server import VLLMServerEngine
@@ -25,23 +24,17 @@ from bapo_lightning.rollout.weight_transport import SharedMemoryTransport
 
 
 @pytest.fixture(scope="module")
-def engine(model_folder, options, tmp_path_factory):
+def engine(folder, options, tmp_path_factory):
     # Parts far smaller than the model: several of them make one push.
     transport = SharedMemoryTransport(part_megabytes=0)
-    made = VLLMServerEngine(
-        model_folder,
-        options,
-        transport,
-        str(tmp_path_factory.mktemp("logs")),
-        cpu_threads=1,
-        deadline_seconds=8,
-    )
+    logs = str(tmp_path_factory.mktemp("logs"))
+    made = VLLMServerEngine(folder, options, transport, logs, cpu_threads=1, deadline_seconds=8)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
 
 
-class TestVLLMServerEngine(EngineContract):
+class TestVLLMServerEngine(VLLMContract, SmallSteps):
     """Everything is inherited."""
 
 
@@ -51,18 +44,14 @@ def server_pids(engine):
 
 
 def kill_during_generation(engine, victim, number=signal.SIGKILL):
-    """Start to sample, send the signal to the victim (of the server's processes) while it samples, return
-    what is raised.
-    """
+    """Signals one of the server's processes while it samples; returns the requests and what is raised."""
     (server,) = server_pids(engine)
-    timer = threading.Timer(
-        0.5,
-        lambda: os.kill(
-            victim([server, *(child.pid for child in psutil.Process(server).children(recursive=True))]),
-            number,
-        ),
-    )
-    timer.start()
+
+    def kill():
+        below = psutil.Process(server).children(recursive=True)
+        os.kill(victim([server, *(child.pid for child in below)]), number)
+
+    threading.Timer(0.5, kill).start()
     many = [GenerationRequest(request.token_ids, 59, seed) for seed, request in enumerate(requests(1) * 3000)]
     with pytest.raises(EngineDied) as raised:
         engine.generate(many, SAMPLING)
@@ -83,19 +72,7 @@ def test_a_killed_server_is_noticed_restarted_and_goes_on_as_if_nothing_had_happ
         engine.generate(requests(1), SAMPLING)
     WeightSync(tolerance=1e-3).push(random_policy(), engine, 3, VOCAB_SIZE)
     after = engine.generate(requests(20), SAMPLING)
-    assert [generation.segment.token_ids for generation in after] == [
-        generation.segment.token_ids for generation in before
-    ]
-
-
-def test_a_response_that_vllm_would_cut_short_is_an_error_before_anything_is_sampled(engine):
-    with pytest.raises(
-        EngineError,
-        match="request 3 has 60 prompt tokens and asks for 5 more; vLLM was started for 64 in all",
-    ):
-        engine.generate([*requests(3), GenerationRequest(array("i", [1] * 60), 5, 0)], SAMPLING)
-    (longest,) = engine.generate([GenerationRequest(array("i", [1] * 60), 4, 0)], SamplingParams(1.0, ()))
-    assert len(longest.segment.token_ids) == 4
+    assert tokens(after) == tokens(before)
 
 
 def test_a_server_that_hangs_is_dead_after_its_deadline(engine):
@@ -138,9 +115,7 @@ def test_a_server_that_somebody_else_started_anew_is_not_sampled_from_before_it_
         client.load_weights(random_policy(), 6)
     client.restart()
     client.load_weights(random_policy(), 6)
-    assert [x.segment.token_ids for x in client.generate(requests(5), SAMPLING)] == [
-        x.segment.token_ids for x in before
-    ]
+    assert tokens(client.generate(requests(5), SAMPLING)) == tokens(before)
     engine._connected.clear()  # it knows nothing of the other client
     engine.load_weights(random_policy(), 3)
 
@@ -168,21 +143,10 @@ def test_vllms_own_parser_reads_every_option_as_it_was_given():
     assert read.weight_transfer_config.backend == "nccl"
 
 
-def test_a_server_that_cannot_start_says_why(model_folder, tmp_path):
+def test_a_server_that_cannot_start_says_why(folder, tmp_path):
     engine = VLLMServerEngine(
-        model_folder, VLLMOptions(max_model_len=10_000), SharedMemoryTransport(), str(tmp_path)
+        folder, VLLMOptions(max_model_len=10_000), SharedMemoryTransport(), str(tmp_path)
     )
     with pytest.raises(EngineError, match=r"ended while it started.*max_model_len"):
         engine.load_weights(random_policy(), 0)
     assert server_pids(engine) == []
-
-
-@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
-def test_weights_of_one_small_step_before_are_found(engine, monkeypatch, names):
-    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
-    assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
-    old = OldWeights(policy, names)
-    step(policy)
-    with planted_on_the_way(monkeypatch, old), pytest.raises(EngineError, match="does not hold the"):
-        sync.push(policy, engine, 5, VOCAB_SIZE)
-    sync.push(random_policy(), engine, 3, VOCAB_SIZE)

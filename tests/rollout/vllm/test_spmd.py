@@ -1,4 +1,4 @@
-"""One engine per trainer rank, and one engine over two ranks, beside the trainer's process group."""
+"""vLLM in workers: one engine per trainer rank, one over two ranks, and weights through shared memory."""
 
 import json
 import os
@@ -7,27 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.builders import random_model
 
-ROOT = Path(__file__).resolve().parents[3]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
 
 
 @pytest.mark.parametrize("tensor_parallel_size", [1, 2])
-def test_two_ranks_sync_sample_and_keep_their_process_group(tmp_path, tensor_parallel_size):
-    random_model().save_pretrained(tmp_path / "model")
-    worker, environment = Path(__file__).with_name("spmd_worker.py"), {**os.environ, "PYTHONPATH": str(ROOT)}
+def test_two_ranks_sync_sample_and_keep_their_process_group(tmp_path, folder, tensor_parallel_size):
+    worker = Path(__file__).with_name("spmd_worker.py")
 
     def start(rank):
-        arguments = [
-            str(rank),
-            str(tmp_path / "rendezvous"),
-            str(tmp_path / "model"),
-            str(tensor_parallel_size),
-            str(tmp_path / f"{rank}"),
-        ]
-        return subprocess.Popen(
-            [sys.executable, str(worker), *arguments], env=environment, stderr=subprocess.PIPE, text=True
-        )
+        given = rank, tmp_path / "rendezvous", folder, tensor_parallel_size, tmp_path / str(rank)
+        command = [sys.executable, str(worker), *map(str, given)]
+        return subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
 
     for process in [start(0), start(1)]:
         _, errors = process.communicate(timeout=300)
@@ -36,3 +27,14 @@ def test_two_ranks_sync_sample_and_keep_their_process_group(tmp_path, tensor_par
     assert first["total"] == second["total"] == 3
     assert max(first["differences"] + second["differences"]) < 1e-4
     assert (first["tokens"] == second["tokens"]) == (tensor_parallel_size == 2)
+
+
+@pytest.mark.parametrize("placement", ["in_process", "child", "async"])
+def test_after_each_of_five_pushes_vllm_samples_from_the_new_weights(tmp_path, folder, placement):
+    worker = Path(__file__).with_name("transfer_worker.py")
+    command = [sys.executable, str(worker), placement, folder, str(tmp_path / "result")]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    differences = json.loads((tmp_path / "result").read_text())
+    assert len(differences) == 5 and max(differences) < 1e-4
+    assert not list(Path("/dev/shm").glob("bapo-weights-*"))

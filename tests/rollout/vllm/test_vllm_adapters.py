@@ -1,11 +1,12 @@
 """A policy's adapters in vLLM: handed over beside weights that come once, and applied to every sample."""
 
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from tests.builders import VOCAB_SIZE
-from tests.rollout.contract import SAMPLING, requests
+from tests.rollout.contract import SAMPLING, requests, tokens
 from tests.rollout.faults import OldWeights, planted_on_the_way, step
 
 from bapo_lightning.errors import EngineError
@@ -55,21 +56,19 @@ def check_syncs(engine, policy, tolerance=1e-4):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 @pytest.mark.parametrize("targets", ["all-linear", PART], ids=["all layers", "some layers"])
-def test_the_engine_samples_from_weights_and_adapters(model_folder, options, dtype, tolerance, targets):
-    policy = adapted(model_folder, targets, "bfloat16" if dtype == "bfloat16" else "float32")
+def test_the_engine_samples_from_weights_and_adapters(folder, options, dtype, tolerance, targets):
+    policy = adapted(folder, targets, "bfloat16" if dtype == "bfloat16" else "float32")
     adapting = replace(options, dtype=dtype, lora_rank=4, lora_targets=targets)
-    engine = VLLMLocalEngine(model_folder, adapting)
-    try:
+    engine = VLLMLocalEngine(folder, adapting)
+    with closing(engine):
         check_syncs(engine, policy, tolerance)
-    finally:
-        engine.close()
 
 
 def test_weights_come_again_after_a_pass_that_failed_and_other_adapters_are_found(
-    model_folder, options, monkeypatch
+    folder, options, monkeypatch
 ):
-    engine, policy = VLLMLocalEngine(model_folder, replace(options, lora_rank=4)), adapted(model_folder)
-    try:
+    engine, policy = VLLMLocalEngine(folder, replace(options, lora_rank=4)), adapted(folder)
+    with closing(engine):
         sync, source = check_syncs(engine, policy)
         old, watched = OldWeights(policy, wanted=Wanted("adapters")), engine._watched
         step(policy)
@@ -83,15 +82,13 @@ def test_weights_come_again_after_a_pass_that_failed_and_other_adapters_are_foun
         source.names.clear()
         sync.push(source, engine, 5, VOCAB_SIZE)
         assert "model.norm.weight" in source.names
-    finally:
-        engine.close()
 
 
-def test_a_sleeping_engine_keeps_the_weights_under_its_adapters(model_folder, options, monkeypatch):
+def test_a_sleeping_engine_keeps_the_weights_under_its_adapters(folder, options, monkeypatch):
     # What a GPU would do is written down instead: vLLM has no sleep mode on a CPU.
-    engine, events = VLLMLocalEngine(model_folder, replace(options, lora_rank=4)), []
-    try:
-        _, source = check_syncs(engine, adapted(model_folder))
+    engine, events = VLLMLocalEngine(folder, replace(options, lora_rank=4)), []
+    with closing(engine):
+        _, source = check_syncs(engine, adapted(folder))
         monkeypatch.setattr(engine, "_can_sleep", True)
         monkeypatch.setattr(engine._llm, "sleep", lambda level: events.append(level))
         monkeypatch.setattr(engine._llm, "wake_up", lambda tags: events.append(tags))
@@ -99,42 +96,31 @@ def test_a_sleeping_engine_keeps_the_weights_under_its_adapters(model_folder, op
         source.names.clear()
         engine.load_weights(source, 3)
         assert events == [1, ["weights"], ["kv_cache"]] and all(".lora_" in name for name in source.names)
-    finally:
-        engine.close()
 
 
-def test_two_worker_processes_hold_their_parts_of_adapters(model_folder, options, monkeypatch):
+def test_two_worker_processes_hold_their_parts_of_adapters(folder, options, monkeypatch):
     parallel = replace(options, lora_rank=4, tensor_parallel_size=2)
-    engine = ChildEngine(model_folder, partial(VLLMLocalEngine, options=parallel), cpu_threads=1)
-    try:
-        policy = adapted(model_folder)
+    engine = ChildEngine(folder, partial(VLLMLocalEngine, options=parallel), cpu_threads=1)
+    with closing(engine):
+        policy = adapted(folder)
         sync, source = check_syncs(engine, policy)
         sync.push(source, engine, 3, VOCAB_SIZE)
         before = engine.generate(requests(10), SAMPLING)
         old = OldWeights(policy, wanted=Wanted("adapters"))
         step(policy)
-        with (
-            planted_on_the_way(monkeypatch, old),
-            pytest.raises(EngineError, match="mlp, adapters"),
-        ):
+        with planted_on_the_way(monkeypatch, old), pytest.raises(EngineError, match="mlp, adapters"):
             sync.push(source, engine, 4, VOCAB_SIZE)
         step(policy, rate=-1e-6)
         engine.restart()
         source.names.clear()
         sync.push(source, engine, 3, VOCAB_SIZE)
         assert "model.norm.weight" in source.names
-        assert [each.segment.token_ids for each in engine.generate(requests(10), SAMPLING)] == [
-            each.segment.token_ids for each in before
-        ]
-    finally:
-        engine.close()
+        assert tokens(engine.generate(requests(10), SAMPLING)) == tokens(before)
 
 
-def test_a_server_applies_adapters_that_are_on_no_disk(model_folder, options, tmp_path):
+def test_a_server_applies_adapters_that_are_on_no_disk(folder, options, tmp_path):
     adapting = replace(options, lora_rank=4)
     transport = SharedMemoryTransport(part_megabytes=1)
-    engine = VLLMServerEngine(model_folder, adapting, transport, str(tmp_path), cpu_threads=1)
-    try:
-        check_syncs(engine, adapted(model_folder))
-    finally:
-        engine.close()
+    engine = VLLMServerEngine(folder, adapting, transport, str(tmp_path), cpu_threads=1)
+    with closing(engine):
+        check_syncs(engine, adapted(folder))

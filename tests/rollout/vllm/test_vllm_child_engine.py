@@ -3,13 +3,13 @@
 import os
 import signal
 from array import array
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from tests.builders import VOCAB_SIZE, random_policy
-from tests.rollout.contract import SAMPLING, EngineContract, requests
-from tests.rollout.faults import LOST, OldWeights, planted_on_the_way, step
+from tests.rollout.contract import SAMPLING, EngineContract, SmallSteps, requests, tokens
 
 from bapo_lightning.errors import EngineError
 from bapo_lightning.rollout.child.engine import ChildEngine
@@ -19,29 +19,22 @@ from bapo_lightning.rollout.weight_sync import WeightSync
 
 
 @pytest.fixture(scope="module")
-def engine(model_folder, options):
-    made = ChildEngine(
-        model_folder, partial(VLLMLocalEngine, options=options), cpu_threads=1, part_megabytes=0
-    )
+def engine(folder, options):
+    made = ChildEngine(folder, partial(VLLMLocalEngine, options=options), cpu_threads=1, part_megabytes=0)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
 
 
-class TestVLLMChildEngine(EngineContract):
+class TestVLLMChildEngine(EngineContract, SmallSteps):
     """Everything is inherited."""
 
 
-def test_it_samples_the_tokens_of_vllm_in_this_process(engine, model_folder, options):
-    here = VLLMLocalEngine(model_folder, options)
-    here.load_weights(random_policy(), version=3)
-    try:
-        expected = [generation.segment.token_ids for generation in here.generate(requests(20), SAMPLING)]
-    finally:
-        here.close()
-    assert [
-        generation.segment.token_ids for generation in engine.generate(requests(20), SAMPLING)
-    ] == expected
+def test_it_samples_the_tokens_of_vllm_in_this_process(engine, folder, options):
+    with closing(VLLMLocalEngine(folder, options)) as here:
+        here.load_weights(random_policy(), version=3)
+        expected = tokens(here.generate(requests(20), SAMPLING))
+    assert tokens(engine.generate(requests(20), SAMPLING)) == expected
 
 
 def test_what_vllm_refuses_is_told_and_the_child_lives(engine):
@@ -62,30 +55,12 @@ def test_a_killed_child_is_noticed_and_its_successor_samples_the_same(engine):
     assert engine.generate(requests(10), SAMPLING) == before
 
 
-def test_prompts_beyond_what_one_step_takes_are_read_whole(model_folder, options):
+def test_prompts_beyond_what_one_step_takes_are_read_whole(folder, options):
     # In parts, beside requests with seeds, vLLM 0.32 dies on a CPU.
     narrow = replace(options, max_num_seqs=16, extra={"max_num_batched_tokens": 64})
-    made = ChildEngine(model_folder, partial(VLLMLocalEngine, options=narrow), cpu_threads=1)
-    try:
+    with closing(ChildEngine(folder, partial(VLLMLocalEngine, options=narrow), cpu_threads=1)) as made:
         made.load_weights(random_policy(), version=3)
-        wanted = [
-            GenerationRequest(
-                array("i", [(7 * row + column**2) % VOCAB_SIZE for column in range(40)]), 8, row
-            )
-            for row in range(12)
-        ]
-        alone = [made.generate([request], SAMPLING)[0].segment.token_ids for request in wanted]
-        assert [generation.segment.token_ids for generation in made.generate(wanted, SAMPLING)] == alone
-    finally:
-        made.close()
-
-
-@pytest.mark.parametrize("names", [None, [LOST]], ids=["all weights of a step before", "a lost layer"])
-def test_weights_of_one_small_step_before_are_found(engine, monkeypatch, names):
-    policy, sync = random_policy(), WeightSync(tolerance=1e-3, probe_tokens=40)
-    assert sync.push(policy, engine, 4, VOCAB_SIZE).compared_share == 1
-    old = OldWeights(policy, names)
-    step(policy)
-    with planted_on_the_way(monkeypatch, old), pytest.raises(EngineError, match="does not hold the"):
-        sync.push(policy, engine, 5, VOCAB_SIZE)
-    sync.push(random_policy(), engine, 3, VOCAB_SIZE)
+        rows = [[(7 * row + column**2) % VOCAB_SIZE for column in range(40)] for row in range(12)]
+        wanted = [GenerationRequest(array("i", row), 8, seed) for seed, row in enumerate(rows)]
+        alone = [tokens(made.generate([request], SAMPLING))[0] for request in wanted]
+        assert tokens(made.generate(wanted, SAMPLING)) == alone

@@ -7,34 +7,22 @@ import sys
 import pytest
 
 SETTINGS = [
-    "checkpoint=package://bapo_lightning/tiny_worlds/additions/model",
-    "sets=additions",
-    "problems_per_set=6",
-    "reward=final_value",
-    "data/prompt=plain",
-    "rollout.temperature=1",
-    "scale.max_new_tokens=32",
-    "k=4",
-    "rollout.weight_sync.tolerance=1e-3",
+    *("checkpoint=package://bapo_lightning/tiny_worlds/additions/model", "sets=additions"),
+    *("problems_per_set=6", "reward=final_value", "data/prompt=plain", "rollout.temperature=1"),
+    *("scale.max_new_tokens=32", "k=4", "rollout.weight_sync.tolerance=1e-3"),
 ]
+CACHE, THREADS = "options.kv_cache_bytes=67108864", "rollout.engine.cpu_threads=1"
 ENGINES = {
-    "vllm": ["rollout.engine.options.kv_cache_bytes=67108864"],
-    "vllm_child": [
-        "rollout.engine.make_engine.options.kv_cache_bytes=67108864",
-        "rollout.engine.cpu_threads=1",
-    ],
-    "vllm_server": ["rollout.engine.options.kv_cache_bytes=67108864", "rollout.engine.cpu_threads=1"],
+    "vllm": [f"rollout.engine.{CACHE}"],
+    "vllm_child": [f"rollout.engine.make_engine.{CACHE}", THREADS],
+    "vllm_server": [f"rollout.engine.{CACHE}", THREADS],
 }
 
 
 def evaluate(folder, engine):
     arguments = [*SETTINGS, f"rollout={engine}", *ENGINES[engine], f"run_folder={folder}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bapo_lightning.cli.evaluate", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "bapo_lightning.cli.evaluate", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return (folder / "samples.jsonl").read_bytes()
 

@@ -1,6 +1,4 @@
-"""Whole training runs that sample with vLLM: in process, and with a server that is killed while it
-samples.
-"""
+"""Training runs that sample with vLLM: in process, and with a server that is killed while it samples."""
 
 import json
 import os
@@ -17,18 +15,10 @@ from tests.commands import command_line
 from tests.rollout.vllm.conftest import vital_processes
 
 SERVER = [
-    "experiment=additions",
-    "debug=fast",
-    "rollout=vllm_server",
-    "rollout.engine.options.dtype=float32",
-    "rollout.engine.options.kv_cache_bytes=67108864",
-    "rollout.weight_sync.tolerance=1e-3",
-    "rollout.engine.cpu_threads=1",
-    "rollout.engine.deadline_seconds=60",
-    "scale.num_rollout_batches=5",
-    "scale.prompts_per_batch=64",
-    "callbacks.validation.every=0",
-    "callbacks.rollout_writer.num_groups=64",
+    *("experiment=additions", "debug=fast", "rollout=vllm_server", "rollout.engine.options.dtype=float32"),
+    *("rollout.engine.options.kv_cache_bytes=67108864", "rollout.weight_sync.tolerance=1e-3"),
+    *("rollout.engine.cpu_threads=1", "rollout.engine.deadline_seconds=60", "scale.num_rollout_batches=5"),
+    *("scale.prompts_per_batch=64", "callbacks.validation.every=0", "callbacks.rollout_writer.num_groups=64"),
 ]
 
 
@@ -49,9 +39,8 @@ def rows(folder, name="metrics.jsonl"):
 
 def trained_problems(folder):
     """Which problems each update was trained on, how often."""
-    return Counter(
-        (row["step"], row["problem"], tuple(row["versions"])) for row in rows(folder, "rollouts.jsonl")
-    )
+    trained = rows(folder, "rollouts.jsonl")
+    return Counter((row["step"], row["problem"], tuple(row["versions"])) for row in trained)
 
 
 def servers_of(process):
@@ -61,10 +50,8 @@ def servers_of(process):
 
 
 def kill_while_it_samples(process, folder, moments):
-    """SIGKILL a random process of the server's at each of the moments, given in updates done, or up to two
-    seconds later.
-
-    The run must have noticed the death before: of two kills of one server the second is none.
+    """Kills a random process of the server up to two seconds after each of the moments, in updates done, once
+    the run has noticed the death before: of two kills of one server the second is none.
     """
     generator = random.Random(0)
     for num_noticed, moment in enumerate(moments):
@@ -82,11 +69,8 @@ def has_reached(folder, num_updates, num_restarts):
 
 
 def test_a_run_samples_in_process_and_its_log_probs_are_the_trainers(tmp_path):
-    options = [
-        option.replace("vllm_server", "vllm")
-        for option in SERVER
-        if "cpu_threads" not in option and "deadline" not in option
-    ]
+    own = [option for option in SERVER if "cpu_threads" not in option and "deadline" not in option]
+    options = [option.replace("vllm_server", "vllm") for option in own]
     finish(start(tmp_path / "run", *options, "scale.num_rollout_batches=2"))
     metrics = rows(tmp_path / "run")
     fresh = [row for row in metrics if row["staleness/age_max"] == 0]
@@ -125,23 +109,15 @@ def test_a_server_killed_at_three_random_times_loses_and_doubles_nothing(tmp_pat
     assert len(killed) == len(undisturbed) == 72
     assert sum(row["rollout/engine_restarts"] for row in killed) == 3, output
     assert trained_problems(tmp_path / "killed") == trained_problems(tmp_path / "calm")
-    assert not [
-        child
-        for child in psutil.process_iter(["cmdline"])
-        if str(tmp_path) in " ".join(child.info["cmdline"] or [])
-    ]
+    left = [" ".join(child.info["cmdline"] or []) for child in psutil.process_iter(["cmdline"])]
+    assert not [line for line in left if str(tmp_path) in line]
 
 
 def test_an_asynchronous_partial_run_survives_the_death_of_its_server_within_its_age_bound(tmp_path):
     # What the dead server had not finished goes on under newer weights: the ones it had are gone.
-    regime = [
-        "regime=async",
-        "regime.partial_tokens=8",
-        "regime.max_age=7",
-        "scale.prompts_per_batch=16",
-        "scale.num_rollout_batches=12",
-    ]
-    process = start(tmp_path / "run", *SERVER, *regime)
+    regime = ["regime=async", "regime.partial_tokens=8", "regime.max_age=7"]
+    sizes = ["scale.prompts_per_batch=16", "scale.num_rollout_batches=12"]
+    process = start(tmp_path / "run", *SERVER, *regime, *sizes)
     killer = threading.Thread(target=kill_while_it_samples, args=(process, tmp_path / "run", (6,)))
     killer.start()
     output = finish(process)

@@ -37,12 +37,9 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def engine(model_folder, options):
-    made = ChildEngine(
-        model_folder,
-        partial(VLLMLocalEngine, options=replace(options, tensor_parallel_size=2)),
-        cpu_threads=1,
-    )
+def engine(folder, options):
+    kind = partial(VLLMLocalEngine, options=replace(options, tensor_parallel_size=2))
+    made = ChildEngine(folder, kind, cpu_threads=1)
     made.load_weights(random_policy(), version=3)
     yield made
     made.close()
@@ -80,9 +77,9 @@ def test_the_death_of_a_worker_is_the_engines_and_its_successor_samples_the_same
     assert engine.generate(requests(10), SAMPLING) == before
 
 
-def test_workers_do_not_outlive_a_killed_trainer(model_folder):
+def test_workers_do_not_outlive_a_killed_trainer(folder):
     trainer = subprocess.Popen(
-        [sys.executable, "-c", TRAINER, model_folder],
+        [sys.executable, "-c", TRAINER, folder],
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

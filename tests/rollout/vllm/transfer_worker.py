@@ -1,6 +1,4 @@
-"""Five pushes through shared memory into vLLM: `python transfer_worker.py in_process|child|async MODEL
-RESULT`.
-"""
+"""Five pushes through shared memory: `python transfer_worker.py in_process|child|async MODEL RESULT`."""
 
 import asyncio
 import json
@@ -48,13 +46,8 @@ class Client:
         else:
 
             async def last():
-                outputs = [
-                    output
-                    async for output in self.engine.generate(
-                        prompt, parameters, request_id=str(os.urandom(4))
-                    )
-                ]
-                return outputs[-1]
+                stream = self.engine.generate(prompt, parameters, request_id=str(os.urandom(4)))
+                return [output async for output in stream][-1]
 
             output = self.run(last())
         return list(output.outputs[0].token_ids), list(output.outputs[0].logprobs.logprobs)

@@ -1,8 +1,5 @@
-"""An in-process engine in a process of its own on this machine: it samples while the trainer trains, and its
-crash is not the trainer's.
-
-Weights go through shared memory, part by part; requests and generations through a pipe, whose messages are
-listed in `child.main`.
+"""An in-process engine in another process on this machine: it samples while the trainer trains, and its crash
+is not the trainer's. Weights go through shared memory; the pipe's messages are listed in `child.main`.
 """
 
 from __future__ import annotations
@@ -60,9 +57,7 @@ class ChildEngine:
     _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Starts the process, so that errors of the inner engine's constructor show before a run begins: ours
-        unchanged, others and the child's death as EngineError.
-        """
+        """Starts the process, so that errors of the inner engine's constructor show before a run begins."""
         self._start()
 
     @staticmethod
@@ -85,7 +80,7 @@ class ChildEngine:
         """All requests have one deadline together; an interrupted call has no finished request."""
         check_synced(self.version)
         with self._talk() as child:
-            return result(child.ask(("generate", list(requests), sampling), self.deadline_seconds))
+            return child.call(("generate", list(requests), sampling), self.deadline_seconds)
 
     def load_weights(self, source: WeightSource, version: int) -> None:
         """Sends all weights; the first ones may take as long as the start."""
@@ -101,12 +96,12 @@ class ChildEngine:
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
         """Digests of the weights in the child."""
         with self._talk() as child:
-            return {0: result(child.ask(("weight_digests", seed), self.deadline_seconds))}
+            return {0: child.call(("weight_digests", seed), self.deadline_seconds)}
 
     def sleep(self) -> None:
         """Sends the child to sleep. The death of a child shows at the next `load_weights`."""
         with contextlib.suppress(EngineDied), self._talk() as child:
-            if result(child.ask(("sleep",), self.deadline_seconds)) == UNSYNCED_VERSION:
+            if child.call(("sleep",), self.deadline_seconds) == UNSYNCED_VERSION:
                 self.version = UNSYNCED_VERSION
 
     def restart(self) -> None:
@@ -137,8 +132,7 @@ class ChildEngine:
         recipe = pickle.dumps(partial(self.make_engine, model_path=self.model_path))
         child = self._child = ChildProcess(environment)
         try:
-            first = sys.path, tuple(self.cpu_affinity), self.cpu_threads, recipe
-            result(child.ask(first, self.start_seconds))
+            child.call((sys.path, tuple(self.cpu_affinity), self.cpu_threads, recipe), self.start_seconds)
             if self._closed:  # by another thread, maybe before there was a process to kill
                 raise EngineDied("the engine was closed")
         except EngineDied as death:
@@ -156,7 +150,6 @@ class ChildEngine:
 
     @contextlib.contextmanager
     def _talk(self) -> Iterator[ChildProcess]:
-        """Context of one call to the child; its death leaves no child and no weights."""
         with self._busy:
             if self._child is None:
                 if self._closed:
@@ -172,7 +165,6 @@ class ChildEngine:
                 raise
 
     def _send_weights(self, child: ChildProcess, source: WeightSource, version: int, seconds: float) -> None:
-        """Gives the child part after part, as its engine asks for them."""
         parts = weight_parts(source, self.part_megabytes)
         try:
             answer, content = child.ask(("load_weights", version), seconds)
@@ -190,12 +182,4 @@ class ChildEngine:
                 answer, content = child.ask(part, seconds)
         finally:
             parts.close()  # removes the file of the present part
-        result((answer, content))
-
-
-def result(answered: tuple[str, Any]) -> Any:
-    """Content of a child's answer. Raises the error if the answer is one."""
-    answer, content = answered
-    if answer == Answer.FAILED:
-        raise content
-    return content
+        content.result()

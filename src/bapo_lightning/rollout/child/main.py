@@ -10,9 +10,10 @@ Messages through the pipe, pickled:
     ("weight_digests", seed)             ->  done, digests
     ("load_weights", version)            ->  first | next, wanted  asks for the first or the next part
     a WeightPart; None after the last    ->  first | next | done
-    a text instead of a part             ->  failed                the trainer's reason why there are no more
+    a text instead of a part             ->  done, an error        the trainer's reason why there are no more
     None, or the end of the pipe                                   the process ends
-    anything                             ->  failed, an error      reported; the process goes on
+
+What is done is an Outcome: a value, or an error, after which the process goes on.
 
 It imports torch after its cores are set, because OpenMP reads them once, when it loads.
 """
@@ -27,7 +28,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,7 +35,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from bapo_lightning.errors import BapoLightningError, EngineError
+from bapo_lightning.errors import EngineError, outcome_of
 from bapo_lightning.orphans import end_with_parent
 from bapo_lightning.phases import Phase, phase
 
@@ -54,7 +54,6 @@ class Answer(StrEnum):
 
     COUNT = "count"
     DONE = "done"
-    FAILED = "failed"
     FIRST = "first"
     NEXT = "next"
 
@@ -131,19 +130,10 @@ def counts_sent(connection: Connection, sampling: Phase) -> Iterator[None]:
 
 
 def answer(connection: Connection, work: Callable[[], Any]) -> None:
-    """Does some work and sends its result or its error to the trainer. Errors that are not ours are replaced:
-    the trainer may not know them, or they may not be picklable.
-    """
-    try:
-        message = Answer.DONE, work()
-    except BapoLightningError as error:
-        message = Answer.FAILED, error
-    except Exception as error:
-        traceback.print_exc()
-        reason = f"the rollout engine failed in its process ({type(error).__name__}: {error})"
-        message = Answer.FAILED, EngineError(reason)
+    """Does some work and sends its outcome to the trainer."""
+    outcome = outcome_of(work, "the rollout engine failed in its process ({})")
     with contextlib.suppress(OSError):  # the trainer is gone: the next read of the pipe ends this process
-        connection.send(message)
+        connection.send((Answer.DONE, outcome))
 
 
 def received(connection: Connection) -> Any:
@@ -186,9 +176,7 @@ def watch_parent(parent: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Serves on the file descriptor named by the first argument. The second is the trainer's process id, the
-    third 1 if the thread that started this lives as long as the trainer.
-    """
+    """Serves on a file descriptor; then come the trainer's process id, and whether its main thread asks."""
     descriptor, parent, by_main_thread = map(int, arguments)
     if by_main_thread:
         end_with_parent()

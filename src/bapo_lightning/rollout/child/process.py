@@ -34,16 +34,12 @@ GROUP_VARIABLES = (
 
 
 class ChildProcess:
-    """A process of `child.main` in a session of its own: no Ctrl-C of the terminal reaches it, and it is
-    ended together with all that it started.
-
-    It is a fresh interpreter, not a fork and not multiprocessing's spawn: a fork of a process with threads
-    may hang, and a spawn imports the trainer's main module again and takes its environment only from the
-    trainer's own.
+    """A process of `child.main` in its own session: no Ctrl-C of the terminal reaches it, and it is ended
+    together with all that it started. It is no fork, which may hang after threads were started, and not
+    multiprocessing's spawn, which imports the trainer's main module again.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment`: variables on top of this process's."""
         self._connection, theirs = Pipe()
         with theirs:
             number = theirs.fileno()
@@ -65,11 +61,8 @@ class ChildProcess:
         return self._process.pid
 
     def ask(self, message: Any, deadline_seconds: float) -> tuple[str, Any]:
-        """Sends a message and waits for the answer: its first word and its content. Samples that have ended
-        meanwhile are counted in the present phase.
-
-        Raises:
-            EngineDied: the process ended, or did not answer within `deadline_seconds` and was killed.
+        """Sends a message and waits for the answer: its first word and its content. Counts ended samples in
+        the present phase. Raises EngineDied when the process ended, or did not answer in time and was killed.
         """
         with self._deadline(deadline_seconds):
             self._connection.send(message)
@@ -83,6 +76,10 @@ class ChildProcess:
                     return answer, content
                 advance(content - counted)
                 counted = content
+
+    def call(self, message: Any, deadline_seconds: float) -> Any:
+        """Asks for something that is done at once; returns its value. Raises its error, or EngineDied."""
+        return self.ask(message, deadline_seconds)[1].result()
 
     def stop(self) -> None:
         """Lets the engine close itself, then ends its process. Only while no thread waits for an answer."""
@@ -145,9 +142,7 @@ def kill(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def inherited() -> dict[str, str]:
-    """This process's environment without the variables that name its process group, and without what
-    `let_segments_grow` chose for training.
-    """
+    """This process's environment without what names its process group or was chosen for its training."""
     return {
         name: value
         for name, value in os.environ.items()

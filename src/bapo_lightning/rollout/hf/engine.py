@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.hooks import RemovableHandle
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -30,8 +31,7 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.rollout.hf.attention import CACHED_SDPA
-from bapo_lightning.rollout.hf.kv_cache import move_rows, roomy_cache
+from bapo_lightning.rollout.hf.kv_cache import CACHED_SDPA, move_rows, roomy_cache
 from bapo_lightning.rollout.hf.sampling import sample_tokens
 from bapo_lightning.rollout.seeds import uniforms
 from bapo_lightning.rollout.weight_digests import summed, weight_digest
@@ -114,7 +114,6 @@ class HFEngine:
         return {0: summed((name, weight_digest(name, weight, seed)) for name, weight in held)}
 
     def _adapt(self, factors: dict[str, torch.Tensor]) -> None:
-        """Lets layers add the products of these factors, and no others."""
         for hook in self._hooks:
             hook.remove()
         self._factors, self._hooks = factors, []
@@ -137,7 +136,6 @@ class HFEngine:
     def _generate_rows(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> list[Generation]:
-        """Samples all rows together; a row leaves the batch soon after it finishes."""
         limits = torch.tensor([request.max_new_tokens for request in requests], device=self._device)
         stops = torch.tensor(sampling.stop_token_ids, device=self._device)
         sampled = torch.zeros(len(requests), int(limits.max()), dtype=torch.int32, device=self._device)
@@ -173,9 +171,7 @@ class HFEngine:
 
 
 def indexed_device(name: str) -> torch.device:
-    """Returns the device of a name of `HFEngine.device`; a GPU with its number, because another thread, such
-    as the one that samples, has a current GPU of its own: the first.
-    """
+    """Device of a name, a GPU with its number: the thread that samples has a current GPU of its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
@@ -184,15 +180,12 @@ def indexed_device(name: str) -> torch.device:
 def _added(
     down: torch.Tensor, up: torch.Tensor, layer: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor
 ) -> torch.Tensor:
-    """Output of a layer with an adapter."""
     return output + functional.linear(functional.linear(inputs[0], down), up)
 
 
 class _Context:
-    """The KV cache of all rows, and the logits [B, V] of their next tokens.
-
-    A prompt that many rows share, as a group's samples do, passes through the model once. Where all prompts
-    are equally long nothing is padded, and attention needs no mask.
+    """KV cache of all rows, and logits [B, V] of their next tokens. Equal prompts pass through the model
+    once.
     """
 
     def __init__(
@@ -203,7 +196,6 @@ class _Context:
         new_tokens: int,
         device: torch.device,
     ) -> None:
-        """Reads the prompts; `new_tokens` is the largest number that may follow."""
         self._model, self._is_mixed = model, is_mixed
         number: dict[bytes, int] = {}
         owner = torch.tensor(
@@ -244,23 +236,19 @@ class _Context:
 
 
 def _left_padded(sequences: Sequence[array[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(len(sequence) for sequence in sequences)
-    token_ids = torch.zeros(len(sequences), width, dtype=torch.long)
-    mask = torch.zeros(len(sequences), width, dtype=torch.long)
-    for row, sequence in enumerate(sequences):
-        token_ids[row, width - len(sequence) :] = torch.tensor(sequence, dtype=torch.long)
-        mask[row, width - len(sequence) :] = 1
+    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+    kept = [torch.ones_like(row) for row in rows]
+    token_ids, mask = (pad_sequence(each, batch_first=True, padding_side="left") for each in (rows, kept))
     return token_ids.to(device), mask.to(device)
 
 
 def _generations(
     tokens: np.ndarray, logprobs: np.ndarray, lengths: list[int], stopped: list[bool], version: int
 ) -> list[Generation]:
-    generations = []
-    for row, length in enumerate(lengths):
-        ids, values = array("i"), array("f")
-        ids.frombytes(tokens[row, :length].tobytes())
-        values.frombytes(logprobs[row, :length].tobytes())
-        finish = FinishReason.STOP if stopped[row] else FinishReason.LENGTH
-        generations.append(Generation(Segment(ids, values, version), finish))
-    return generations
+    return [
+        Generation(
+            Segment(array("i", ids[:length].tobytes()), array("f", values[:length].tobytes()), version),
+            FinishReason.STOP if has_stopped else FinishReason.LENGTH,
+        )
+        for ids, values, length, has_stopped in zip(tokens, logprobs, lengths, stopped, strict=True)
+    ]

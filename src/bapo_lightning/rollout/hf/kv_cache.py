@@ -1,4 +1,6 @@
-"""A KV cache with room for whole responses: a step writes one column and copies nothing."""
+"""KV cache with room for whole responses: a step writes one column and copies nothing; and attention of one
+new token over it.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +8,26 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import Cache, DynamicLayer
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, Cache, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from bapo_lightning.precision import attention_on_cpu, with_whole_heads
+
+CACHED_SDPA = "cached_sdpa"
+sdpa = with_whole_heads(sdpa_attention_forward)
 
 
 def roomy_cache(capacity: int, dtype: torch.dtype | None = None) -> Cache:
-    """Makes a cache of `capacity` tokens per row, for decoders whose layers attend to all tokens before, in
-    `dtype` or in that of the keys and values.
-    """
+    """Makes a cache of `capacity` tokens per row, in `dtype` or that of keys and values."""
     return Cache(layer_class_to_replicate=partial(RoomyLayer, capacity, dtype))  # type: ignore[arg-type]
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values of one layer, [rows, heads, tokens, width]: views of buffers that hold `capacity`
-    tokens.
-
-    transformers' own dynamic layer concatenates in every step, and its static one cannot lose rows.
+    """Keys and values [rows, heads, tokens, width]: views of buffers of `capacity` tokens. transformers' own
+    dynamic layer concatenates in every step, and its static one cannot lose rows.
     """
 
     def __init__(self, capacity: int, dtype: torch.dtype | None = None, **kwargs: Any) -> None:
@@ -71,3 +77,31 @@ def move_rows(cache: Cache, indices: Tensor) -> None:
     """Keeps the rows `indices` in every layer."""
     for layer in cache.layers:
         layer.batch_select_indices(indices)  # type: ignore[union-attr]
+
+
+@attention_on_cpu
+def cached_sdpa(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Computes attention of the last tokens over all; where there is one of each row, the heads that share
+    keys become rows of one product, so that no key is copied.
+
+    Takes query [B, H, T, d], key and value [B, H', L, d]; `scaling` None means 1 / sqrt(d). Returns [B, T, H,
+    d].
+    """
+    if query.shape[2] > 1:
+        return sdpa(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    rows = query.reshape(len(query), key.shape[1], -1, query.shape[3])
+    result = scaled_dot_product_attention(rows, key, value, attn_mask=attention_mask, scale=scaling)
+    return result.reshape(len(query), 1, query.shape[1], -1), None
+
+
+AttentionInterface.register(CACHED_SDPA, cached_sdpa)
+AttentionMaskInterface.register(CACHED_SDPA, sdpa_mask)

@@ -18,12 +18,9 @@ def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> 
     """Samples one token per row of `logits[B, V]`: (tokens[B], log-probs[B] in nats of the sampling
     distribution).
 
-    Args:
-        logits: next-token logits.
-        sampling: temperature, top_k, top_p, in that order. Greedy (temperature 0) puts all mass on the best
-            token: log-prob 0.
-        uniform: [B] numbers in [0, 1), float64; each picks the token at whose share of the cumulative
-            probability it falls.
+    Temperature, top_k and top_p apply in that order; greedy (temperature 0) puts all mass on the best token:
+    log-prob 0. `uniform`: [B] float64 in [0, 1); each picks the token at whose share of the cumulative
+    probability it falls.
     """
     if sampling.temperature == 0:
         best = logits.argmax(-1)
@@ -37,11 +34,8 @@ def sample_tokens(logits: Tensor, sampling: SamplingParams, uniform: Tensor) -> 
 
 
 def tokens_at(mass: Tensor, uniform: Tensor) -> Tensor:
-    """Token [B] at which the cumulative sum of `mass[B, V]` passes the share `uniform[B]` of its total. A
-    token without mass is never taken.
-
-    Two short searches, of blocks of tokens and inside the chosen block, so that sums in float64 are not made
-    over the whole vocabulary.
+    """Token [B] at which the cumulative sum of `mass[B, V]` passes the share `uniform[B]` of its total; never
+    one without mass. Searches blocks of tokens, then the block: sums in float64 over all are slow.
     """
     rows = torch.arange(len(mass), device=mass.device)
     size = min(BLOCK, mass.shape[-1])

@@ -1,8 +1,6 @@
-"""Confines vLLM's changes of its process to its own calls, because that process is the trainer's.
-
-In process, vLLM seeds and uses the global random generators, replaces `torch.set_num_threads` and
-`torch.accelerator` functions on a CPU, writes environment variables that children inherit, freezes the
-garbage collector, and at its end destroys the default process group, even one that it did not make.
+"""Confines vLLM's changes of its process to its own calls, because that process is the trainer's: it uses the
+global random generators, replaces functions of torch on a CPU, writes environment variables that children
+inherit, freezes the garbage collector, and at its end destroys the default process group.
 """
 
 from __future__ import annotations
@@ -109,10 +107,8 @@ def default_group_kept() -> Iterator[None]:
 
 @dataclass(eq=False)
 class Deadline:
-    """Ends the process, with the stacks of all threads on stderr, when native code makes no progress.
-
-    A thread stuck in a kernel or a collective cannot be interrupted; an end with a reason is better than a
-    job that hangs for days.
+    """Ends the process, with all stacks on stderr, when native code, which nothing interrupts, makes no
+    progress.
     """
 
     seconds: float  # without progress

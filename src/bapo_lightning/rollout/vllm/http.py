@@ -15,15 +15,12 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerClient:
-    """Calls one server, each call with a deadline. Its methods include those of vLLM's own
-    `VLLMWeightSyncClient`. The routes exist when the server was started with VLLM_SERVER_DEV_MODE=1.
-
-    Every method may raise EngineDied, when the server is gone, hangs or reports a dead engine, and
-    EngineError, when it refuses.
+    """Calls one server, which has VLLM_SERVER_DEV_MODE=1, with a deadline of `timeout` seconds. Every method
+    may raise EngineDied, when the server is gone, hangs or reports a dead engine, and EngineError, when it
+    refuses.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
-        """`timeout` in seconds, for each call."""
         self.url = url.rstrip("/")
         self.timeout = timeout
         self.lost = False  # set with EngineDied: a server whose engine hangs still calls itself healthy
@@ -44,19 +41,6 @@ class ServerClient:
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Prepares weight transfer, once after the server's start."""
         self._call("POST", "/init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        """Begins a replacement of all weights."""
-        self._call("POST", "/start_weight_update")
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Loads one part of the weights."""
-        self._call("POST", "/update_weights", {"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Ends the replacement and names the new weights."""
-        body = {"weight_version": weight_version} if weight_version is not None else None
-        self._call("POST", "/finish_weight_update", body)
 
     def update_weight_version(self, version: str) -> None:
         """Names the weights held."""

@@ -1,10 +1,6 @@
 """vLLM inside the training process: on a CPU plainly, on GPUs one engine per trainer rank or tensor-parallel
-group of ranks (SPMD). In the process of a `ChildEngine` or of a fleet, which is no rank, a
-tensor-parallel engine has worker processes of its own, and gets its weights through shared memory.
-
-    load_weights (wake up, stream weights) -> generate -> sleep (device memory back to the trainer)
-         ^                                                 |
-         +-------------------------------------------------+
+group of ranks (SPMD). In the process of a `ChildEngine` or of a fleet, a tensor-parallel engine has worker
+processes, and gets its weights through shared memory.
 """
 
 from __future__ import annotations
@@ -52,11 +48,8 @@ PART_MEGABYTES = 64  # of the weights that worker processes are handed at once
 
 @dataclass(eq=False)
 class VLLMLocalEngine:
-    """Samples with vLLM in this process. It starts with the first weights, when the trainer's process group
-    exists.
-
-    With several trainer ranks every rank has an engine; ranks of one tensor-parallel group must be given the
-    same requests.
+    """vLLM in this process, from the first weights on. Ranks of one tensor-parallel group get the same
+    requests.
     """
 
     runs_in: ClassVar[RunsIn] = "trainer"
@@ -200,7 +193,6 @@ class VLLMLocalEngine:
             raise
 
     def _call_workers(self, method: str, *arguments: Any) -> list[Any]:
-        """Results of a method of `weights.WorkerExtension` on all workers of this process's engine."""
         self._deadline.progress()
         return list(self._llm.collective_rpc(method, args=arguments))
 

@@ -1,10 +1,6 @@
-"""Weights from the trainer's GPUs to other GPUs of vLLM servers, by vLLM's own NCCL weight transfer.
-
-    trainer: NCCLTransport.send -> vLLM's trainer engine --broadcast--> its engine in each worker
-        |                                                                   |
-        control calls over HTTP -> begin_reload, load_transferred, end_reload of `weights.WorkerExtension`
-
-So workers load as from shared memory, and say what was missing.
+"""Weights from the trainer's GPUs to other GPUs of vLLM servers, by vLLM's own NCCL weight transfer. Control
+calls go over HTTP to `weights.WorkerExtension`, so that workers load as from shared memory, and say what was
+missing.
 """
 
 from __future__ import annotations
@@ -30,9 +26,7 @@ from bapo_lightning.values import Dtype
 
 @dataclass
 class NCCLTransport:
-    """Broadcasts weights tensor by tensor, in packed buffers, from the trainer's first rank to every worker
-    of each server, one server after the other.
-    """
+    """Broadcasts weights from the trainer's first rank to the workers of one server after the other."""
 
     backend: ClassVar[str] = "nccl"
     master_address: str = "127.0.0.1"  # of this machine, for the servers
@@ -56,9 +50,7 @@ class NCCLTransport:
     def send(
         self, source: WeightSource, clients: Sequence[ServerClient], version: int, wanted: Wanted
     ) -> None:
-        """Sends weights to all servers. A server that did not get all must be connected anew: a worker of it
-        may wait for ever for the rest.
-        """
+        """Sends weights to all servers. One that did not get all must be connected anew."""
         weights = StreamedWeights(source, replace(wanted, dtype=self.dtype or wanted.dtype))
         for client in clients:
             engine = self._engines.pop(id(client))
@@ -88,9 +80,7 @@ class WorkerControl:
         self.client.call_workers("begin_reload", True)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Lets the workers receive what is broadcast meanwhile. When they cannot, the broadcast is aborted:
-        it would wait for them for ever.
-        """
+        """Lets the workers receive what is broadcast. When they cannot, aborts it: it would wait for ever."""
         try:
             self.client.call_workers("load_transferred", update_info)
         except BaseException:
@@ -106,7 +96,6 @@ class StreamedWeights(VLLMWeightSource):
     """Our weight source as vLLM's, which needs names, types and shapes before the weights come."""
 
     def __init__(self, source: WeightSource, wanted: Wanted = MERGED) -> None:
-        """`wanted`: their form, merged."""
         self._source = cast(MeasuredWeights, source)
         self._wanted = wanted
 

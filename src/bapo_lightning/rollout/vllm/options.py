@@ -73,7 +73,7 @@ class VLLMOptions:
 
         `processed_logprobs` makes log-probs those of the sampling distribution: vLLM's default leaves the
         temperature out, which biases every importance ratio. Weights come from the trainer, so none are read
-        (`dummy`); prompts and responses are token ids.
+        (`dummy`).
         """
         arguments = {
             "model": model_path,
@@ -117,8 +117,8 @@ class VLLMOptions:
 
 
 def adapted_layers(model_path: str, targets: Literal["all-linear"] | tuple[str, ...]) -> list[str]:
-    """Names of the linear layers that have adapters. vLLM's own choice has head and embeddings in it, which
-    the trainer does not adapt.
+    """Names of adapted linear layers; vLLM's own choice has head and embeddings, which the trainer does not
+    adapt.
     """
     if targets != "all-linear":
         return list(targets)

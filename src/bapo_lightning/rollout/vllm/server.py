@@ -1,8 +1,5 @@
-"""vLLM in processes of its own: one or several HTTP servers, given by URL, or started and restarted by this
-engine on this machine.
-
-Each prompt's samples go to one server, whose prefix cache then computes the prompt once. Weights go through a
-`WeightTransport`.
+"""vLLM behind HTTP: servers given by URL, or started and restarted here. Each prompt's samples go to one
+server, whose prefix cache then computes the prompt once.
 """
 
 from __future__ import annotations
@@ -31,14 +28,15 @@ from bapo_lightning.rollout.engine import (
     WeightSource,
     check_synced,
 )
-from bapo_lightning.rollout.vllm.completions import completion_body, generation_from, post, watch_progress
-from bapo_lightning.rollout.vllm.http import ServerClient
+from bapo_lightning.rollout.vllm.http import ServerClient, error_message
 from bapo_lightning.rollout.vllm.local import require_vllm
-from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, num_gpus
+from bapo_lightning.rollout.vllm.options import ADAPTER, VLLMOptions, check_lengths, generation_of, num_gpus
 from bapo_lightning.rollout.vllm.server_process import ServerProcess, own_servers
 from bapo_lightning.rollout.weight_digests import added
 from bapo_lightning.rollout.weight_transport import WeightTransport
 from bapo_lightning.values import Advice, Count, Positive
+
+TOKENS_COUNTER = "vllm:generation_tokens_total"
 
 
 @dataclass(eq=False)
@@ -66,9 +64,7 @@ class VLLMServerEngine:
     _connected: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError when vLLM is not installed, or a server of `urls` cannot be reached or serves
-        sequences that are too short.
-        """
+        """Raises ConfigError without vLLM, or for a server of `urls` that does not suffice."""
         if not self.urls:
             require_vllm()
             self._processes = own_servers(
@@ -180,7 +176,6 @@ class VLLMServerEngine:
             )
 
     def _start(self) -> None:
-        """Starts our own servers side by side; waits for others."""
         if self._processes:
             down = [process for process in self._processes if not process.is_running()]
             if down:
@@ -275,3 +270,66 @@ def wait_until_healthy(client: ServerClient, deadline_seconds: float) -> None:
                 f"{client.url} did not come back within {deadline_seconds:.0f} s; start it again: make serve"
             )
         time.sleep(0.5)
+
+
+def completion_body(model: str, request: GenerationRequest, sampling: SamplingParams) -> dict[str, Any]:
+    """Body of `/v1/completions`, with all that shapes the distribution: a server has its own defaults."""
+    return {
+        "model": model,
+        "prompt": request.token_ids.tolist(),
+        "max_tokens": request.max_new_tokens,
+        "seed": request.seed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": True,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+
+
+def generation_from(answer: dict[str, Any], sampling: SamplingParams, version: int) -> Generation:
+    """Converts a server's answer. Raises EngineDied for a request that ended in no regular way."""
+    choice = answer["choices"][0]
+    if choice["finish_reason"] not in ("stop", "length"):
+        raise EngineDied(f"a request ended with {choice['finish_reason']!r}")
+    return generation_of(
+        choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"], sampling, version
+    )
+
+
+async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Posts JSON. Raises EngineError for a refused request, EngineDied when the server fails."""
+    async with session.post(url, json=body) as response:
+        if response.status == 200:
+            return dict(await response.json())
+        reason = error_message(await response.read(), response.status)
+    raise EngineError(f"{url} refused a request: {reason}") if response.status < 500 else EngineDied(reason)
+
+
+async def watch_progress(session: aiohttp.ClientSession, url: str, deadline_seconds: float) -> None:
+    """Raises EngineDied when the server generates nothing for so long; never returns otherwise."""
+    last = -1.0
+    while True:
+        try:
+            async with asyncio.timeout(deadline_seconds), session.get(f"{url}/metrics") as response:
+                generated = tokens_generated(await response.text())
+        except TimeoutError:
+            raise EngineDied(f"it did not answer within {deadline_seconds:.0f} s") from None
+        if generated == last:
+            raise EngineDied(f"it generated nothing for {deadline_seconds:.0f} s")
+        last = generated
+        await asyncio.sleep(deadline_seconds)
+
+
+def tokens_generated(metrics: str) -> float:
+    """Sum of vLLM's token counters in its Prometheus text."""
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith(TOKENS_COUNTER)
+    )

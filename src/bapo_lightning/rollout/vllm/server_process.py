@@ -102,17 +102,9 @@ def own_servers(
     gpus: Sequence[str] = (),
     first_port: int | None = None,
 ) -> list[ServerProcess]:
-    """Makes servers for this machine, not started yet.
-
-    Args:
-        model_path: Hugging Face folder or hub name.
-        options: vLLM's options.
-        backend: backend of vLLM's own weight transfer, if it is used.
-        log_folder: folder for the output of each server.
-        num_servers: number of servers.
-        cpu_threads: threads of each server on a CPU; None shares the cores out.
-        gpus: GPUs of each server, such as "4,5"; empty leaves them to vLLM.
-        first_port: port of the first server, the others follow; None takes free ports.
+    """Makes servers for this machine, not started yet. `backend`: of vLLM's own weight transfer, if it is
+    used; `cpu_threads`: of each server, None shares the cores out; `gpus`: of each server, such as "4,5";
+    `first_port`: the others follow, None takes free ports.
     """
     threads = cpu_threads or max(1, (os.cpu_count() or 1) // num_servers)
     arguments, environment = server_arguments(model_path, options, backend, threads)

@@ -1,14 +1,17 @@
-"""Engines of several ranks as one: parts, order, deaths, and weights that all ranks go through together."""
-
 from array import array
 
 import pytest
 import torch
+from tests.rollout.contract import tokens
 
 from bapo_lightning.errors import EngineError
-from bapo_lightning.ranks.channel import outcome_of
-from bapo_lightning.rollout.distributed.engine import DistributedEngine, LocalEngine, part_bounds
-from bapo_lightning.rollout.distributed.weights import CollectiveWeightSource
+from bapo_lightning.ranks.channel import outcome_on
+from bapo_lightning.rollout.distributed import (
+    CollectiveWeightSource,
+    DistributedEngine,
+    LocalEngine,
+    part_bounds,
+)
 from bapo_lightning.rollout.engine import (
     MERGED,
     UNSYNCED_VERSION,
@@ -63,24 +66,19 @@ class Here:
             return self.engines[rank].handlers()[name](payloads[rank])
 
         return [
-            outcome_of(0, own),
-            *(outcome_of(rank, lambda rank=rank: obey(rank)) for rank in range(1, self.size)),
+            outcome_on(0, own),
+            *(outcome_on(rank, lambda rank=rank: obey(rank)) for rank in range(1, self.size)),
         ]
 
     def all(self, value):
         return [value] * self.size
 
 
-class Weights:
-    def named_weights(self, wanted=None):
-        yield "a", torch.zeros(1)
-
-
 def rank_group(count, ranks_per_engine=1, on_controller_only=False):
     engines = [Engine() for _ in range(count)]
     channel = Here(engines)
     made = DistributedEngine(channel.engines[0], channel, channel, ranks_per_engine, on_controller_only)
-    made.load_weights(Weights(), 3)
+    made.load_weights(Counted(), 3)
     return made, engines
 
 
@@ -89,23 +87,27 @@ def requests(count):
 
 
 def first_tokens(generations):
-    return [generation.segment.token_ids[0] for generation in generations]
+    return [each[0] for each in tokens(generations)]
 
 
 def test_parts_are_contiguous_and_cover_all():
     assert part_bounds(10, 4) == [0, 2, 5, 7, 10] and part_bounds(1, 3) == [0, 0, 0, 1]
 
 
-def test_each_engine_samples_its_part_and_answers_come_in_order():
-    made, engines = rank_group(3)
+@pytest.mark.parametrize(
+    ("ranks", "ranks_per_engine", "on_controller_only", "parts"),
+    [
+        (3, 1, False, [[[0, 1]], [[2, 3]], [[4, 5, 6]]]),
+        (4, 2, False, [[[0, 1, 2]], [[0, 1, 2]], [[3, 4, 5, 6]], [[3, 4, 5, 6]]]),  # shared: the same part
+        (2, 1, True, [[[0, 1, 2, 3, 4, 5, 6]], []]),
+    ],
+)
+def test_each_engine_samples_its_part_and_answers_come_in_order(
+    ranks, ranks_per_engine, on_controller_only, parts
+):
+    made, engines = rank_group(ranks, ranks_per_engine, on_controller_only)
     assert first_tokens(made.generate(requests(7), SAMPLING)) == list(range(7))
-    assert [engine.asked for engine in engines] == [[[0, 1]], [[2, 3]], [[4, 5, 6]]]
-
-
-def test_ranks_that_share_an_engine_are_given_the_same_part():
-    made, engines = rank_group(4, ranks_per_engine=2)
-    assert made.num_engines == 2 and first_tokens(made.generate(requests(4), SAMPLING)) == [0, 1, 2, 3]
-    assert [engine.asked for engine in engines] == [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
+    assert [engine.asked for engine in engines] == parts
 
 
 def test_every_engine_answers_the_same_requests_to_be_proven():
@@ -137,11 +139,6 @@ def test_the_leaders_fleet_answers_and_counts_for_itself():
     assert made.take_counts() == {"fleet/engines": 1}
 
 
-def test_the_leader_alone_can_have_the_engine():
-    made, engines = rank_group(2, on_controller_only=True)
-    assert first_tokens(made.generate(requests(3), SAMPLING)) == [0, 1, 2] and engines[1].asked == []
-
-
 def test_after_a_death_what_others_sampled_is_kept_and_only_the_dead_one_is_restarted():
     made, engines = rank_group(2)
     engines[1].failure = lambda sampled: EngineDied("no memory", {0: sampled[0]})
@@ -152,7 +149,7 @@ def test_after_a_death_what_others_sampled_is_kept_and_only_the_dead_one_is_rest
     assert [engine.restarts for engine in engines] == [0, 1]
 
 
-def test_any_other_error_of_one_rank_is_the_teams():
+def test_any_other_error_of_one_rank_is_raised():
     made, engines = rank_group(2)
     engines[1].failure = lambda sampled: EngineError("a prompt is too long")
     with pytest.raises(EngineError, match="a prompt is too long"):
@@ -180,16 +177,13 @@ class Counted:
             yield name, torch.zeros(1)
 
 
-class Picky(Engine):
-    """Looks at one weight, begins anew, and dies."""
-
-    def load_weights(self, source, version):
-        for _ in range(2):
-            next(iter(source.named_weights()))
-        raise EngineDied("in the middle")
-
-
 def test_every_pass_over_the_weights_is_gone_through_to_its_end_even_if_the_engine_dies():
+    class Picky(Engine):
+        def load_weights(self, source, version):
+            for _ in range(2):
+                next(iter(source.named_weights()))
+            raise EngineDied("in the middle")
+
     counted = Counted()
     with pytest.raises(EngineDied, match="in the middle"):
         CollectiveWeightSource(counted, Agreement([MERGED, MERGED])).feed(Picky(), 1)

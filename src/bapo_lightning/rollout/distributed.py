@@ -9,23 +9,28 @@ part), or the controller alone has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from bapo_lightning.errors import EngineError
+import torch
+
+from bapo_lightning.errors import EngineError, Outcome
 from bapo_lightning.phases import advance, phase
-from bapo_lightning.ranks.channel import Channel, Outcome, values
-from bapo_lightning.rollout.distributed.weights import CollectiveWeightSource
+from bapo_lightning.ranks.channel import Channel, values
 from bapo_lightning.rollout.engine import (
+    FACTOR_MARK,
+    MERGED,
     UNSYNCED_VERSION,
     EngineDied,
     Generation,
     GenerationRequest,
+    MeasuredWeights,
     RolloutEngine,
     SamplingParams,
     SeveralEngines,
     Verifiable,
+    Wanted,
     WeightSource,
     check_synced,
 )
@@ -105,18 +110,15 @@ class DistributedEngine:
         ]
         outcomes = self._ask("generate", self._of_ranks(parts), lambda: self._generate_own(parts[0]))
         finished: dict[int, Generation] = {}
-        reasons = self._reasons(outcomes)
         for index in range(self.num_engines):
             outcome = outcomes[index * self.ranks_per_engine]
             made = (
                 outcome.error.finished
                 if isinstance(outcome.error, EngineDied)
-                else dict(enumerate(outcome.value))
+                else dict(enumerate(outcome.value or ()))
             )
             finished |= {bounds[index] + number: generation for number, generation in made.items()}
-        if reasons:
-            self.version = UNSYNCED_VERSION
-            raise EngineDied("; ".join(reasons), finished)
+        self._check_alive(outcomes, finished)
         return [finished[number] for number in range(len(requests))]
 
     def generate_on_each(
@@ -128,9 +130,7 @@ class DistributedEngine:
             return engine.generate_on_each(requests, sampling)
         whole = [(requests, sampling)] * self.num_engines
         outcomes = self._ask("generate", self._of_ranks(whole), lambda: self._generate_own(whole[0]))
-        if reasons := self._reasons(outcomes):
-            self.version = UNSYNCED_VERSION
-            raise EngineDied("; ".join(reasons))
+        self._check_alive(outcomes)
         return {index: outcomes[index * self.ranks_per_engine].value for index in range(self.num_engines)}
 
     def weight_digests(self, seed: int) -> dict[int, dict[str, int]]:
@@ -138,9 +138,7 @@ class DistributedEngine:
         outcomes = self._ask(
             "weight_digests", [seed] * self.engines.size, lambda: self.own.weight_digests(seed)
         )
-        if reasons := self._reasons(outcomes):
-            self.version = UNSYNCED_VERSION
-            raise EngineDied("; ".join(reasons))
+        self._check_alive(outcomes)
         found = values(outcomes)
         if self.on_controller_only:
             return dict(found[0])
@@ -161,8 +159,7 @@ class DistributedEngine:
         outcomes = self.control.together(
             "load_weights", payloads, lambda: self.own.load(source, self.control, version)
         )
-        if reasons := self._reasons(outcomes):
-            raise EngineDied("; ".join(reasons))
+        self._check_alive(outcomes)
         self.version = version
 
     def sleep(self) -> None:
@@ -183,7 +180,6 @@ class DistributedEngine:
         self.own.close()
 
     def _ask(self, name: str, payloads: Sequence[Any], own: Callable[[], Any]) -> Sequence[Outcome]:
-        """Outcomes of a command on all ranks that have an engine."""
         if not self.on_controller_only:
             return self.engines.together(name, payloads, own)
         try:
@@ -202,16 +198,73 @@ class DistributedEngine:
             part for part in parts for _ in range(1 if self.on_controller_only else self.ranks_per_engine)
         ]
 
-    def _reasons(self, outcomes: Sequence[Outcome]) -> list[str]:
-        """Reasons why engines died. Raises any other error."""
+    def _check_alive(
+        self, outcomes: Sequence[Outcome], finished: Mapping[int, Generation] | None = None
+    ) -> None:
+        """Raises EngineDied for engines that died, or any other error first."""
         values([outcome for outcome in outcomes if not isinstance(outcome.error, EngineDied)])
-        died: Mapping[int, Any] = {
-            rank: outcome.error for rank, outcome in enumerate(outcomes) if outcome.error is not None
-        }
-        self._dead |= set(died)
-        return [f"rank {rank}: {reason}" for rank, reason in died.items()]
+        died = {rank: outcome.error for rank, outcome in enumerate(outcomes) if outcome.error is not None}
+        if died:
+            self._dead |= set(died)
+            self.version = UNSYNCED_VERSION
+            raise EngineDied("; ".join(f"rank {rank}: {reason}" for rank, reason in died.items()), finished)
 
 
 def part_bounds(length: int, num_parts: int) -> list[int]:
     """Ends of `num_parts` contiguous parts of nearly equal length, from 0 to `length`."""
     return [length * part // num_parts for part in range(num_parts + 1)]
+
+
+@dataclass
+class CollectiveWeightSource:
+    """A `WeightSource` for the engine of this rank, during one `feed`.
+
+    Ranks gather sharded weights together, tensor by tensor, but engines do not ask in step: one starts again
+    with the first tensor, another dies half-way, a third rank has none, and one that was restarted needs
+    weights that the others have. So ranks agree before each pass, and every rank goes through all of it.
+    """
+
+    source: WeightSource  # the policy; going through its weights may be a collective
+    channel: Channel  # of the trainer's threads
+    _passes: list[Generator[tuple[str, torch.Tensor]]] = field(default_factory=list, init=False)
+
+    def feed(self, engine: RolloutEngine | None, version: int) -> None:
+        """Gives `engine` the weights as policy `version`; without one, only helps the other ranks. Every rank
+        must call it. Raises EngineError if this rank's engine failed; the other ranks' got theirs all the
+        same.
+        """
+        try:
+            if engine is not None:
+                engine.load_weights(self, version)
+        finally:
+            for begun in self._passes:
+                begun.close()
+            while (wanted := widest(self.channel.all(None))) is not None:
+                for _ in self.source.named_weights(wanted):
+                    pass
+
+    def named_weights(self, wanted: Wanted = MERGED) -> Iterator[tuple[str, torch.Tensor]]:
+        """One pass over all weights."""
+        self._passes.append(self._one_pass(wanted))
+        return self._passes[-1]
+
+    def weight_shapes(self) -> Iterator[tuple[str, torch.dtype, torch.Size]]:
+        """See `MeasuredWeights`; no collective."""
+        return cast(MeasuredWeights, self.source).weight_shapes()
+
+    def _one_pass(self, wanted: Wanted) -> Generator[tuple[str, torch.Tensor]]:
+        everyones = widest(self.channel.all(wanted))
+        assert everyones is not None
+        weights = self.source.named_weights(everyones)
+        try:
+            for name, weight in weights:
+                if wanted == everyones or FACTOR_MARK in name:
+                    yield name, weight
+        finally:
+            for _ in weights:
+                pass
+
+
+def widest(wanted: Sequence[Wanted | None]) -> Wanted | None:
+    """The pass that has what every rank wants: engines of one run differ only in what they have already."""
+    return max(filter(None, wanted), key=lambda each: each.content != "adapters", default=None)

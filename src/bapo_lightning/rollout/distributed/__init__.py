@@ -1,1 +1,0 @@
-"""The engines of all ranks as one."""
