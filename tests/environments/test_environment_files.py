@@ -10,7 +10,7 @@ from bapo_lightning.types import Closes, Problem, Reply
 PROBLEM = Problem("sums-0", "6*7", "42", "sums")
 
 
-def environment(name: str, *overrides: str) -> dict[str, Any]:
+def environment(name, *overrides):
     found: dict[str, Any] = compose_run([f"environment={name}", *overrides])["environment"]
     assert found["name"] == name
     assert list(target_problems(found, "environment")) == []
@@ -27,7 +27,7 @@ def environment(name: str, *overrides: str) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_calls_are_answered(name: str, overrides: list[str], call: str, answer: str) -> None:
+def test_calls_are_answered(name, overrides, call, answer):
     answers = Target(environment(name, *overrides)["answers"]).make()
     assert answers.start(PROBLEM) is None
     assert answers.respond(Turn(PROBLEM, call, 0, False, None)) == Reply("42", calls=1)
@@ -36,11 +36,11 @@ def test_calls_are_answered(name: str, overrides: list[str], call: str, answer: 
     answers.close()
 
 
-def test_the_calculator_is_asked_at_its_closing_bracket() -> None:
+def test_the_calculator_is_asked_at_its_closing_bracket():
     assert environment("calculator")["stop"] == ["]"]
 
 
-def test_code_is_answered_by_a_message() -> None:
+def test_code_is_answered_by_a_message():
     found = environment("python")
     assert found["feedback"]["_target_"].endswith("ChatFeedback") and found["stop"] == []
     assert found["answers"]["tools"]["python"]["workers"] == found["workers"]

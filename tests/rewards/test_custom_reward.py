@@ -4,7 +4,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from bapo_lightning.configuration.targets import Target
@@ -14,11 +13,11 @@ GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text(
 PROBLEM = Problem("1", "2 + 3 =", "5")
 
 
-def block(language: str) -> str:
+def block(language):
     return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)[0]
 
 
-def test_a_function_becomes_a_reward_by_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_becomes_a_reward_by_its_target(tmp_path, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(block("python"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_rewards", raising=False)

@@ -13,7 +13,7 @@ from bapo_lightning.rewards.extract import MAX_ANSWER_CHARACTERS, final_answer
         (r"\boxed{", None),
     ],
 )  # fmt: skip
-def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:
+def test_the_last_closed_box_is_the_answer(text, answer):
     assert final_answer(text) == answer
 
 
@@ -26,7 +26,7 @@ def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> Non
         (r"\boxed{5}. So the answer is \boxed{6}", "6"),
     ],
 )  # fmt: skip
-def test_boxes_in_a_row_are_one_answer(text: str, answer: str) -> None:
+def test_boxes_in_a_row_are_one_answer(text, answer):
     assert final_answer(text) == answer
 
 
@@ -43,7 +43,7 @@ def test_boxes_in_a_row_are_one_answer(text: str, answer: str) -> None:
         ("#### Step 2", None), ("Answer: 42<|im_end|>", "42"),
     ],
 )  # fmt: skip
-def test_other_marks_hold_what_follows_them(text: str, answer: str | None) -> None:
+def test_other_marks_hold_what_follows_them(text, answer):
     assert final_answer(text) == answer
 
 
@@ -55,23 +55,23 @@ def test_other_marks_hold_what_follows_them(text: str, answer: str | None) -> No
         ("\\boxed{7}\n#### 1. Why this is so", "7"), ("The final answer is 5. Wait, no. Answer: 6", "6"),
     ],
 )  # fmt: skip
-def test_of_several_marks_the_last_one_counts(text: str, answer: str) -> None:
+def test_of_several_marks_the_last_one_counts(text, answer):
     assert final_answer(text) == answer
 
 
 @pytest.mark.parametrize(
     "text", ["", "42", "The answer is 42", "x = 42", "$42$", "boxed{42}", "answer 42", "## 42"]
 )
-def test_a_text_without_a_mark_has_no_answer(text: str) -> None:
+def test_a_text_without_a_mark_has_no_answer(text):
     assert final_answer(text) is None
 
 
-def test_what_is_longer_than_an_answer_is_none() -> None:
+def test_what_is_longer_than_an_answer_is_none():
     assert final_answer(rf"\boxed{{{'1' * MAX_ANSWER_CHARACTERS}}}") == "1" * MAX_ANSWER_CHARACTERS
     assert final_answer(rf"\boxed{{{'1' * (MAX_ANSWER_CHARACTERS + 1)}}}") is None
 
 
-def test_a_flood_of_marks_is_searched_from_its_end() -> None:
+def test_a_flood_of_marks_is_searched_from_its_end():
     flood = r"\boxed{1} " * 20_000 + "Answer: 2 " * 20_000 + "#### 3\n" * 20_000
     assert final_answer(flood) == "3"
     assert final_answer(r"\boxed{" * 100_000) is None

@@ -8,27 +8,27 @@ PROBLEM = Problem("1", "?", "5")
 KEPT, BROKEN = "<think>2 + 3</think> \\boxed{5}", "\\boxed{5}"
 
 
-def always_right(problems: list[Problem], completions: list[Completion]) -> list[Score]:
+def always_right(problems, completions):
     return [Score(1.0, ScoreStatus.CORRECT, "5") for _ in problems]
 
 
-def values(bonus: float, *completions: Completion) -> list[float]:
+def values(bonus, *completions):
     reward = FormatReward(always_right, "think", bonus)
     return [score.value for score in reward([PROBLEM] * len(completions), list(completions))]
 
 
-def test_a_bonus_is_added_to_the_value_and_the_verdict_stays() -> None:
+def test_a_bonus_is_added_to_the_value_and_the_verdict_stays():
     scores = FormatReward(always_right, "think", 0.1)([PROBLEM], [Completion(KEPT, 9, FinishReason.STOP)])
     assert scores == [Score(1.1, ScoreStatus.CORRECT, "5")]
 
 
-def test_a_negative_bonus_is_taken_off_where_the_format_is_broken() -> None:
+def test_a_negative_bonus_is_taken_off_where_the_format_is_broken():
     kept, broken = Completion(KEPT, 9, FinishReason.STOP), Completion(BROKEN, 9, FinishReason.STOP)
     assert values(0.5, kept, broken) == [1.5, 1.0]
     assert values(-0.5, kept, broken) == [1.0, 0.5]
 
 
-def test_a_cut_response_keeps_no_format() -> None:
+def test_a_cut_response_keeps_no_format():
     assert values(0.5, Completion(KEPT, 9, FinishReason.LENGTH)) == [1.0]
 
 
@@ -41,7 +41,7 @@ def test_a_cut_response_keeps_no_format() -> None:
         ("<think>a b", False), ("b", False), ("", False),
     ],
 )  # fmt: skip
-def test_think_is_one_thought_at_the_beginning_and_an_answer(text: str, kept: bool) -> None:
+def test_think_is_one_thought_at_the_beginning_and_an_answer(text, kept):
     assert is_think(text) is kept
 
 
@@ -54,29 +54,29 @@ def test_think_is_one_thought_at_the_beginning_and_an_answer(text: str, kept: bo
         ("<think>a</think> <answer>5</answer><answer>6</answer>", False), ("<answer>5</answer>", False),
     ],
 )  # fmt: skip
-def test_think_answer_is_a_thought_and_a_tagged_answer(text: str, kept: bool) -> None:
+def test_think_answer_is_a_thought_and_a_tagged_answer(text, kept):
     assert is_think_answer(text) is kept
 
 
-def test_marked_needs_a_marked_answer() -> None:
+def test_marked_needs_a_marked_answer():
     assert is_marked(r"\boxed{5}") and not is_marked("5")
 
 
-def test_an_unknown_format_is_named() -> None:
+def test_an_unknown_format_is_named():
     with pytest.raises(
         ConfigError, match=r"reward\.format=xml is none of its values; write marked, think, think_answer"
     ):
-        FormatReward(always_right, "xml", 0.1)  # type: ignore[arg-type]
+        FormatReward(always_right, "xml", 0.1)
 
 
-def test_closing_reaches_the_reward_inside() -> None:
+def test_closing_reaches_the_reward_inside():
     class Closable:
         closed = False
 
-        def __call__(self, problems: list[Problem], completions: list[Completion]) -> list[Score]:
+        def __call__(self, problems, completions):
             return []
 
-        def close(self) -> None:
+        def close(self):
             self.closed = True
 
     inside = Closable()
