@@ -7,8 +7,6 @@ import pytest
 from bapo_lightning.environments.calculator import MAX_BITS, Calculator, value_of
 from bapo_lightning.environments.tools import ToolResult
 
-FAR_TOO_LARGE = "9**9**9"
-
 
 @pytest.mark.parametrize(
     ("expression", "value"),
@@ -37,7 +35,8 @@ def test_roots_are_good_to_sixty_digits(number):
     ("expression", "problem"),
     [
         ("1/0", "division by zero"), ("1//0", "division by zero"), ("1%0", "division by zero"),
-        ("0**-1", "division by zero"), ("sqrt(-1)", "a negative number has no root"),
+        ("9**9**9", "Error: a number is too large."), ("0**-1", "division by zero"),
+        ("sqrt(-1)", "a negative number has no root"),
         ("(-8)**(1/3)", "the exponent of a power must be an integer or half of one"),
         ("0x1F", "decimal digits"), ("sqrt(1, 2)", "sqrt and abs take one number"),
         ("", "no arithmetic expression"), ("1 +", "no arithmetic expression"),
@@ -65,7 +64,7 @@ def test_it_is_no_python(expression):
 @pytest.mark.parametrize(
     "expression",
     [
-        FAR_TOO_LARGE, "-9**9**9", "2**10**9", "0.5**10**9", "2**-10**9", "(1/3)**99999", "1e999999999",
+        "9**9**9", "-9**9**9", "2**10**9", "0.5**10**9", "2**-10**9", "(1/3)**99999", "1e999999999",
         "1e-999999999", "sqrt(1e999999999)", "9**9**9**9**9**9**9", "10**500*10**500*10**500",
         "*".join(["9**999"] * 60), "+".join(f"1/{n}**99" for n in range(1, 60)), "(" * 240 + "1" + ")" * 240,
         "-" * 499 + "1", "1" * 501, "1" * 10**6, "1+" * 249 + "1",
@@ -82,14 +81,6 @@ def test_what_would_take_long_is_refused_at_once(expression):
         spent.append(time.process_time() - begun)
     assert result.failed and min(spent) < 0.05
     assert sys.getrecursionlimit() > 100
-
-
-def test_the_largest_numbers_are_refused_in_microseconds():
-    calculate = Calculator()
-    begun = time.process_time()
-    for _ in range(100):
-        assert calculate(FAR_TOO_LARGE) == ToolResult("Error: a number is too large.", failed=True)
-    assert time.process_time() - begun < 0.2
 
 
 def test_the_largest_number_is_shown_with_all_digits():

@@ -1,3 +1,5 @@
+from unittest.mock import Mock
+
 import pytest
 
 from bapo_lightning.errors import ConfigError
@@ -26,40 +28,7 @@ def test_a_negative_bonus_is_taken_off_where_the_format_is_broken():
     kept, broken = Completion(KEPT, 9, FinishReason.STOP), Completion(BROKEN, 9, FinishReason.STOP)
     assert values(0.5, kept, broken) == [1.5, 1.0]
     assert values(-0.5, kept, broken) == [1.0, 0.5]
-
-
-def test_a_cut_response_keeps_no_format():
-    assert values(0.5, Completion(KEPT, 9, FinishReason.LENGTH)) == [1.0]
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("<think>a</think> b", True), (" <think>a\nb</think>\nb ", True), ("<think></think>b", False),
-        ("<think> \n</think>b", False), ("<think>a</think>", False), ("a <think>b</think> c", False),
-        ("<think>a</think> b <think>c</think> d", False), ("<think><think>a</think> b", False),
-        ("<think>a b", False), ("b", False), ("", False),
-    ],
-)  # fmt: skip
-def test_think_is_one_thought_at_the_beginning_and_an_answer(text, kept):
-    assert is_think(text) is kept
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("<think>a</think> <answer>5</answer>", True), ("<think>a</think><answer>5</answer>\n", True),
-        ("<think></think> <answer>5</answer>", False), ("<think>a</think> <answer></answer>", False),
-        ("<think>a</think> 5", False), ("<think>a</think> <answer>5</answer> bye", False),
-        ("<think>a</think> <answer>5</answer><answer>6</answer>", False), ("<answer>5</answer>", False),
-    ],
-)  # fmt: skip
-def test_think_answer_is_a_thought_and_a_tagged_answer(text, kept):
-    assert is_think_answer(text) is kept
-
-
-def test_marked_needs_a_marked_answer():
-    assert is_marked(r"\boxed{5}") and not is_marked("5")
+    assert values(0.5, Completion(KEPT, 9, FinishReason.LENGTH)) == [1.0]  # what is cut keeps no format
 
 
 def test_an_unknown_format_is_named():
@@ -69,17 +38,30 @@ def test_an_unknown_format_is_named():
         FormatReward(always_right, "xml", 0.1)
 
 
+@pytest.mark.parametrize(
+    ("keeps", "text", "kept"),
+    [
+        (is_marked, r"\boxed{5}", True), (is_marked, "5", False),
+        (is_think, "<think>a</think> b", True), (is_think, " <think>a\nb</think>\nb ", True),
+        (is_think, "<think></think>b", False), (is_think, "<think> \n</think>b", False),
+        (is_think, "<think>a</think>", False), (is_think, "a <think>b</think> c", False),
+        (is_think, "<think>a</think> b <think>c</think> d", False), (is_think, "<think>a b", False),
+        (is_think, "<think><think>a</think> b", False), (is_think, "b", False), (is_think, "", False),
+        (is_think_answer, "<think>a</think> <answer>5</answer>", True),
+        (is_think_answer, "<think>a</think><answer>5</answer>\n", True),
+        (is_think_answer, "<think></think> <answer>5</answer>", False),
+        (is_think_answer, "<think>a</think> <answer></answer>", False),
+        (is_think_answer, "<think>a</think> 5", False), (is_think_answer, "<answer>5</answer>", False),
+        (is_think_answer, "<think>a</think> <answer>5</answer> bye", False),
+        (is_think_answer, "<think>a</think> <answer>5</answer><answer>6</answer>", False),
+    ],
+)  # fmt: skip
+def test_formats(keeps, text, kept):
+    assert keeps(text) is kept
+
+
 def test_closing_reaches_the_reward_inside():
-    class Closable:
-        closed = False
-
-        def __call__(self, problems, completions):
-            return []
-
-        def close(self):
-            self.closed = True
-
-    inside = Closable()
+    inside = Mock()
     FormatReward(inside, "think", 0.1).close()
     FormatReward(always_right, "think", 0.1).close()
-    assert inside.closed
+    inside.close.assert_called_once_with()

@@ -1,8 +1,7 @@
-"""Verdicts on literal responses that end in a number, and how numbers in text are read."""
-
 import pytest
 
 from bapo_lightning.errors import DataError
+from bapo_lightning.rewards.final_value import final_value
 from bapo_lightning.rewards.last_number import (
     canonical,
     final_number,
@@ -114,3 +113,19 @@ def test_equal_numbers_have_one_form():
 
 def test_a_long_hostile_text_is_read_in_linear_time():
     assert last_number_in("1,111" * 200_000 + " -" * 200_000) == "111"  # a quadratic reader takes hours
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("122.122", correct("122")), ("112,122.122", correct("122")), ("122.112", wrong("112")),
+        ("122.112.122", correct("122")), ("122.0122", wrong("0122")), ("122.", UNPARSABLE),
+        ("122", UNPARSABLE), ("122.122,", UNPARSABLE), ("", UNPARSABLE),
+    ],
+)  # fmt: skip
+def test_the_final_value_is_the_digits_between_the_last_point_and_the_end(text, score):
+    problems = [Problem("additions/37+85", "37+85=", "122"), Problem("additions/10+10", "10+10=", "20")]
+    other = Completion("20.20", 6, FinishReason.STOP)
+    assert final_value(problems, [Completion(text, 3, FinishReason.STOP), other]) == [score, correct("20")]
+    cut = Completion(text, 3, FinishReason.LENGTH)
+    assert final_value(problems[:1], [cut]) == [UNPARSABLE]

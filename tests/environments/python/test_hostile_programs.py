@@ -2,6 +2,7 @@ import json
 import os
 import re
 import time
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -40,25 +41,20 @@ class Watched:
         return result
 
 
-@pytest.fixture(scope="module", params=["kernel", pytest.param("interpreter", marks=pytest.mark.slow)])
-def run(request, tmp_path_factory):
-    scratch = tmp_path_factory.mktemp("scratch")
+@contextmanager
+def watched(walls, scratch):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(scratch))
         patch.setenv("API_KEY", SECRET)
-        watched = Watched(request.param, scratch)
-    yield watched
-    watched.tool.close()
+        found = Watched(walls, scratch)
+    yield found
+    found.tool.close()
 
 
-@pytest.fixture(scope="module")
-def run_in_kernel_walls(tmp_path_factory):
-    scratch = tmp_path_factory.mktemp("scratch")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(scratch))
-        watched = Watched("kernel", scratch)
-    yield watched
-    watched.tool.close()
+@pytest.fixture(scope="module", params=["kernel", pytest.param("interpreter", marks=pytest.mark.slow)])
+def run(request, tmp_path_factory):
+    with watched(request.param, tmp_path_factory.mktemp("scratch")) as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", LASTING)
@@ -140,11 +136,12 @@ print([name for name, call in calls.items() if call() != -1])
 """
 
 
-def test_the_kernel_keeps_native_code_in(run_in_kernel_walls, tmp_path):
+def test_the_kernel_keeps_native_code_in(tmp_path_factory, tmp_path):
     inside = tmp_path / "file"
     inside.write_text("text")
     before = inside.stat()
     program = NATIVE.format(outside=os.fsencode(tmp_path / "new"), inside=os.fsencode(inside))
-    assert run_in_kernel_walls(program) == ToolResult("[]")
+    with watched("kernel", tmp_path_factory.mktemp("scratch")) as run:
+        assert run(program) == ToolResult("[]")
     assert inside.read_text() == "text" and not (tmp_path / "new").exists()
     assert (inside.stat().st_mode, inside.stat().st_mtime) == (before.st_mode, before.st_mtime)

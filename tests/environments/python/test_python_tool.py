@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
 from bapo_lightning import clean_process
+from bapo_lightning.environments.python.host import Output
 from bapo_lightning.environments.python.tool import Python
 from bapo_lightning.environments.tools import ToolResult
 from bapo_lightning.errors import EnvironmentFault
@@ -77,32 +79,15 @@ def test_errors_are_the_end_of_a_traceback(python, program, said):
 
 def test_nothing_survives_a_call(python):
     for _ in range(2):
-        assert python("import os, math\nprint(os.listdir(), 'mine' in globals(), hasattr(math, 'mine'))") == (
-            ToolResult("[] False False")
-        )
-        assert python("mine = 1\nmath = __import__('math'); math.mine = 1\nopen('f', 'w').close()").text == (
-            "(no output)"
-        )
-
-
-def test_the_last_value_can_be_left_out():
-    tool = Python(workers=1, show_last_value=False)
-    assert tool("6 * 7") == ToolResult("(no output)")
-    tool.close()
+        found = python("import os, math\nprint(os.listdir(), 'mine' in globals(), hasattr(math, 'mine'))")
+        assert found == ToolResult("[] False False")
+        python("mine = 1\nmath = __import__('math'); math.mine = 1\nopen('f', 'w').close()")
 
 
 def test_threads_share_the_workers(python):
-    results: dict[int, str] = {}
-
-    def ask(number):
-        results[number] = python(f"import time; time.sleep(0.05); print({number})").text
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {number: str(number) for number in range(8)}
+    programs = [f"import time; time.sleep(0.05); print({number})" for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        assert [result.text for result in threads.map(python, programs)] == [*"01234567"]
 
 
 def test_a_host_that_dies_is_replaced():
@@ -225,10 +210,42 @@ def test_a_host_without_walls_is_refused():
     assert done.returncode == 1 and done.stderr.startswith("walls=kernel needs seccomp; walls=interpreter")
 
 
-def test_a_host_knows_nothing_of_the_trainer(monkeypatch):
+def test_a_host_knows_nothing_of_the_trainer_and_may_leave_out_the_last_value(monkeypatch):
     monkeypatch.setenv("API_KEY", "secret")
-    tool = Python(workers=1)
-    tool("pass")
+    tool = Python(workers=1, show_last_value=False)
+    assert tool("6 * 7") == ToolResult("(no output)")
     known = host(tool).environ()
     tool.close()
     assert "secret" not in json.dumps(known) and "API_KEY" not in known
+
+
+def test_a_short_text_is_kept_whole():
+    output = Output(10)
+    for part in (b"abc", b"", b"defghij"):
+        output.add(part)
+    assert output.text() == "abcdefghij" and output.kept == b"abcdefghij"
+
+
+def test_of_a_long_text_both_ends_are_kept():
+    output = Output(5)
+    for _ in range(1000):
+        output.add(b"0123456789" * 100)
+    assert output.text() == "012\n[999995 bytes left out]\n89" and len(output.kept) == 5
+
+
+def test_a_character_that_is_cut_does_no_harm():
+    output = Output(3)
+    output.add("ääää".encode())
+    assert output.text() == "ä\n[5 bytes left out]\n\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_pipe_is_read_to_its_end_without_waiting():
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    output = Output(10)
+    assert output.read(reader)
+    os.write(writer, b"text")
+    os.close(writer)
+    assert output.read(reader) and not output.read(reader)
+    os.close(reader)
+    assert output.text() == "text"

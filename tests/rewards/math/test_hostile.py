@@ -2,11 +2,11 @@
 memory.
 """
 
-import os
 import resource
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.rewards.math.hostile import CANARY, GOLD, hostile_answers
 
@@ -112,17 +112,6 @@ def test_the_same_huge_number_is_right_without_being_computed(reward):
 def test_nothing_is_left_running_after_closing():
     reward = MathReward(accept="any", num_workers=2)
     reward.score_texts([GOLD], [r"\sqrt{2}"])
-    pids = reward.worker_pids
+    workers = [psutil.Process(pid) for pid in reward.worker_pids]
     reward.close()
-    deadline = time.monotonic() + 60
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [pid for pid in pids if alive(pid)] == []
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    assert psutil.wait_procs(workers, timeout=60)[1] == []

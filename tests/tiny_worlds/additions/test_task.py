@@ -24,11 +24,8 @@ def test_the_splits_share_no_problem_and_cover_all_8100():
 
 
 def test_the_split_is_the_same_every_time_and_a_limit_takes_its_beginning():
-    assert [problem.prompt for problem in addition_problems("validation", 3)] == [
-        "91+16=",
-        "18+78=",
-        "57+30=",
-    ]
+    prompts = [problem.prompt for problem in addition_problems("validation", 3)]
+    assert prompts == ["91+16=", "18+78=", "57+30="]
     assert addition_problems("train", 5) == addition_problems("train")[:5]
 
 
@@ -63,18 +60,10 @@ def test_demonstrations_end_in_their_last_written_value():
 def test_wrong_demonstrations_are_clearly_longer_than_right_ones():
     generator, problems = random.Random(0), addition_problems("train", 2000)
     completions = [_completion(demonstration(problem, generator)) for problem in problems]
-    scores = final_value(problems, completions)
-    right = [
-        completion.num_tokens
-        for completion, score in zip(completions, scores, strict=True)
-        if score.value == 1.0
-    ]
-    wrong = [
-        completion.num_tokens
-        for completion, score in zip(completions, scores, strict=True)
-        if score.value == 0.0
-    ]
-    assert statistics.mean(wrong) > 1.3 * statistics.mean(right)
+    lengths = {1.0: [], 0.0: []}
+    for completion, score in zip(completions, final_value(problems, completions), strict=True):
+        lengths[score.value].append(completion.num_tokens)
+    assert statistics.mean(lengths[0.0]) > 1.3 * statistics.mean(lengths[1.0])
 
 
 def test_the_tokenizer_gives_back_what_it_was_given_one_token_per_character():

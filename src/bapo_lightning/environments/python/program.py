@@ -44,7 +44,6 @@ def live(code: str, limits: CallLimits, scratch: Path, output: int, outcome: int
 
 
 def _keep_descriptors(output: int, outcome: int) -> None:
-    """Keeps the program's end of the two pipes, and no other descriptor."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     kept = [os.dup(descriptor) for descriptor in (nothing, output, output, outcome)]
     for place, descriptor in enumerate(kept):
@@ -53,7 +52,6 @@ def _keep_descriptors(output: int, outcome: int) -> None:
 
 
 def _forget_surroundings(scratch: Path) -> None:
-    """Gives the program a folder, an environment and a main module of its own."""
     os.chdir(scratch)
     os.environ.clear()
     os.environ |= {"HOME": str(scratch), "TMPDIR": str(scratch), "OPENBLAS_NUM_THREADS": "1"}
@@ -67,7 +65,6 @@ def _forget_surroundings(scratch: Path) -> None:
 
 
 def _outcome(code: str, limits: CallLimits) -> tuple[bytes, str]:
-    """Runs the program; returns the kind of its outcome and a text."""
     kind, text = VALUE, ""
     try:
         text = _run(code, limits.shows_last_value)
@@ -84,7 +81,6 @@ def _outcome(code: str, limits: CallLimits) -> tuple[bytes, str]:
 
 
 def _run(code: str, shows_last_value: bool) -> str:
-    """Returns the value of the last expression as text; empty if there is none, or if it is None."""
     names: dict[str, Any] = vars(sys.modules["__main__"])
     tree = ast.parse(code, _NAME)
     last = tree.body[-1] if shows_last_value and tree.body else None
