@@ -11,6 +11,7 @@ file, so they differ a little from the published ones; what is trained and what 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import subprocess
@@ -28,7 +29,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from bapo_lightning.cli.command import command, parser_of
+from bapo_lightning.cli.command import command
 from bapo_lightning.errors import DataError
 from bapo_lightning.modules.policy.folder import model_folder_problems
 from bapo_lightning.phases import phase
@@ -47,7 +48,7 @@ DEFAULT_OUTPUT = Path("models/smollm2-135m-instruct")
 @command(2, OSError)
 def main(arguments: list[str] | None = None) -> None:
     """Makes the folder unless it is complete already; the exit code is 2 after an error."""
-    parser = parser_of("smollm2", __doc__)
+    parser = argparse.ArgumentParser(description="Makes a model folder of SmolLM2-135M-Instruct.")
     text = "model folder to write (default: %(default)s)"
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help=text)
     output = parser.parse_args(arguments).output

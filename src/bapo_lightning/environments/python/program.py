@@ -97,10 +97,7 @@ def _last_lines(error: BaseException) -> str:
     """The error as the end of a traceback shows it, and the line of the program that it came from."""
     with suppress(BaseException):
         text = "".join(traceback.format_exception_only(error)[-1:]).strip()
-        lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_of_program(frame)]
+        frames = traceback.walk_tb(error.__traceback__)
+        lines = [line for frame, line in frames if frame.f_code.co_filename == _NAME]
         return f"{text} (line {lines[-1]})" if lines else text
     return type(error).__name__
-
-
-def _is_of_program(frame: Any) -> bool:
-    return bool(frame.f_code.co_filename == _NAME)

@@ -219,9 +219,7 @@ def make_sampler(config: EvaluationConfig, task: Task, engine: RolloutEngine, re
 def load_policy(config: EvaluationConfig, task: Task, temperature: float) -> Policy:
     """The policy that is evaluated, on the CPU.
 
-    Raises:
-        DataError: a model that cannot be loaded.
-        CheckpointError: a checkpoint that is not one of its run's model.
+    Raises DataError if its model cannot be loaded, CheckpointError if the checkpoint is of another model.
     """
     try:
         policy = build_policy(ModelOptions.of(config.model, model_path(config.model.path)), temperature)
@@ -242,12 +240,8 @@ class EvaluationManifest:
         self._path = folder / "manifest.json"
         self._sessions = read_manifest(folder).get("sessions", [])
         self._start = time.perf_counter()
-        self._session: dict[str, Any] = {
-            **session_start(),
-            **environment(),
-            "num_samples": 0,
-            "num_tokens": 0,
-        }
+        counts = {"num_samples": 0, "num_tokens": 0}
+        self._session: dict[str, Any] = {**session_start(), **environment(), **counts}
 
     def count(self, samples: Sequence[Sample]) -> None:
         """Samples that are written down."""

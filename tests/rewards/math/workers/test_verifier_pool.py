@@ -18,12 +18,10 @@ from bapo_lightning.rewards.math.workers.pool import Verdict, VerifierPool
 from bapo_lightning.rewards.math.workers.server import FIRST_TRY_SECONDS, Tries
 from bapo_lightning.types import ScoreStatus
 
-RIGHT_VERDICT, TIMEOUT = (ScoreStatus.CORRECT, ""), (ScoreStatus.TIMEOUT, "")
-
-
 RIGHT = ("4", r"\sqrt{16}")
 HANGS = ("4", r"\cup".join(f"({i},{i + 1})" for i in range(100)))
 CORRECT = Verdict(ScoreStatus.CORRECT)
+RIGHT_VERDICT, TIMEOUT = (ScoreStatus.CORRECT, ""), (ScoreStatus.TIMEOUT, "")  # as the server has them
 
 
 @pytest.fixture(scope="module")
